@@ -1,0 +1,610 @@
+#include "device/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <limits>
+#include <tuple>
+
+#include "device/clock.h"
+
+namespace softnpu {
+
+std::function<bool(int, StreamId)> Arena::stream_busy;
+std::function<bool(int, size_t)> Arena::allocation_fault;
+
+namespace {
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+char* reserve_pages(size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+#ifdef MADV_HUGEPAGE
+  // Large tensors fault in 2 MiB steps; the small pool stays in small pages.
+  if (bytes > kSmallSegment) madvise(at, bytes, MADV_HUGEPAGE);
+#endif
+  return static_cast<char*>(at);
+}
+
+}  // namespace
+
+void Stat::increase(int64_t amount) {
+  current += amount;
+  peak = std::max(peak, current);
+  allocated += amount;
+}
+
+void Stat::decrease(int64_t amount) {
+  current -= amount;
+  freed += amount;
+}
+
+bool BlockOrder::operator()(const Block* a, const Block* b) const {
+  return std::tie(a->stream, a->size, a->ptr) < std::tie(b->stream, b->size, b->ptr);
+}
+
+std::string format_size(size_t bytes) {
+  char text[64];
+  const double value = static_cast<double>(bytes);
+  if (bytes <= 1024) {
+    std::snprintf(text, sizeof text, "%zu bytes", bytes);
+  } else if (bytes <= (size_t{1} << 20)) {
+    std::snprintf(text, sizeof text, "%.2f KiB", value / 1024.0);
+  } else if (bytes <= (size_t{1} << 30)) {
+    std::snprintf(text, sizeof text, "%.2f MiB", value / 1048576.0);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f GiB", value / 1073741824.0);
+  }
+  return text;
+}
+
+void Arena::count(StatArray& array, const BlockPool& pool, int64_t amount) {
+  for (Stat* stat : {&array[0], &array[pool.small ? 1 : 2]}) {
+    if (amount >= 0) {
+      stat->increase(amount);
+    } else {
+      stat->decrease(-amount);
+    }
+  }
+}
+
+size_t Arena::round(size_t bytes) const {
+  if (bytes < kMinBlock) return kMinBlock;
+  for (const auto& [up_to, divisions] : config_.roundup_power2) {
+    if (bytes > up_to) continue;
+    if (divisions > 1 && bytes > kMinBlock * divisions) {
+      const size_t floor = std::bit_floor(bytes);
+      return round_up(bytes, std::max(floor / divisions, kMinBlock));
+    }
+    break;
+  }
+  return round_up(bytes, kMinBlock);
+}
+
+BlockPool& Arena::pool_for(size_t size, StreamId stream) {
+  const bool small = size <= kSmallLimit;
+  for (auto it = active_filters_.rbegin(); it != active_filters_.rend(); ++it) {
+    if (!it->second(stream)) continue;
+    Private& own = *private_pools_.at(it->first);
+    return small ? own.small : own.large;
+  }
+  return small ? small_ : large_;
+}
+
+Block* Arena::allocate(size_t bytes, StreamId stream) {
+  Lock lock(mutex_);
+  if (allocation_fault && allocation_fault(device_, bytes)) out_of_memory(bytes);
+  if (bytes > (size_t{1} << 60)) out_of_memory(bytes);
+  const size_t size = round(bytes);
+  BlockPool& pool = pool_for(size, stream);
+  if (!deferred_.empty()) finish_deferred();
+  Block* block = take_free(pool, size, stream);
+  if (block == nullptr) block = grow(pool, size, stream);
+  if (should_split(block, size)) split(block, size);
+  block->allocated = true;
+  block->requested = bytes;
+  block->idle_rounds = 0;
+  if (history_on_ && context_) block->context = context_();
+  count(stats_.allocation, pool, 1);
+  count(stats_.allocated_bytes, pool, static_cast<int64_t>(block->size));
+  count(stats_.requested_bytes, pool, static_cast<int64_t>(bytes));
+  count(stats_.active, pool, 1);
+  count(stats_.active_bytes, pool, static_cast<int64_t>(block->size));
+  if (block->size >= config_.max_split_size) stats_.oversize_allocations.increase(1);
+  note(MemoryEvent::Alloc, block->ptr, block->size, stream);
+  return block;
+}
+
+Block* Arena::take_free(BlockPool& pool, size_t size, StreamId stream) {
+  if (config_.garbage_collection_threshold > 0) {
+    for (Block* block : pool.free) ++block->idle_rounds;
+  }
+  Block key;
+  key.stream = stream;
+  key.size = size;
+  auto it = pool.free.lower_bound(&key);
+  if (it == pool.free.end() || (*it)->stream != stream) return nullptr;
+  Block* found = *it;
+  // An oversize block serves only oversize requests, and not much smaller ones.
+  if (size < config_.max_split_size && found->size >= config_.max_split_size) return nullptr;
+  if (size >= config_.max_split_size && found->size >= size + kLargeSegment) return nullptr;
+  pool.free.erase(it);
+  if (found->prev || found->next) {
+    count(stats_.inactive_split, pool, -1);
+    count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(found->size));
+  }
+  return found;
+}
+
+Block* Arena::grow(BlockPool& pool, size_t size, StreamId stream) {
+  size_t bytes = size <= kSmallLimit    ? kSmallSegment
+                 : size < kLargeLimit   ? std::max(config_.large_segment, kLargeLimit)
+                                        : round_up(size, kRoundLarge);
+  if (!config_.caching) bytes = round_up(size, kMinBlock);
+  if (config_.garbage_collection_threshold > 0) collect_garbage(bytes);
+  auto attempt = [&]() -> Block* {
+    const size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
+    if (config_.expandable_segments && config_.caching) return extend(pool, size, stream);
+    if (used + bytes > limit()) return nullptr;
+    return new_segment(pool, bytes, bytes, stream, false);
+  };
+  Block* block = attempt();
+  if (block == nullptr && release_oversize(bytes)) block = attempt();
+  if (block == nullptr) {
+    ++stats_.num_alloc_retries;
+    ++stats_.num_sync_all_streams;
+    finish_deferred();
+    release_segments(small_);
+    release_segments(large_);
+    for (auto& [id, own] : private_pools_) {
+      if (own->users == 0) {
+        release_segments(own->small);
+        release_segments(own->large);
+      }
+    }
+    block = take_free(pool, size, stream);
+    if (block == nullptr) block = attempt();
+  }
+  if (block == nullptr) out_of_memory(size);
+  return block;
+}
+
+Block* Arena::new_segment(BlockPool& pool, size_t bytes, size_t reserve, StreamId stream, bool expandable) {
+  char* base = reserve_pages(reserve);
+  if (base == nullptr) return nullptr;
+  auto segment = std::make_unique<Segment>();
+  segment->base = base;
+  segment->size = bytes;
+  segment->reserved = reserve;
+  segment->pool = &pool;
+  segment->stream = stream;
+  segment->expandable = expandable;
+  if (history_on_ && context_) segment->context = context_();
+  Block* block = new Block;
+  block->arena = this;
+  block->segment = segment.get();
+  block->pool = &pool;
+  block->stream = stream;
+  block->ptr = base;
+  block->size = bytes;
+  segment->first = block;
+  segments_.emplace(base, std::move(segment));
+  ++stats_.num_device_alloc;
+  count(stats_.segment, pool, 1);
+  count(stats_.reserved_bytes, pool, static_cast<int64_t>(bytes));
+  if (bytes >= config_.max_split_size) stats_.oversize_segments.increase(1);
+  note(expandable ? MemoryEvent::SegmentMap : MemoryEvent::SegmentAlloc, base, bytes, stream);
+  return block;
+}
+
+// One address range per pool and stream that grows at its end, so that free space stays in one piece.
+Block* Arena::extend(BlockPool& pool, size_t size, StreamId stream) {
+  const size_t step = pool.small ? kSmallSegment : kLargeSegment;
+  const size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
+  for (auto& [base, segment] : segments_) {
+    if (!segment->expandable || segment->pool != &pool || segment->stream != stream) continue;
+    Block* last = segment->first;
+    while (last->next) last = last->next;
+    const bool free_tail = !last->allocated && pool.free.count(last) > 0;
+    const size_t have = free_tail ? last->size : 0;
+    const size_t more = round_up(size - std::min(have, size), step);
+    if (segment->size + more > segment->reserved || used + more > limit()) continue;
+    if (free_tail) {
+      pool.free.erase(last);
+      if (last->prev) {
+        count(stats_.inactive_split, pool, -1);
+        count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(last->size));
+      }
+      last->size += more;
+    } else {
+      Block* tail = new Block;
+      tail->arena = this;
+      tail->segment = segment.get();
+      tail->pool = &pool;
+      tail->stream = stream;
+      tail->ptr = last->ptr + last->size;
+      tail->size = more;
+      tail->prev = last;
+      last->next = tail;
+      last = tail;
+    }
+    segment->size += more;
+    ++stats_.num_device_alloc;
+    count(stats_.reserved_bytes, pool, static_cast<int64_t>(more));
+    note(MemoryEvent::SegmentMap, segment->base + segment->size - more, more, stream);
+    return last;
+  }
+  const size_t bytes = round_up(size, step);
+  if (used + bytes > limit()) return nullptr;
+  return new_segment(pool, bytes, std::max(capacity_ + capacity_ / 8, bytes), stream, true);
+}
+
+bool Arena::should_split(const Block* block, size_t size) const {
+  const size_t rest = block->size - size;
+  if (!config_.caching) return false;
+  if (block->pool->small || block->segment->expandable) return rest >= kMinBlock;
+  return size < config_.max_split_size && rest > kSmallLimit;
+}
+
+void Arena::split(Block* block, size_t size) {
+  Block* rest = new Block;
+  rest->arena = this;
+  rest->segment = block->segment;
+  rest->pool = block->pool;
+  rest->stream = block->stream;
+  rest->ptr = block->ptr + size;
+  rest->size = block->size - size;
+  rest->prev = block;
+  rest->next = block->next;
+  if (rest->next) rest->next->prev = rest;
+  block->next = rest;
+  block->size = size;
+  rest->pool->free.insert(rest);
+  count(stats_.inactive_split, *rest->pool, 1);
+  count(stats_.inactive_split_bytes, *rest->pool, static_cast<int64_t>(rest->size));
+}
+
+void Arena::free(Block* block) {
+  Lock lock(mutex_);
+  block->allocated = false;
+  const BlockPool& pool = *block->pool;
+  count(stats_.allocation, pool, -1);
+  count(stats_.allocated_bytes, pool, -static_cast<int64_t>(block->size));
+  count(stats_.requested_bytes, pool, -static_cast<int64_t>(block->requested));
+  if (block->size >= config_.max_split_size) stats_.oversize_allocations.decrease(1);
+  note(MemoryEvent::FreeRequested, block->ptr, block->size, block->stream);
+  if (!block->other_streams.empty()) {
+    deferred_.push_back(block);
+    finish_deferred();
+    return;
+  }
+  give_back(block);
+}
+
+void Arena::finish_deferred() {
+  auto busy = [&](const Block* block) {
+    return stream_busy && std::any_of(block->other_streams.begin(), block->other_streams.end(),
+                                      [&](StreamId s) { return stream_busy(device_, s); });
+  };
+  std::vector<Block*> waiting;
+  for (Block* block : deferred_) {
+    if (busy(block)) {
+      waiting.push_back(block);
+      continue;
+    }
+    block->other_streams.clear();
+    give_back(block);
+  }
+  deferred_ = std::move(waiting);
+}
+
+void Arena::give_back(Block* block) {
+  BlockPool& pool = *block->pool;
+  count(stats_.active, pool, -1);
+  count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
+  note(MemoryEvent::FreeCompleted, block->ptr, block->size, block->stream);
+  block->context.reset();
+  block = merge(block, block->prev);
+  block = merge(block, block->next);
+  block->requested = 0;
+  pool.free.insert(block);
+  if (block->prev || block->next) {
+    count(stats_.inactive_split, pool, 1);
+    count(stats_.inactive_split_bytes, pool, static_cast<int64_t>(block->size));
+  }
+  const auto own = private_pools_.find(pool.owner);
+  const bool abandoned = own != private_pools_.end() && own->second->retired;
+  if (!config_.caching || abandoned) release_segments(pool);
+}
+
+Block* Arena::merge(Block* block, Block* other) {
+  if (other == nullptr || other->allocated || block->pool->free.count(other) == 0) return block;
+  block->pool->free.erase(other);
+  count(stats_.inactive_split, *block->pool, -1);
+  count(stats_.inactive_split_bytes, *block->pool, -static_cast<int64_t>(other->size));
+  Block* low = block->prev == other ? other : block;
+  Block* high = low == other ? block : other;
+  low->size += high->size;
+  low->next = high->next;
+  if (low->next) low->next->prev = low;
+  delete high;
+  return low;
+}
+
+void Arena::record_stream(Block* block, StreamId stream) {
+  Lock lock(mutex_);
+  auto& others = block->other_streams;
+  if (stream == block->stream || std::find(others.begin(), others.end(), stream) != others.end()) return;
+  others.push_back(stream);
+}
+
+void Arena::erase_stream(Block* block, StreamId stream) {
+  Lock lock(mutex_);
+  std::erase(block->other_streams, stream);
+}
+
+bool Arena::release_segments(BlockPool& pool) {
+  std::vector<Segment*> empty;
+  for (Block* block : pool.free) {
+    if (block->prev == nullptr && block->next == nullptr) empty.push_back(block->segment);
+  }
+  for (Segment* segment : empty) release(segment);
+  // An expandable segment gives back its free tail even while its head is in use.
+  for (auto& [base, segment] : segments_) {
+    if (!segment->expandable || segment->pool != &pool) continue;
+    Block* last = segment->first;
+    while (last->next) last = last->next;
+    if (last->allocated || last->prev == nullptr || pool.free.erase(last) == 0) continue;
+    count(stats_.inactive_split, pool, -1);
+    count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(last->size));
+    madvise(last->ptr, last->size, MADV_DONTNEED);
+    note(MemoryEvent::SegmentUnmap, last->ptr, last->size, segment->stream);
+    count(stats_.reserved_bytes, pool, -static_cast<int64_t>(last->size));
+    segment->size -= last->size;
+    last->prev->next = nullptr;
+    delete last;
+    empty.push_back(nullptr);
+  }
+  return !empty.empty();
+}
+
+void Arena::release(Segment* segment) {
+  BlockPool& pool = *segment->pool;
+  pool.free.erase(segment->first);
+  count(stats_.segment, pool, -1);
+  count(stats_.reserved_bytes, pool, -static_cast<int64_t>(segment->size));
+  ++stats_.num_device_free;
+  if (segment->size >= config_.max_split_size) stats_.oversize_segments.decrease(1);
+  note(segment->expandable ? MemoryEvent::SegmentUnmap : MemoryEvent::SegmentFree, segment->base, segment->size,
+       segment->stream);
+  munmap(segment->base, segment->reserved);
+  delete segment->first;
+  segments_.erase(segment->base);
+}
+
+bool Arena::release_oversize(size_t size) {
+  if (config_.max_split_size == SIZE_MAX || size < config_.max_split_size) return false;
+  size_t released = 0;
+  std::vector<Segment*> victims;
+  for (auto it = large_.free.rbegin(); it != large_.free.rend() && released < size; ++it) {
+    if ((*it)->size < config_.max_split_size || (*it)->prev || (*it)->next) continue;
+    victims.push_back((*it)->segment);
+    released += (*it)->size;
+  }
+  for (Segment* segment : victims) release(segment);
+  return !victims.empty();
+}
+
+void Arena::collect_garbage(size_t wanted) {
+  const size_t threshold = static_cast<size_t>(static_cast<double>(limit()) * config_.garbage_collection_threshold);
+  size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
+  if (used + wanted <= threshold) return;
+  std::vector<Block*> idle;
+  for (Block* block : large_.free) {
+    if (block->prev == nullptr && block->next == nullptr) idle.push_back(block);
+  }
+  std::sort(idle.begin(), idle.end(), [](Block* a, Block* b) { return a->idle_rounds > b->idle_rounds; });
+  for (Block* block : idle) {
+    if (used + wanted <= threshold) break;
+    used -= block->size;
+    release(block->segment);
+  }
+}
+
+void Arena::empty_cache(PoolId id) {
+  Lock lock(mutex_);
+  finish_deferred();
+  if (id != PoolId{0, 0}) {
+    const auto own = private_pools_.find(id);
+    if (own == private_pools_.end()) return;
+    release_segments(own->second->small);
+    release_segments(own->second->large);
+    return;
+  }
+  release_segments(small_);
+  release_segments(large_);
+}
+
+void Arena::begin_pool(PoolId id, Filter filter) {
+  Lock lock(mutex_);
+  retain_pool(id);
+  active_filters_.emplace_back(id, std::move(filter));
+}
+
+void Arena::end_pool(PoolId id) {
+  Lock lock(mutex_);
+  const auto last = std::find_if(active_filters_.rbegin(), active_filters_.rend(),
+                                 [&](const auto& entry) { return entry.first == id; });
+  if (last == active_filters_.rend()) throw std::runtime_error("this memory pool is not in use");
+  active_filters_.erase(std::next(last).base());
+}
+
+void Arena::retain_pool(PoolId id) {
+  Lock lock(mutex_);
+  auto& own = private_pools_[id];
+  if (!own) {
+    own = std::make_unique<Private>();
+    own->small = BlockPool{true, id, {}};
+    own->large = BlockPool{false, id, {}};
+  }
+  own->retired = false;
+  ++own->users;
+}
+
+void Arena::release_pool(PoolId id) {
+  Lock lock(mutex_);
+  const auto found = private_pools_.find(id);
+  if (found == private_pools_.end()) return;
+  Private& own = *found->second;
+  if (--own.users > 0) return;
+  own.retired = true;
+  release_segments(own.small);
+  release_segments(own.large);
+  const bool in_use = std::any_of(segments_.begin(), segments_.end(),
+                                  [&](const auto& entry) { return entry.second->pool->owner == id; });
+  if (!in_use) private_pools_.erase(found);
+}
+
+MemoryStats Arena::stats() {
+  Lock lock(mutex_);
+  return stats_;
+}
+
+size_t Arena::reserved() {
+  Lock lock(mutex_);
+  return static_cast<size_t>(stats_.reserved_bytes[0].current);
+}
+
+namespace {
+template <class Each>
+void each_stat(MemoryStats& stats, Each each) {
+  for (StatArray* array : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+                           &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+                           &stats.inactive_split_bytes, &stats.requested_bytes}) {
+    for (Stat& stat : *array) each(stat);
+  }
+  each(stats.oversize_allocations);
+  each(stats.oversize_segments);
+}
+}  // namespace
+
+void Arena::reset_peak() {
+  Lock lock(mutex_);
+  each_stat(stats_, [](Stat& stat) { stat.reset_peak(); });
+}
+
+void Arena::reset_accumulated() {
+  Lock lock(mutex_);
+  each_stat(stats_, [](Stat& stat) { stat.reset_accumulated(); });
+  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
+  stats_.num_device_alloc = stats_.num_device_free = 0;
+}
+
+std::vector<SegmentInfo> Arena::segments() {
+  Lock lock(mutex_);
+  std::vector<SegmentInfo> found;
+  for (const auto& [base, segment] : segments_) {
+    SegmentInfo info{reinterpret_cast<uintptr_t>(base), segment->size, 0, 0, 0, segment->stream,
+                     segment->pool->small, segment->expandable, segment->pool->owner, {}};
+    for (const Block* block = segment->first; block; block = block->next) {
+      const bool active = block->allocated || segment->pool->free.count(const_cast<Block*>(block)) == 0;
+      info.blocks.push_back({reinterpret_cast<uintptr_t>(block->ptr), block->size, block->requested,
+                             block->allocated, active, block->context});
+      if (block->allocated) {
+        info.allocated += block->size;
+        info.requested += block->requested;
+      }
+      if (active) info.active += block->size;
+    }
+    found.push_back(std::move(info));
+  }
+  return found;
+}
+
+Block* Arena::find(const void* address) {
+  Lock lock(mutex_);
+  char* at = static_cast<char*>(const_cast<void*>(address));
+  auto it = segments_.upper_bound(at);
+  if (it == segments_.begin()) return nullptr;
+  --it;
+  if (at >= it->second->base + it->second->size) return nullptr;
+  for (Block* block = it->second->first; block; block = block->next) {
+    if (at >= block->ptr && at < block->ptr + block->size) return block->allocated ? block : nullptr;
+  }
+  return nullptr;
+}
+
+bool Arena::owns(const void* address) {
+  Lock lock(mutex_);
+  char* at = static_cast<char*>(const_cast<void*>(address));
+  auto it = segments_.upper_bound(at);
+  if (it == segments_.begin()) return false;
+  --it;
+  return at < it->second->base + it->second->size;
+}
+
+void Arena::set_fraction(double fraction) {
+  Lock lock(mutex_);
+  fraction_ = fraction;
+}
+
+void Arena::configure(const AllocatorConfig& config) {
+  Lock lock(mutex_);
+  config_ = config;
+}
+
+void Arena::record_history(bool on, size_t most, ContextFn context, bool context_on_free) {
+  Lock lock(mutex_);
+  history_on_ = on;
+  history_most_ = most;
+  context_ = on ? std::move(context) : ContextFn{};
+  context_on_free_ = context_on_free;
+  history_.clear();
+  history_next_ = 0;
+}
+
+std::vector<MemoryEvent> Arena::history() {
+  Lock lock(mutex_);
+  std::vector<MemoryEvent> ordered;
+  ordered.reserve(history_.size());
+  for (size_t i = 0; i < history_.size(); ++i) {
+    ordered.push_back(history_[(history_next_ + i) % history_.size()]);
+  }
+  return ordered;
+}
+
+void Arena::note(MemoryEvent::Action action, const void* address, size_t size, StreamId stream) {
+  if (!history_on_ || history_most_ == 0) return;
+  const bool freed = action == MemoryEvent::FreeRequested || action == MemoryEvent::FreeCompleted;
+  MemoryEvent event{action, reinterpret_cast<uintptr_t>(address), size, stream, wall_clock_ns(), nullptr};
+  if (context_ && (!freed || context_on_free_)) event.context = context_();
+  if (history_.size() < history_most_) {
+    history_.push_back(std::move(event));
+    return;
+  }
+  history_[history_next_] = std::move(event);
+  history_next_ = (history_next_ + 1) % history_most_;
+}
+
+void Arena::out_of_memory(size_t wanted) {
+  ++stats_.num_ooms;
+  const size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
+  const size_t left = capacity_ > used ? capacity_ - used : 0;
+  note(MemoryEvent::Oom, reinterpret_cast<void*>(left), wanted, 0);
+  std::string allowed;
+  if (fraction_ < 1.0) allowed = format_size(limit()) + " allowed; ";
+  throw OutOfMemory("NPU out of memory. Tried to allocate " + format_size(wanted) + " (NPU " + std::to_string(device_) +
+                    "; " + format_size(capacity_) + " total capacity; " +
+                    format_size(static_cast<size_t>(stats_.allocated_bytes[0].current)) + " already allocated; " +
+                    format_size(static_cast<size_t>(stats_.active_bytes[0].current)) + " current active; " +
+                    format_size(left) + " free; " + allowed + format_size(used) +
+                    " reserved in total by PyTorch). If much more is reserved than allocated, set max_split_size_mb "
+                    "or expandable_segments in PYTORCH_NPU_ALLOC_CONF against fragmentation.");
+}
+
+}  // namespace softnpu

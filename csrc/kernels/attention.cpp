@@ -1,0 +1,230 @@
+// The forward of blocked attention, and the problem description that the backward shares. See attention.h.
+#include "attention.h"
+
+#include <ATen/Dispatch.h>
+#include <torch/library.h>
+
+namespace softnpu::attention {
+
+namespace {
+
+int64_t pick(const IntList& list, int64_t index, int64_t otherwise) {
+  if (!list.has_value() || list->empty()) return otherwise;
+  return (*list)[list->size() == 1 ? 0 : index];
+}
+
+}  // namespace
+
+Problem::Problem(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o)
+    : heads(q.size(1)), kv_heads(k.size(1)), group(kv_heads == 0 ? 0 : heads / kv_heads), d(q.size(3)), dv(v.size(3)),
+      scale(o.scale), query(q), key(k), value(v), mask(view_of(o.mask)), bias(view_of(o.bias)),
+      slopes(view_of(o.slopes)), sink(view_of(o.sink)), bias_scale(o.bias_scale), bias_toeplitz(o.bias_toeplitz),
+      slopes_sqrt(o.slopes_sqrt), slopes_shift(o.slopes_shift) {
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "softnpu::attention: query, key and value have 4 dimensions");
+  TORCH_CHECK(k.size(3) == d && v.size(1) == kv_heads && v.size(2) == k.size(2) && group * kv_heads == heads &&
+                  k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(),
+              "softnpu::attention: query, key and value do not fit together");
+  const int64_t far = int64_t(1) << 40;
+  const int64_t count = o.q_len.has_value() ? static_cast<int64_t>(o.q_len->size()) : std::max(q.size(0), k.size(0));
+  int64_t first = 0;
+  for (int64_t b = 0; b < count; ++b) {
+    Segment s{pick(o.q_start, b, 0), pick(o.q_len, b, q.size(2)), pick(o.kv_start, b, 0), pick(o.kv_len, b, k.size(2)),
+              std::max(pick(o.band_low, b, -far), -far), std::min(pick(o.band_high, b, far), far), pick(o.prefix, b, 0), first};
+    TORCH_CHECK(s.q_start >= 0 && s.q_len >= 0 && s.q_start + s.q_len <= q.size(2) && s.kv_start >= 0 && s.kv_len >= 0 &&
+                    s.kv_start + s.kv_len <= k.size(2),
+                "softnpu::attention: segment ", b, " lies outside the sequence");
+    s.prefix = std::clamp<int64_t>(s.prefix, 0, s.kv_len);
+    first += heads * s.q_len * s.kv_len;
+    segments.push_back(s);
+  }
+  if (bias) {
+    bias_rows = o.bias->size(2);
+    bias_columns = o.bias->size(3);
+  }
+  dropout.active = o.keep_prob < 1;
+  dropout.inverse = 1 / o.keep_prob;
+  dropout.seed = static_cast<uint64_t>(o.seed);
+  dropout.offset = static_cast<uint64_t>(o.offset);
+  dropout.limit = static_cast<uint64_t>(std::llround(o.keep_prob * 4294967296.0));
+  if (o.dropout_bits.has_value()) dropout.bits = o.dropout_bits->data_ptr<uint8_t>();
+}
+
+namespace {
+
+constexpr int64_t kRows = 384;     // rows of a task: K and V are packed once for all of them
+constexpr int64_t kColumns = 256;  // keys of a block
+constexpr int64_t kStrip = 24;     // rows whose scores stay in the first-level cache
+
+struct Task {
+  int64_t segment, kv_head, head, heads, i0, rows;  // rows [i0, i0 + rows) of each of `heads` heads
+};
+
+std::vector<Task> plan(const Problem& p) {
+  std::vector<Task> tasks;
+  for (int64_t b = 0; b < static_cast<int64_t>(p.segments.size()); ++b) {
+    const int64_t length = p.segments[b].q_len;
+    if (length == 0) continue;
+    const int64_t blocks = (length + kRows - 1) / kRows, rows = round_up((length + blocks - 1) / blocks, 6);
+    const int64_t together = std::clamp<int64_t>(kRows / length, 1, p.group);
+    for (int64_t kv = 0; kv < p.kv_heads; ++kv)
+      for (int64_t g = 0; g < p.group; g += together)
+        for (int64_t i = (length - 1) / rows * rows; i >= 0; i -= rows)  // the longest rows of a causal mask first
+          tasks.push_back({b, kv, kv * p.group + g, std::min(together, p.group - g), i, std::min(rows, length - i)});
+  }
+  return tasks;
+}
+
+template <class A>
+struct Workspace {
+  Arena<A> arena;
+  A *q, *k, *v, *wide, *s, *out, *max, *sum, *scratch;
+  void fit(const Problem& p, int64_t rows) {
+    const int64_t dvp = round_up(p.dv, Simd<A>::panel);
+    arena.carve({{&q, rows * p.d}, {&k, kColumns * p.d}, {&v, kColumns * dvp}, {&wide, kColumns * std::max(p.d, p.dv)},
+                 {&s, kStrip * kColumns}, {&out, rows * dvp}, {&max, rows}, {&sum, rows}, {&scratch, kColumns}});
+  }
+};
+
+template <class T, class A>
+void forward_task(const Problem& p, const Task& t, const View& out, const View& max, const View& sum, int64_t copies,
+                  Workspace<A>& w) {
+  constexpr int64_t P = Simd<A>::panel;
+  const A minus = -std::numeric_limits<A>::infinity();
+  const Segment& seg = p.segments[t.segment];
+  const int64_t total = t.heads * t.rows, dvp = round_up(p.dv, P);
+  w.fit(p, total);
+  std::fill_n(w.out, total * dvp, A(0));
+  for (int64_t h = 0; h < t.heads; ++h) {
+    p.rows<T, A>(p.query, t.segment, t.head + h, seg.q_start + t.i0, t.rows, p.d, static_cast<A>(p.scale),
+                 w.q + h * t.rows * p.d, p.d);
+    const A start = p.sink ? static_cast<A>(p.sink.at<float>(0, 0)[(t.head + h) * p.sink.stride[0]]) : minus;
+    std::fill_n(w.max + h * t.rows, t.rows, start);
+    std::fill_n(w.sum + h * t.rows, t.rows, p.sink ? A(1) : A(0));
+  }
+  for (int64_t j0 = 0; j0 < seg.kv_len; j0 += kColumns) {
+    const int64_t n = std::min(kColumns, seg.kv_len - j0);
+    const auto [low, high] = seg.columns(t.i0, t.i0 + t.rows, j0, n);
+    if (low >= high) continue;
+    p.rows<T, A>(p.key, t.segment, t.kv_head, seg.kv_start + j0, n, p.d, A(1), w.wide, p.d);
+    pack_transposed(w.wide, p.d, n, p.d, w.k);
+    p.rows<T, A>(p.value, t.segment, t.kv_head, seg.kv_start + j0, n, p.dv, A(1), w.wide, p.dv);
+    pack_straight(w.wide, p.dv, n, p.dv, w.v);
+    for (int64_t r0 = 0; r0 < total; r0 += kStrip) {
+      const int64_t rows = std::min(kStrip, total - r0);
+      const bool one_head = r0 / t.rows == (r0 + rows - 1) / t.rows;
+      const int64_t first = t.i0 + (one_head ? r0 % t.rows : 0), last = one_head ? first + rows : t.i0 + t.rows;
+      auto [from, to] = seg.columns(first, last, j0, n);
+      if (from >= to) continue;
+      from = from / P * P;
+      const int64_t width = round_up(to, P) - from;
+      product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d,
+                               w.s, kColumns);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t row = r0 + r, head = t.head + row / t.rows, i = t.i0 + row % t.rows;
+        A* s = w.s + r * kColumns;
+        p.finish_row(t.segment, head, i, j0 + from, 0, to - from, width, s, w.scratch);
+        const A top = row_max(s, width), before = w.max[row], now = std::max(before, top);
+        if (now == minus) {
+          std::fill_n(s, width, A(0));
+          continue;
+        }
+        const A added = row_exp(s, width, now, A(1));
+        if (now != before) {
+          const A shrink = before == minus ? A(0) : std::exp(before - now);
+          w.max[row] = now;
+          w.sum[row] *= shrink;
+          A* acc = w.out + row * dvp;
+          for (int64_t c = 0; c < dvp; ++c) acc[c] *= shrink;
+        }
+        w.sum[row] += added;
+        if (p.dropout.active) {
+          const int64_t at = seg.first + (head * seg.q_len + i) * seg.kv_len + j0 + from;
+          p.dropout.factors(at, to - from, w.scratch);
+          for (int64_t c = 0; c < to - from; ++c) s[c] *= w.scratch[c];
+        }
+      }
+      product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P,
+                              w.out + r0 * dvp, dvp);
+    }
+  }
+  for (int64_t row = 0; row < total; ++row) {
+    const int64_t head = t.head + row / t.rows, i = seg.q_start + t.i0 + row % t.rows;
+    const bool empty = w.max[row] == minus;
+    const A factor = empty ? A(0) : 1 / w.sum[row];
+    T* to = out.at<T>(t.segment, head, i);
+    const A* acc = w.out + row * dvp;
+    for (int64_t c = 0; c < p.dv; ++c) to[c * out.stride[3]] = static_cast<T>(acc[c] * factor);
+    const A huge = static_cast<A>(std::numeric_limits<float>::max());
+    for (int64_t c = 0; c < copies; ++c) {
+      if (max) *max.at<A>(t.segment, head, i, c) = empty ? -huge : w.max[row];
+      if (sum) *sum.at<A>(t.segment, head, i, c) = empty ? huge : w.sum[row];
+    }
+  }
+}
+
+template <class T, class A>
+void forward(const Problem& p, const View& out, const View& max, const View& sum, int64_t copies) {
+  const std::vector<Task> tasks = plan(p);
+  run_tasks<Workspace<A>>(static_cast<int64_t>(tasks.size()), [&](int64_t i, Workspace<A>& w) {
+    forward_task<T, A>(p, tasks[i], out, max, sum, copies, w);
+  });
+}
+
+void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
+               const MaybeTensor& softmax_max, const MaybeTensor& softmax_sum, double scale, const MaybeTensor& mask,
+               const MaybeTensor& bias, double bias_scale, bool bias_toeplitz, const MaybeTensor& slopes,
+               bool slopes_sqrt, int64_t slopes_shift, const MaybeTensor& sink, IntList q_start, IntList q_len,
+               IntList kv_start, IntList kv_len, IntList band_low, IntList band_high, IntList prefix, double keep_prob,
+               int64_t seed, int64_t offset, const MaybeTensor& dropout_bits) {
+  const Problem p(query, key, value,
+                  {scale, mask, bias, bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink, q_start,
+                   q_len, kv_start, kv_len, band_low, band_high, prefix, keep_prob, seed, offset, dropout_bits});
+  const View o(out), max = view_of(softmax_max), sum = view_of(softmax_sum);
+  const int64_t copies = softmax_max.has_value() ? softmax_max->size(3) : softmax_sum.has_value() ? softmax_sum->size(3) : 0;
+  switch (query.scalar_type()) {
+    case at::kHalf: return forward<c10::Half, float>(p, o, max, sum, copies);
+    case at::kBFloat16: return forward<c10::BFloat16, float>(p, o, max, sum, copies);
+    case at::kFloat: return forward<float, float>(p, o, max, sum, copies);
+    case at::kDouble: return forward<double, double>(p, o, max, sum, copies);
+    default: TORCH_CHECK(false, "softnpu::attention: query is ", query.scalar_type());
+  }
+}
+
+void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tensor& bits) {
+  uint8_t* to = bits.data_ptr<uint8_t>();
+  const uint64_t limit = static_cast<uint64_t>(std::llround(keep_prob * 4294967296.0));
+  at::parallel_for(0, (bits.numel() + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
+    uint32_t words[16];
+    for (int64_t pair = begin; pair < end; ++pair) {
+      philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset), static_cast<uint64_t>(pair) * 4, words);
+      for (int64_t byte = 2 * pair; byte < std::min(2 * pair + 2, bits.numel()); ++byte) {
+        uint8_t value = 0;
+        for (int bit = 0; bit < 8; ++bit) value |= static_cast<uint8_t>(words[byte % 2 * 8 + bit] < limit) << bit;
+        to[byte] = value;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace softnpu::attention
+
+#define SOFTNPU_ATTENTION_OPTIONS                                                                                  \
+  "*, float scale=1.0, Tensor? mask=None, Tensor? bias=None, float bias_scale=1.0, bool bias_toeplitz=False, "     \
+  "Tensor? slopes=None, bool slopes_sqrt=False, int slopes_shift=0, Tensor? sink=None, int[]? q_start=None, "      \
+  "int[]? q_len=None, int[]? kv_start=None, int[]? kv_len=None, int[]? band_low=None, int[]? band_high=None, "     \
+  "int[]? prefix=None, float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None) -> ()"
+
+TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+  m.def("attention(Tensor query, Tensor key, Tensor value, Tensor(a!) out, Tensor(b!)? softmax_max=None, "
+        "Tensor(c!)? softmax_sum=None, " SOFTNPU_ATTENTION_OPTIONS);
+  m.def("attention_backward(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor out, Tensor softmax_max, "
+        "Tensor softmax_sum, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!)? dbias=None, "
+        "Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, " SOFTNPU_ATTENTION_OPTIONS);
+  m.def("dropout_bits(int seed, int offset, float keep_prob, Tensor(a!) bits) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
+  m.impl("attention", TORCH_FN(softnpu::attention::attention));
+  m.impl("dropout_bits", TORCH_FN(softnpu::attention::dropout_bits));
+}

@@ -1,0 +1,318 @@
+// The arithmetic of blocked attention: vectors, a register-blocked matrix product, packing, exp, the dropout generator.
+// Vectors are the compiler's own (32 bytes), so the code is the same on every processor.
+#pragma once
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+namespace softnpu::attention {
+
+template <class A>
+struct Simd {
+  typedef A Vec __attribute__((vector_size(32)));
+  static constexpr int64_t lanes = 32 / sizeof(A);
+  static constexpr int64_t panel = 2 * lanes;  // columns that one packed panel holds
+};
+
+template <class A>
+using Vec = typename Simd<A>::Vec;
+
+template <class A>
+inline Vec<A> load(const A* p) {
+  Vec<A> v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+template <class A>
+inline void store(A* p, Vec<A> v) {
+  std::memcpy(p, &v, sizeof(v));
+}
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// --- conversion ---------------------------------------------------------------------------------------------------
+
+// dst[i] = factor * src[i * stride]
+template <class T, class A>
+inline void widen(const T* src, int64_t stride, int64_t n, A* dst, A factor) {
+  int64_t i = 0;
+  if (stride == 1) {
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      for (; i < n; ++i) dst[i] = static_cast<A>(src[i]) * factor;
+    } else if constexpr (std::is_same_v<T, c10::BFloat16> && std::is_same_v<A, float>) {
+      const auto* bits = reinterpret_cast<const uint16_t*>(src);
+      for (; i < n; ++i) {
+        const uint32_t word = static_cast<uint32_t>(bits[i]) << 16;
+        float value;
+        std::memcpy(&value, &word, sizeof(value));
+        dst[i] = value * factor;
+      }
+    }
+#ifdef __F16C__
+    if constexpr (std::is_same_v<T, c10::Half> && std::is_same_v<A, float>) {
+      const __m256 f = _mm256_set1_ps(factor);
+      for (; i + 8 <= n; i += 8) {
+        const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i));
+        _mm256_storeu_ps(dst + i, _mm256_mul_ps(_mm256_cvtph_ps(half), f));
+      }
+    }
+#endif
+  }
+  for (; i < n; ++i) dst[i] = static_cast<A>(src[i * stride]) * factor;
+}
+
+// --- matrix product -----------------------------------------------------------------------------------------------
+
+// Eight (four) rows become eight (four) columns; `row(r)` loads row r.
+template <class A>
+inline void transpose_tile(const A* src, int64_t ld, A* dst, int64_t dst_ld) {
+  constexpr int64_t L = Simd<A>::lanes;
+  Vec<A> v[L], w[L];
+  for (int r = 0; r < L; ++r) v[r] = load(src + r * ld);
+  if constexpr (L == 8) {
+    typedef int32_t Index __attribute__((vector_size(32)));
+    const Index low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
+    const Index even = {0, 1, 8, 9, 4, 5, 12, 13}, odd = {2, 3, 10, 11, 6, 7, 14, 15};
+    const Index front = {0, 1, 2, 3, 8, 9, 10, 11}, back = {4, 5, 6, 7, 12, 13, 14, 15};
+    for (int r = 0; r < 8; r += 2) {
+      w[r] = __builtin_shuffle(v[r], v[r + 1], low);
+      w[r + 1] = __builtin_shuffle(v[r], v[r + 1], high);
+    }
+    for (int r = 0; r < 8; r += 4) {
+      v[r] = __builtin_shuffle(w[r], w[r + 2], even);
+      v[r + 1] = __builtin_shuffle(w[r], w[r + 2], odd);
+      v[r + 2] = __builtin_shuffle(w[r + 1], w[r + 3], even);
+      v[r + 3] = __builtin_shuffle(w[r + 1], w[r + 3], odd);
+    }
+    for (int r = 0; r < 4; ++r) {
+      store(dst + r * dst_ld, __builtin_shuffle(v[r], v[r + 4], front));
+      store(dst + (r + 4) * dst_ld, __builtin_shuffle(v[r], v[r + 4], back));
+    }
+  } else {
+    for (int r = 0; r < L; ++r)
+      for (int c = 0; c < L; ++c) dst[c * dst_ld + r] = v[r][c];
+  }
+}
+
+// rows [n][k] (leading dimension ld) -> panels [n / panel][k][panel], the product's right side B = rows^T; the last
+// panel is padded with zeros.
+template <class A>
+void pack_transposed(const A* rows, int64_t ld, int64_t n, int64_t k, A* out) {
+  constexpr int64_t L = Simd<A>::lanes, P = Simd<A>::panel;
+  for (int64_t j = 0; j < n; j += L) {
+    A* base = out + j / P * P * k + j % P;
+    if (j + L <= n) {
+      int64_t d = 0;
+      for (; d + L <= k; d += L) transpose_tile(rows + j * ld + d, ld, base + d * P, P);
+      for (; d < k; ++d)
+        for (int64_t r = 0; r < L; ++r) base[d * P + r] = rows[(j + r) * ld + d];
+    } else {
+      for (int64_t d = 0; d < k; ++d)
+        for (int64_t r = 0; r < L; ++r) base[d * P + r] = j + r < n ? rows[(j + r) * ld + d] : A(0);
+    }
+  }
+  if (n % P != 0 && n % P <= L) {  // the panel's second half was never visited
+    A* base = out + n / P * P * k + L;
+    for (int64_t d = 0; d < k; ++d) std::fill(base + d * P, base + d * P + L, A(0));
+  }
+}
+
+// rows [k][n] -> panels [n / panel][k][panel], the product's right side B = rows.
+template <class A>
+void pack_straight(const A* rows, int64_t ld, int64_t k, int64_t n, A* out) {
+  constexpr int64_t P = Simd<A>::panel;
+  for (int64_t c = 0; c < n; c += P) {
+    const int64_t width = std::min(P, n - c);
+    for (int64_t r = 0; r < k; ++r, out += P) {
+      std::copy(rows + r * ld + c, rows + r * ld + c + width, out);
+      std::fill(out + width, out + P, A(0));
+    }
+  }
+}
+
+// C[rows][panel] (+)= A[rows][k] B[k][panel]; the left side is read transposed if Trans.
+template <class A, int Rows, bool Trans, bool Add>
+inline void product_tile(const A* a, int64_t lda, const A* b, int64_t k, A* c, int64_t ldc) {
+  constexpr int64_t L = Simd<A>::lanes;
+  Vec<A> sum[Rows][2] = {};
+  for (int64_t x = 0; x < k; ++x, b += 2 * L) {
+    const Vec<A> left = load(b), right = load(b + L);
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      const A value = Trans ? a[x * lda + r] : a[r * lda + x];
+      sum[r][0] += value * left;
+      sum[r][1] += value * right;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r) {
+    A* row = c + r * ldc;
+    if constexpr (Add) {
+      sum[r][0] += load(row);
+      sum[r][1] += load(row + L);
+    }
+    store(row, sum[r][0]);
+    store(row + L, sum[r][1]);
+  }
+}
+
+// C[m][n] (+)= A[m][k] B[k][n]; n counts whole panels, which lie panel_step apart in b.
+template <class A, bool Trans, bool Add>
+void product(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* b, int64_t panel_step, A* c,
+             int64_t ldc) {
+  constexpr int64_t P = Simd<A>::panel;
+  for (int64_t j = 0; j < n; j += P, b += panel_step) {
+    int64_t r = 0;
+    for (; r + 6 <= m; r += 6)
+      product_tile<A, 6, Trans, Add>(a + (Trans ? r : r * lda), lda, b, k, c + r * ldc + j, ldc);
+    const A* rest = a + (Trans ? r : r * lda);
+    A* to = c + r * ldc + j;
+    switch (m - r) {
+      case 5: product_tile<A, 5, Trans, Add>(rest, lda, b, k, to, ldc); break;
+      case 4: product_tile<A, 4, Trans, Add>(rest, lda, b, k, to, ldc); break;
+      case 3: product_tile<A, 3, Trans, Add>(rest, lda, b, k, to, ldc); break;
+      case 2: product_tile<A, 2, Trans, Add>(rest, lda, b, k, to, ldc); break;
+      case 1: product_tile<A, 1, Trans, Add>(rest, lda, b, k, to, ldc); break;
+      default: break;
+    }
+  }
+}
+
+// --- exp and rows -------------------------------------------------------------------------------------------------
+
+// exp(x) for x <= 0 or NaN, with an error far below the rounding of a sum of such terms; below -87 it is 0.
+inline Vec<float> exp_nonpositive(Vec<float> x) {
+  typedef int32_t Bits __attribute__((vector_size(32)));
+  const Vec<float> t = x * 1.44269504088896341f;
+  const Vec<float> shifted = t + 12582912.0f;  // 1.5 * 2^23: the low bits now hold t, rounded to an integer
+  const Vec<float> f = t - (shifted - 12582912.0f);
+  Vec<float> y = f * 1.326472731e-03f + 9.671512991e-03f;  // 2^f on [-1/2, 1/2]
+  y = y * f + 5.550733581e-02f;
+  y = y * f + 2.402224243e-01f;
+  y = y * f + 6.931470037e-01f;
+  y = y * f + 1.0f;
+  Bits power, bits;
+  std::memcpy(&power, &shifted, sizeof(power));
+  std::memcpy(&bits, &y, sizeof(bits));
+  bits = (bits + (power << 23)) & ~(x < -87.0f);
+  std::memcpy(&y, &bits, sizeof(y));
+  return y;
+}
+
+inline Vec<double> exp_nonpositive(Vec<double> x) {
+  for (int i = 0; i < 4; ++i) x[i] = std::exp(x[i]);
+  return x;
+}
+
+template <class A>
+inline A row_max(const A* s, int64_t n) {
+  constexpr int64_t L = Simd<A>::lanes;
+  Vec<A> a = load(s), b = load(s + L);
+  for (int64_t j = 2 * L; j < n; j += 2 * L) {
+    const Vec<A> x = load(s + j), y = load(s + j + L);
+    a = x > a ? x : a;
+    b = y > b ? y : b;
+  }
+  a = b > a ? b : a;
+  A m = a[0];
+  for (int64_t l = 1; l < L; ++l) m = std::max(m, A(a[l]));
+  return m;
+}
+
+// s <- exp(s - shift) * factor; returns the sum. n counts whole panels.
+template <class A>
+inline A row_exp(A* s, int64_t n, A shift, A factor) {
+  constexpr int64_t L = Simd<A>::lanes;
+  Vec<A> a = {}, b = {};
+  for (int64_t j = 0; j < n; j += 2 * L) {
+    const Vec<A> x = exp_nonpositive(load(s + j) - shift) * factor;
+    const Vec<A> y = exp_nonpositive(load(s + j + L) - shift) * factor;
+    store(s + j, x);
+    store(s + j + L, y);
+    a += x;
+    b += y;
+  }
+  a += b;
+  A sum = a[0];
+  for (int64_t l = 1; l < L; ++l) sum += a[l];
+  return sum;
+}
+
+// --- dropout ------------------------------------------------------------------------------------------------------
+
+// Philox4x32-10 for four consecutive counters: sixteen words.
+inline void philox(uint64_t seed, uint64_t offset, uint64_t counter, uint32_t* words) {
+  constexpr uint32_t m0 = 0xD2511F53, m1 = 0xCD9E8D57, w0 = 0x9E3779B9, w1 = 0xBB67AE85;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+#ifdef __AVX2__
+  const auto c = _mm256_setr_epi64x(counter, counter + 1, counter + 2, counter + 3);
+  const auto f0 = _mm256_set1_epi64x(m0), f1 = _mm256_set1_epi64x(m1);
+  auto x0 = c, x1 = _mm256_srli_epi64(c, 32);
+  auto x2 = _mm256_set1_epi64x(static_cast<uint32_t>(offset)), x3 = _mm256_set1_epi64x(offset >> 32);
+  for (int round = 0; round < 10; ++round, k0 += w0, k1 += w1) {
+    const auto p0 = _mm256_mul_epu32(x0, f0), p1 = _mm256_mul_epu32(x2, f1);
+    x0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), x1), _mm256_set1_epi64x(k0));
+    x2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), x3), _mm256_set1_epi64x(k1));
+    x1 = p1;
+    x3 = p0;
+  }
+  alignas(32) uint64_t lane[4][4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane[0]), x0);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane[1]), x1);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane[2]), x2);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane[3]), x3);
+  for (int i = 0; i < 16; ++i) words[i] = static_cast<uint32_t>(lane[i % 4][i / 4]);
+#else
+  for (int i = 0; i < 4; ++i) {
+    uint32_t x[4] = {static_cast<uint32_t>(counter + i), static_cast<uint32_t>((counter + i) >> 32),
+                     static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32)};
+    uint32_t a = k0, b = k1;
+    for (int round = 0; round < 10; ++round, a += w0, b += w1) {
+      const uint64_t p0 = static_cast<uint64_t>(x[0]) * m0, p1 = static_cast<uint64_t>(x[2]) * m1;
+      x[0] = static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ a;
+      x[2] = static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ b;
+      x[1] = static_cast<uint32_t>(p1);
+      x[3] = static_cast<uint32_t>(p0);
+    }
+    std::copy(x, x + 4, words + 4 * i);
+  }
+#endif
+}
+
+struct Dropout {
+  uint64_t seed = 0, offset = 0, limit = 0;  // keep word < limit
+  const uint8_t* bits = nullptr;
+  double inverse = 1;  // 1 / keep_prob; 0 words are drawn if nothing is dropped
+  bool active = false;
+
+  // factor[i] = keep(first + i) ? 1 / keep_prob : 0
+  template <class A>
+  void factors(int64_t first, int64_t n, A* factor) const {
+    const A kept = static_cast<A>(inverse);
+    if (bits != nullptr) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = first + i;
+        factor[i] = (bits[at >> 3] >> (at & 7)) & 1 ? kept : A(0);
+      }
+      return;
+    }
+    uint32_t words[16];
+    for (int64_t at = first & ~int64_t(15); at < first + n; at += 16) {
+      philox(seed, offset, static_cast<uint64_t>(at) / 4, words);
+      const int64_t low = std::max<int64_t>(0, first - at), high = std::min<int64_t>(16, first + n - at);
+      for (int64_t w = low; w < high; ++w) factor[at + w - first] = words[w] < limit ? kept : A(0);
+    }
+  }
+};
+
+}  // namespace softnpu::attention

@@ -1,0 +1,35 @@
+// The three allocators: device memory, pinned host memory, and the CPU allocator while a kernel runs.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Device.h>
+
+#include "device/memory.h"
+
+namespace softnpu {
+
+c10::DeviceAllocator* npu_allocator();
+void install_allocators();  // makes them PyTorch's, once
+
+// Bytes of a device, owned by the DataPtr, which says it lives on `as` (npu:i, or cpu inside a kernel).
+c10::DataPtr allocate_on(int device, size_t bytes, c10::Device as);
+
+// The block behind a DataPtr that allocate_on made, or nullptr.
+Block* block_of(const c10::DataPtr& data);
+
+// While one lives, the CPU allocator of this thread draws from the device: a kernel's outputs and temporaries.
+class KernelScope {
+ public:
+  explicit KernelScope(int device) noexcept;
+  ~KernelScope();
+  KernelScope(const KernelScope&) = delete;
+  static int device() noexcept;  // -1 outside
+
+ private:
+  int before_, before_device_;
+};
+
+bool is_pinned(const void* address);
+
+}  // namespace softnpu

@@ -1,0 +1,220 @@
+#include "torch/border.h"
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/core/TensorBody.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstring>
+
+#include "device/device.h"
+
+namespace softnpu {
+
+namespace {
+
+using c10::BackendComponent;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::TensorImpl;
+
+// TensorImpl keeps device and keys protected; a derived class may name them.
+struct Tag : TensorImpl {
+  static std::optional<c10::Device>& device(TensorImpl& impl) { return impl.*(&Tag::device_opt_); }
+  static DispatchKeySet& keys(TensorImpl& impl) { return impl.*(&Tag::key_set_); }
+};
+
+const DispatchKeySet kCpuOnly =
+    DispatchKeySet(BackendComponent::CPUBit) | DispatchKeySet(DispatchKey::AutocastCPU);
+const DispatchKeySet kNpuOnly =
+    DispatchKeySet(BackendComponent::PrivateUse1Bit) | DispatchKeySet(DispatchKey::AutocastPrivateUse1);
+
+DispatchKeySet swap_keys(DispatchKeySet keys, DispatchKeySet from, DispatchKeySet to) {
+  return DispatchKeySet(DispatchKeySet::RAW, (keys.raw_repr() & ~from.raw_repr()) | to.raw_repr());
+}
+
+void retag_as_npu(TensorImpl& impl, c10::Device npu) {
+  DispatchKeySet& keys = Tag::keys(impl);
+  keys = swap_keys(keys, kCpuOnly, kNpuOnly);
+  Tag::device(impl) = npu;
+}
+
+void retag_storage(c10::StorageImpl& storage, c10::Device npu) {
+  storage._mutable_data_ptr_no_checks().unsafe_set_device(npu);
+  storage.set_allocator(npu_allocator());
+}
+
+void copy_geometry(const TensorImpl& from, TensorImpl& to) {
+  to.set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
+}
+
+bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided; }
+
+}  // namespace
+
+at::Tensor cpu_alias(const at::Tensor& npu) {
+  TensorImpl& from = *npu.unsafeGetTensorImpl();
+  const DispatchKeySet keys = swap_keys(from.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView, kNpuOnly,
+                                        DispatchKeySet(BackendComponent::CPUBit));
+  c10::intrusive_ptr<TensorImpl> to;
+  if (C10_UNLIKELY(from.is_quantized())) {
+    const auto quantizer = static_cast<at::QTensorImpl&>(from).quantizer();
+    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, c10::Storage(from.unsafe_storage()), keys, from.dtype(),
+                                              quantizer);
+  } else {
+    to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, c10::Storage(from.unsafe_storage()), keys, from.dtype());
+  }
+  Tag::device(*to) = c10::Device(c10::kCPU);
+  Tag::keys(*to) = keys;
+  copy_geometry(from, *to);
+  if (from.is_wrapped_number()) to->set_wrapped_number(true);
+  return at::Tensor::wrap_tensor_impl(std::move(to));
+}
+
+at::Tensor npu_adopt(at::Tensor cpu, c10::Device npu, bool owned) {
+  TensorImpl& impl = *cpu.unsafeGetTensorImpl();
+  c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+  const bool shared = cpu.use_count() > 1;
+  if (storage.device_type() != c10::kPrivateUse1) {
+    const bool ours = block_of(storage.data_ptr()) != nullptr || storage.nbytes() == 0;
+    if (!ours || (shared && !owned)) {
+      at::Tensor copy = at::empty_strided(cpu.sizes(), cpu.strides(), cpu.options().device(npu));
+      cpu_alias(copy).copy_(cpu);
+      return copy;
+    }
+    retag_storage(storage, npu);
+  }
+  if (!shared) {
+    retag_as_npu(impl, npu);
+    return cpu;
+  }
+  auto view = impl.shallow_copy_and_detach(impl.version_counter(), true);
+  retag_as_npu(*view, npu);
+  return at::Tensor::wrap_tensor_impl(std::move(view));
+}
+
+void Border::mixed(c10::Device other) const {
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", npu(), " and ",
+              other, "! (in ", op_, ")");
+}
+
+void Border::see(const at::Tensor& tensor, bool is_mutable, bool host_ok) {
+  if (!tensor.defined()) return;
+  const c10::Device device = tensor.device();
+  if (device.type() == c10::kPrivateUse1) {
+    if (from_tensor_ && device_ != device.index()) mixed(device);
+    device_ = device.index();
+    from_tensor_ = true;
+    sparse_ |= !strided(tensor);
+  } else if (device.type() != c10::kCPU || (!host_ok && (tensor.dim() > 0 || is_mutable))) {
+    host_tensor_ |= device.type() == c10::kCPU;
+    if (device.type() != c10::kCPU && device.type() != c10::kMeta) mixed(device);
+  }
+}
+
+void Border::see(c10::Device device) {
+  if (device.type() == c10::kPrivateUse1 && !from_tensor_) {
+    device_ = device.has_index() ? device.index() : current_device();
+  }
+}
+
+void Border::settle() {
+  if (device_ < 0) device_ = current_device();
+  if (host_tensor_ && from_tensor_) mixed(c10::Device(c10::kCPU));
+  ensure_started();
+}
+
+at::Tensor Border::in(const at::Tensor& tensor, bool is_mutable) {
+  if (!on_npu(tensor)) return tensor;
+  at::Tensor alias = strided(tensor) ? cpu_alias(tensor) : in_sparse(tensor);
+  crossings_.push_back({tensor, alias, is_mutable});
+  return alias;
+}
+
+at::Tensor Border::out(at::Tensor result, bool owned) {
+  if (!result.defined() || result.device().type() != c10::kCPU) return result;
+  for (const Crossing& crossing : crossings_) {
+    if (crossing.alias.is_same(result)) return crossing.npu;
+  }
+  if (!strided(result)) return out_sparse(result);
+  return npu_adopt(std::move(result), npu(), owned);
+}
+
+at::Tensor Border::in_sparse(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kSparse) {
+    const auto& impl = static_cast<const at::SparseTensorImpl&>(*tensor.unsafeGetTensorImpl());
+    auto alias = at::_sparse_coo_tensor_unsafe(cpu_alias(impl.indices()), cpu_alias(impl.values()), tensor.sizes());
+    return alias._coalesced_(impl.coalesced());
+  }
+  const auto& impl = static_cast<const at::SparseCsrTensorImpl&>(*tensor.unsafeGetTensorImpl());
+  return at::_sparse_compressed_tensor_unsafe(
+      cpu_alias(impl.compressed_indices()), cpu_alias(impl.plain_indices()), cpu_alias(impl.values()), tensor.sizes(),
+      at::TensorOptions().dtype(tensor.dtype()).layout(tensor.layout()).device(at::kCPU));
+}
+
+at::Tensor Border::out_sparse(const at::Tensor& result) {
+  auto adopt = [&](const at::Tensor& part) {
+    for (const Crossing& crossing : crossings_) {
+      if (crossing.alias.is_same(part)) return crossing.npu;
+    }
+    // The parts are shared with the CPU wrapper: a fresh TensorImpl on the same storage takes the NPU's tags.
+    return npu_adopt(part.alias(), npu());
+  };
+  if (result.layout() == at::kSparse) {
+    const auto& from = static_cast<const at::SparseTensorImpl&>(*result.unsafeGetTensorImpl());
+    auto impl = c10::make_intrusive<at::SparseTensorImpl>(DispatchKeySet(DispatchKey::SparsePrivateUse1), result.dtype());
+    impl->resize_(from.sparse_dim(), from.dense_dim(), result.sizes());
+    const bool coalesced = from.coalesced();
+    Tag::device(*impl) = npu();
+    impl->set_indices_and_values_unsafe(adopt(from.indices()), adopt(from.values()));
+    impl->set_coalesced(coalesced);
+    return at::Tensor::wrap_tensor_impl(std::move(impl));
+  }
+  const auto& from = static_cast<const at::SparseCsrTensorImpl&>(*result.unsafeGetTensorImpl());
+  auto impl = c10::make_intrusive<at::SparseCsrTensorImpl>(DispatchKeySet(DispatchKey::SparseCsrPrivateUse1), npu(),
+                                                           result.layout(), result.dtype());
+  impl->set_member_tensors(adopt(from.compressed_indices()), adopt(from.plain_indices()), adopt(from.values()),
+                           result.sizes());
+  return at::Tensor::wrap_tensor_impl(std::move(impl));
+}
+
+void Border::write_back() {
+  for (const Crossing& crossing : crossings_) {
+    if (!crossing.is_mutable) continue;
+    TensorImpl& from = *crossing.alias.unsafeGetTensorImpl();
+    TensorImpl& to = *crossing.npu.unsafeGetTensorImpl();
+    if (crossing.npu.layout() == at::kSparse) {
+      const at::Tensor fresh = out_sparse(crossing.alias);
+      const auto& source = static_cast<at::SparseTensorImpl&>(*fresh.unsafeGetTensorImpl());
+      auto& target = static_cast<at::SparseTensorImpl&>(to);
+      target.resize_(source.sparse_dim(), source.dense_dim(), fresh.sizes());
+      target.set_indices_and_values_unsafe(source.indices(), source.values());
+      target.set_coalesced(source.coalesced());
+      continue;
+    }
+    if (!strided(crossing.npu)) {
+      const at::Tensor fresh = out_sparse(crossing.alias);
+      const auto& source = static_cast<at::SparseCsrTensorImpl&>(*fresh.unsafeGetTensorImpl());
+      static_cast<at::SparseCsrTensorImpl&>(to).set_member_tensors(source.compressed_indices(), source.plain_indices(),
+                                                                   source.values(), fresh.sizes());
+      continue;
+    }
+    c10::StorageImpl* storage = from.unsafe_storage().unsafeGetStorageImpl();
+    if (storage != to.unsafe_storage().unsafeGetStorageImpl()) {
+      if (storage->device_type() != c10::kPrivateUse1) retag_storage(*storage, npu());
+      to.set_storage_keep_dtype(from.unsafe_storage());
+    } else if (storage->device_type() != c10::kPrivateUse1) {
+      retag_storage(*storage, npu());  // a resize to zero bytes forgets where it was
+    }
+    if (from.sizes() != to.sizes() || from.strides() != to.strides() || from.storage_offset() != to.storage_offset()) {
+      copy_geometry(from, to);
+    }
+  }
+}
+
+}  // namespace softnpu

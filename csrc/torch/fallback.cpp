@@ -1,0 +1,272 @@
+#include "torch/fallback.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <deque>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "device/device.h"
+#include "torch/border.h"
+#include "torch/generator.h"
+#include "torch/widen.h"
+
+namespace softnpu {
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using torch::jit::Stack;
+
+// Operators that take CPU tensors beside NPU tensors, as on any accelerator.
+const std::unordered_set<std::string>& takes_host_tensors() {
+  static const std::unordered_set<std::string> names{
+      "aten::index",       "aten::index_put",     "aten::index_put_",         "aten::_index_put_impl_",
+      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence",
+      "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate",
+      "aten::_pack_padded_sequence_backward", "aten::repeat_interleave", "aten::set_"};
+  return names;
+}
+
+// Composite kernels that must run on NPU tensors: they decide by device, or draw random numbers.
+const std::unordered_set<std::string>& stays_composite() {
+  static const std::unordered_set<std::string> names{
+      "aten::_to_copy",       "aten::copy_",        "aten::copy",          "aten::_copy_from",
+      "aten::lift",           "aten::lift_fresh",   "aten::lift_fresh_copy", "aten::is_pinned",
+      "aten::_pin_memory",    "aten::record_stream", "aten::_lazy_clone",   "aten::_fused_sdp_choice",
+      "aten::_has_same_storage_numel", "aten::_new_zeros_with_same_feature_meta", "aten::_nested_tensor_from_mask",
+      "aten::empty_like",     "aten::new_empty",    "aten::new_empty_strided", "aten::_sparse_coo_tensor_with_dims",
+      "aten::_assert_async",  "aten::_assert_tensor_metadata", "aten::_print", "aten::sym_size", "aten::sym_stride",
+      "aten::sym_numel", "aten::sym_storage_offset", "aten::is_set_to", "aten::_efficientzerotensor"};
+  return names;
+}
+
+struct Plan {  // what a call must do at the border, worked out once per operator
+  explicit Plan(const c10::FunctionSchema& schema)
+      : name(schema.name()), arguments(schema.arguments().size()), returns(schema.returns().size()) {
+    host_ok = takes_host_tensors().count(name) > 0;
+    multiplies = softnpu::multiplies(name);
+    for (size_t i = 0; i < arguments; ++i) {
+      const auto& argument = schema.arguments()[i];
+      const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+      is_mutable.push_back(writes);
+      any_mutable |= writes;
+      auto type = argument.type();
+      if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+      if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
+      if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
+    }
+  }
+  std::string name;
+  size_t arguments, returns;
+  std::vector<bool> is_mutable;
+  bool any_mutable = false, host_ok = false, multiplies = false;
+  int generator = -1, device = -1;
+};
+
+template <class Each>
+void each_tensor(const IValue& value, Each each) {
+  if (value.isTensor()) {
+    each(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) each(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      if (tensor.has_value()) each(*tensor);
+    }
+  }
+}
+
+template <class Map>
+void map_tensors(IValue& value, Map map) {
+  if (value.isTensor()) {
+    value = IValue(map(std::move(value).toTensor()));
+  } else if (value.isTensorList()) {
+    const c10::List<at::Tensor> from = std::move(value).toTensorList();
+    c10::List<at::Tensor> to;
+    to.reserve(from.size());
+    for (size_t i = 0; i < from.size(); ++i) to.push_back(map(from.extract(i)));
+    value = IValue(std::move(to));
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> to;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      to.push_back(tensor.has_value() ? std::make_optional(map(at::Tensor(*tensor))) : std::nullopt);
+    }
+    value = IValue(std::move(to));
+  }
+}
+
+// Runs a product on fp32 copies: mutable arguments are read widened and written back rounded.
+void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarType half, Stack* stack) {
+  const size_t first = stack->size() - plan.arguments;
+  const bool writes_output = plan.any_mutable && op.schema().arguments().back().is_out();
+  c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 2> targets;  // alias, its fp32 stand-in
+  for (size_t i = 0; i < plan.arguments; ++i) {
+    IValue& value = (*stack)[first + i];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor tensor = value.toTensor();
+    const bool output = writes_output && plan.is_mutable[i];
+    at::Tensor wide = output ? at::empty({0}, tensor.options().dtype(at::kFloat)) : widened(tensor);
+    if (plan.is_mutable[i]) targets.emplace_back(tensor, wide);
+    value = IValue(std::move(wide));
+  }
+  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  const size_t results = stack->size() - plan.returns;
+  for (size_t i = 0; i < plan.returns; ++i) {
+    map_tensors((*stack)[results + i], [&](at::Tensor wide) {
+      if (!wide.defined()) return wide;
+      for (auto& [target, stand_in] : targets) {
+        if (!stand_in.is_same(wide)) continue;
+        at::native::resize_output(target, wide.sizes());
+        return target.copy_(wide);
+      }
+      return wide.to(half);
+    });
+  }
+}
+
+const DispatchKeySet kAboveBackend =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+void run(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
+  Border border(plan.name);
+  const size_t first = stack->size() - plan.arguments;
+  for (size_t i = 0; i < plan.arguments; ++i) {
+    each_tensor((*stack)[first + i],
+                [&](const at::Tensor& tensor) { border.see(tensor, plan.is_mutable[i], plan.host_ok); });
+  }
+  if (plan.device >= 0) {
+    IValue& device = (*stack)[first + static_cast<size_t>(plan.device)];
+    if (device.isDevice() && device.toDevice().type() == c10::kPrivateUse1) {
+      border.see(device.toDevice());
+      device = IValue(c10::Device(c10::kCPU));
+    }
+  }
+  border.settle();
+  for (size_t i = 0; i < plan.arguments; ++i) {
+    map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { return border.in(tensor, plan.is_mutable[i]); });
+  }
+  if (plan.generator >= 0) {
+    IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
+    std::optional<at::Generator> given;
+    if (!generator.isNone()) given = generator.toGenerator();
+    generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(border.device())));
+  }
+  {
+    KernelScope scope(border.device());
+    c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
+    std::optional<at::ScalarType> half;
+    if (plan.multiplies) half = shared_half(stack->data() + first, plan.arguments);
+    if (border.sparse()) {
+      op.callBoxed(stack);
+    } else if (half.has_value()) {
+      call_widened(op, plan, *half, stack);
+    } else {
+      op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+    }
+    const size_t results = stack->size() - plan.returns;
+    for (size_t i = 0; i < plan.returns; ++i) {
+      map_tensors((*stack)[results + i], [&](at::Tensor tensor) { return border.out(std::move(tensor)); });
+    }
+    if (plan.any_mutable) border.write_back();
+  }
+}
+
+// The kernel of one operator, with its plan inside.
+class CpuKernel final : public c10::OperatorKernel {
+ public:
+  explicit CpuKernel(const c10::FunctionSchema& schema) : plan_(schema) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { run(op, plan_, stack); }
+
+ private:
+  Plan plan_;
+};
+
+// For operators registered later (other libraries), the plan is looked up.
+const Plan& plan_of(const c10::OperatorHandle& op) {
+  static auto* plans = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<Plan>>;
+  static std::shared_mutex mutex;
+  {
+    std::shared_lock lock(mutex);
+    const auto found = plans->find(op);
+    if (found != plans->end()) return *found->second;
+  }
+  std::unique_lock lock(mutex);
+  auto& plan = (*plans)[op];
+  if (!plan) plan = std::make_unique<Plan>(op.schema());
+  return *plan;
+}
+
+void generic(const c10::OperatorHandle& op, Stack* stack) {
+  const Plan& plan = plan_of(op);
+  const bool has_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU);
+  TORCH_CHECK_NOT_IMPLEMENTED(has_kernel, "Could not run '", plan.name,
+                              "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel.");
+  run(op, plan, stack);
+}
+
+// Sparse layouts dispatch on their own keys, for which the CPU has its own kernels.
+void generic_sparse(const c10::OperatorHandle& op, Stack* stack) { run(op, plan_of(op), stack); }
+
+bool is_view(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
+bool takes_tensor(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    auto type = argument.type();
+    if (type->isSubtypeOf(*c10::TensorType::get()) || type->isSubtypeOf(*c10::ListType::ofTensors())) return true;
+  }
+  return false;
+}
+
+bool wants_cpu_kernel(const c10::OperatorHandle& op) {
+  if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
+  const auto& schema = op.schema();
+  if (stays_composite().count(schema.name())) return false;
+  const bool random_without_generator =
+      op.hasTag(at::Tag::nondeterministic_seeded) && Plan(schema).generator < 0;
+  if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator;
+  const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+                         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+  return composite && !random_without_generator && !is_view(schema) && takes_tensor(schema);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic>()); }
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic_sparse>()); }
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic_sparse>());
+}
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic_sparse>());
+}
+
+}  // namespace
+
+void register_fallbacks() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !wants_cpu_kernel(*op)) continue;
+    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op->schema())));
+  }
+}
+
+}  // namespace softnpu

@@ -1,0 +1,329 @@
+// softnpu._C: what Python needs of the device.
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Storage.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "device/clock.h"
+#include "device/device.h"
+#include "torch/allocator.h"
+#include "torch/border.h"
+#include "torch/fallback.h"
+#include "torch/generator.h"
+#include "torch/hooks.h"
+#include "torch/launch.h"
+#include "torch/sync.h"
+
+namespace py = pybind11;
+
+namespace softnpu {
+
+namespace {
+
+// --- operators written in Python ------------------------------------------------------------------------------
+
+template <class Each>
+void each_tensor(PyObject* value, Each each) {
+  if (THPVariable_Check(value)) {
+    each(THPVariable_Unpack(value));
+  } else if (PyTuple_Check(value) || PyList_Check(value)) {
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
+    for (Py_ssize_t i = 0; i < count; ++i) each_tensor(PySequence_Fast_GET_ITEM(value, i), each);
+  }
+}
+
+template <class Map>
+py::object map_tensors(PyObject* value, Map map) {
+  if (THPVariable_Check(value)) return py::reinterpret_steal<py::object>(map(value));
+  if (PyTuple_Check(value) || PyList_Check(value)) {
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
+    py::list items;
+    for (Py_ssize_t i = 0; i < count; ++i) items.append(map_tensors(PySequence_Fast_GET_ITEM(value, i), map));
+    if (PyTuple_Check(value)) return py::tuple(items);
+    return std::move(items);
+  }
+  return py::reinterpret_borrow<py::object>(value);
+}
+
+class PlainTorch {  // no torch function modes (set_default_device and the like) inside a kernel
+ public:
+  PlainTorch() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~PlainTorch() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
+
+ private:
+  at::impl::TorchFunctionDisabledState before_;
+};
+
+// Runs a Python kernel as one device task: NPU tensors go in as CPU tensors on the same bytes and come out as NPU.
+py::object run_kernel(const std::string& name, const py::function& body, const py::tuple& args, const py::dict& kwargs,
+                      bool host_ok) {
+  Border border(name);
+  auto see = [&](const at::Tensor& tensor) { border.see(tensor, false, host_ok); };
+  each_tensor(args.ptr(), see);
+  for (auto item : kwargs) each_tensor(item.second.ptr(), see);
+  border.settle();
+  auto in = [&](PyObject* value) { return THPVariable_Wrap(border.in(THPVariable_Unpack(value), true)); };
+  const py::object inside = map_tensors(args.ptr(), in);
+  py::dict inside_kwargs;
+  for (auto item : kwargs) inside_kwargs[item.first] = map_tensors(item.second.ptr(), in);
+  const KernelScope scope(border.device());
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                                 c10::autocast_dispatch_keyset);
+  const PlainTorch plain;
+  py::object result = py::reinterpret_steal<py::object>(PyObject_Call(body.ptr(), inside.ptr(), inside_kwargs.ptr()));
+  if (!result) throw py::error_already_set();
+  auto out = [&](PyObject* value) -> PyObject* {
+    return THPVariable_Wrap(border.out(THPVariable_Unpack(value), /*owned=*/true));
+  };
+  py::object adopted = map_tensors(result.ptr(), out);
+  border.write_back();
+  return adopted;
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------
+
+py::dict stat_dict(const Stat& stat) {
+  py::dict d;
+  d["current"] = stat.current;
+  d["peak"] = stat.peak;
+  d["allocated"] = stat.allocated;
+  d["freed"] = stat.freed;
+  return d;
+}
+
+py::dict stat_dict(const StatArray& array) {
+  py::dict d;
+  const char* names[] = {"all", "small_pool", "large_pool"};
+  for (size_t i = 0; i < array.size(); ++i) d[names[i]] = stat_dict(array[i]);
+  return d;
+}
+
+py::dict memory_stats(int index) {
+  const MemoryStats s = device(index).arena.stats();
+  py::dict d;
+  d["num_alloc_retries"] = s.num_alloc_retries;
+  d["num_ooms"] = s.num_ooms;
+  d["num_sync_all_streams"] = s.num_sync_all_streams;
+  d["num_device_alloc"] = s.num_device_alloc;
+  d["num_device_free"] = s.num_device_free;
+  const size_t split = device(index).arena.config().max_split_size;
+  d["max_split_size"] = split == SIZE_MAX ? int64_t{-1} : static_cast<int64_t>(split);
+  d["allocation"] = stat_dict(s.allocation);
+  d["segment"] = stat_dict(s.segment);
+  d["active"] = stat_dict(s.active);
+  d["inactive_split"] = stat_dict(s.inactive_split);
+  d["allocated_bytes"] = stat_dict(s.allocated_bytes);
+  d["reserved_bytes"] = stat_dict(s.reserved_bytes);
+  d["active_bytes"] = stat_dict(s.active_bytes);
+  d["inactive_split_bytes"] = stat_dict(s.inactive_split_bytes);
+  d["requested_bytes"] = stat_dict(s.requested_bytes);
+  d["oversize_allocations"] = stat_dict(s.oversize_allocations);
+  d["oversize_segments"] = stat_dict(s.oversize_segments);
+  return d;
+}
+
+py::object context_object(const std::shared_ptr<void>& context) {
+  if (!context) return py::none();
+  return *static_cast<py::object*>(context.get());
+}
+
+std::shared_ptr<void> hold(py::object object) {  // released under the GIL, whichever thread lets go
+  return {new py::object(std::move(object)), [](void* held) {
+            const py::gil_scoped_acquire gil;
+            delete static_cast<py::object*>(held);
+          }};
+}
+
+py::list memory_segments(int index) {
+  py::list all;
+  for (const SegmentInfo& segment : device(index).arena.segments()) {
+    py::list blocks;
+    for (const BlockInfo& block : segment.blocks) {
+      py::dict b;
+      b["address"] = block.address;
+      b["size"] = block.size;
+      b["requested_size"] = block.requested;
+      b["state"] = block.allocated ? "active_allocated" : block.active ? "active_pending_free" : "inactive";
+      b["frames"] = block.context ? context_object(block.context) : py::list();
+      blocks.append(b);
+    }
+    py::dict s;
+    s["device"] = index;
+    s["address"] = segment.address;
+    s["total_size"] = segment.total;
+    s["allocated_size"] = segment.allocated;
+    s["active_size"] = segment.active;
+    s["requested_size"] = segment.requested;
+    s["stream"] = segment.stream;
+    s["segment_type"] = segment.small ? "small" : "large";
+    s["segment_pool_id"] = py::make_tuple(segment.pool.first, segment.pool.second);
+    s["is_expandable"] = segment.expandable;
+    s["frames"] = py::list();
+    s["blocks"] = blocks;
+    all.append(s);
+  }
+  return all;
+}
+
+py::list memory_history(int index) {
+  static const char* names[] = {"alloc",       "free_requested", "free_completed", "segment_alloc", "segment_free",
+                                "segment_map", "segment_unmap",  "snapshot",       "oom"};
+  py::list all;
+  for (const MemoryEvent& event : device(index).arena.history()) {
+    py::dict e;
+    e["action"] = names[event.action];
+    e[event.action == MemoryEvent::Oom ? "device_free" : "addr"] = event.address;
+    e["size"] = event.size;
+    e["stream"] = event.stream;
+    e["time_us"] = event.time_ns / 1000;
+    e["frames"] = event.context ? context_object(event.context) : py::list();
+    all.append(e);
+  }
+  return all;
+}
+
+void record_history(int index, bool on, size_t most, const py::object& frames, bool on_free) {
+  Arena::ContextFn context;
+  if (!frames.is_none()) {
+    auto held = hold(frames);
+    context = [held] {
+      const py::gil_scoped_acquire gil;
+      return hold((*static_cast<py::object*>(held.get()))());
+    };
+  }
+  device(index).arena.record_history(on, most, std::move(context), on_free);
+}
+
+void configure_allocator(const py::dict& given) {
+  AllocatorConfig config;
+  if (given.contains("max_split_size")) config.max_split_size = given["max_split_size"].cast<size_t>();
+  if (given.contains("garbage_collection_threshold")) {
+    config.garbage_collection_threshold = given["garbage_collection_threshold"].cast<double>();
+  }
+  if (given.contains("expandable_segments")) config.expandable_segments = given["expandable_segments"].cast<bool>();
+  if (given.contains("caching")) config.caching = given["caching"].cast<bool>();
+  if (given.contains("large_segment")) config.large_segment = given["large_segment"].cast<size_t>();
+  if (given.contains("roundup_power2")) {
+    config.roundup_power2 = given["roundup_power2"].cast<std::vector<std::pair<size_t, size_t>>>();
+  }
+  for (int i = 0; i < device_count(); ++i) device(i).arena.configure(config);
+}
+
+uintptr_t raw_alloc(int index, size_t bytes, StreamId stream) {
+  ensure_started();
+  try {
+    return reinterpret_cast<uintptr_t>(device(index).arena.allocate(bytes, stream)->ptr);
+  } catch (const OutOfMemory& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  }
+}
+
+void raw_free(uintptr_t address) {
+  const auto* at = reinterpret_cast<const void*>(address);
+  for (int i = 0; i < device_count(); ++i) {
+    Block* block = device(i).arena.find(at);
+    if (block != nullptr && block->ptr == at) return device(i).arena.free(block);
+  }
+  TORCH_CHECK(false, "invalid device pointer: ", address, " was not allocated by the NPU caching allocator");
+}
+
+// --- sharing storages between processes ----------------------------------------------------------------------------
+
+// Makes the NPU storage stand on the bytes of a (shared) CPU storage, which it keeps alive.
+void adopt_host_storage(const py::object& npu, const py::object& host) {
+  const c10::Storage target = torch::createStorage(npu.ptr());
+  const c10::Storage source = torch::createStorage(host.ptr());
+  TORCH_CHECK(source.nbytes() >= target.nbytes(), "adopt_host_storage: the host storage is smaller");
+  const c10::Device device = target.device();
+  auto* keep = new c10::Storage(source);
+  target.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      {source.mutable_data(), keep, [](void* held) { delete static_cast<c10::Storage*>(held); }, device});
+}
+
+// The same, with the NPU storage's bytes copied there first.
+void rebase_storage(const py::object& npu, const py::object& host) {
+  const c10::Storage target = torch::createStorage(npu.ptr());
+  const c10::Storage source = torch::createStorage(host.ptr());
+  if (target.nbytes() > 0) std::memcpy(source.mutable_data(), target.data(), target.nbytes());
+  adopt_host_storage(npu, host);
+}
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  TORCH_CHECK(on_npu(tensor), "host_view: expected an NPU tensor, got one on ", tensor.device());
+  return cpu_alias(tensor);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  py::register_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
+
+  m.def("configure", &configure_devices, py::arg("count"), py::arg("memory"));
+  m.def("install", [] {
+    install_allocators();
+    install_hooks();
+    register_fallbacks();
+  });
+  m.def("on_start", [](py::function callback) {
+    auto held = hold(std::move(callback));
+    softnpu::on_start = [held] {
+      const py::gil_scoped_acquire gil;
+      (*static_cast<py::object*>(held.get()))();
+    };
+  });
+
+  m.def("ensure_started", &ensure_started);
+  m.def("started", &started);
+  m.def("in_forked_child", &in_forked_child);
+  m.def("device_count", &device_count);
+  m.def("current_device", &current_device);
+  m.def("set_device", &set_current_device);
+  m.def("exchange_device", [](int index) {
+    const int before = current_device();
+    if (index >= 0) set_current_device(index);
+    return before;
+  });
+  m.def("set_sync_debug_mode", &set_sync_debug_mode);
+  m.def("sync_debug_mode", &sync_debug_mode);
+  m.def("note_synchronisation", &note_synchronisation);
+  m.def("device_clock_ns", &device_clock_ns);
+  m.def("stream_is_high_priority", &Streams::high_priority);
+  m.def("current_stream", &current_stream);
+
+  m.def("run_kernel", &run_kernel, py::arg("name"), py::arg("body"), py::arg("args"), py::arg("kwargs"),
+        py::arg("host_ok") = false);
+  m.def("kernel_generator", []() -> py::object {
+    if (KernelScope::device() < 0) return py::none();
+    return py::cast(derive_cpu_generator(std::nullopt, static_cast<c10::DeviceIndex>(KernelScope::device())));
+  });
+  m.def("default_generator", [](int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
+  m.def("host_view", &host_view);
+  m.def("rebase_storage", &rebase_storage);
+  m.def("adopt_host_storage", &adopt_host_storage);
+
+  m.def("memory_stats", &memory_stats);
+  m.def("memory_segments", &memory_segments);
+  m.def("memory_history", &memory_history);
+  m.def("record_history", &record_history);
+  m.def("configure_allocator", &configure_allocator);
+  m.def("empty_cache", [] { npu_allocator()->emptyCache({0, 0}); });
+  m.def("reset_peak", [](int index) { device(index).arena.reset_peak(); });
+  m.def("reset_accumulated", [](int index) { device(index).arena.reset_accumulated(); });
+  m.def("memory_info", [](int index) { return npu_allocator()->getMemoryInfo(static_cast<c10::DeviceIndex>(index)); });
+  m.def("set_memory_fraction", [](int index, double fraction) { device(index).arena.set_fraction(fraction); });
+  m.def("memory_fraction", [](int index) { return device(index).arena.fraction(); });
+  m.def("raw_alloc", &raw_alloc);
+  m.def("raw_free", &raw_free);
+  m.def("erase_stream", [](const at::Tensor& tensor, StreamId stream) {
+    if (Block* block = block_of(tensor.storage().data_ptr())) block->arena->erase_stream(block, stream);
+  });
+  m.def("begin_pool", [](int index, PoolId pool, StreamId stream) {
+    device(index).arena.begin_pool(pool, [stream](StreamId s) { return stream < 0 || s == stream; });
+  });
+  m.def("end_pool", [](int index, PoolId pool) { device(index).arena.end_pool(pool); });
+  m.def("release_pool", [](int index, PoolId pool) { device(index).arena.release_pool(pool); });
+}
+
+}  // namespace softnpu

@@ -1,0 +1,299 @@
+"""npu_quant_matmul against int64 sums scaled in fp64."""
+
+import pytest
+import torch
+import torch_npu
+
+from softnpu import settings
+from tests.ops.matmul._packing import cut_scale, pack_int4, pack_scale, to_int8
+from tests.ops.support import assert_accurate, make
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+
+
+def integers(*shape, low=-128, high=128, seed=0):
+    return make(*shape, dtype=torch.int8, low=low, high=high, seed=seed)
+
+
+def on_device(tensor):
+    return tensor.to(make(1).device)
+
+
+def total(x1, x2):
+    return torch.matmul(x1.cpu().long(), x2.cpu().long())
+
+
+@pytest.mark.parametrize("k", [1, 7, 1024, 1025, 3000, 65536])
+def test_sums_are_exact(k):
+    x1, x2 = integers(3, k), integers(k, 5, seed=1)
+    y = torch_npu.npu_quant_matmul(x1, x2, make(1), output_dtype=torch.int32)
+    assert y.dtype == torch.int32
+    assert torch.equal(y.cpu().long(), total(x1, x2))
+
+
+@pytest.mark.parametrize("sign", [-128, 127])
+def test_the_largest_sums_are_exact(sign):
+    x1 = torch.full((2, 65536), -128, dtype=torch.int8)
+    x2 = torch.full((65536, 2), sign, dtype=torch.int8)
+    y = torch_npu.npu_quant_matmul(on_device(x1), on_device(x2), make(1), output_dtype=torch.int32)
+    assert y.unique().tolist() == [-128 * sign * 65536]
+
+
+@pytest.mark.parametrize(
+    "left,right",
+    [((4, 9), (9, 6)), ((2, 4, 9), (2, 9, 6)), ((1, 4, 9), (5, 9, 6)), ((4, 9), (2, 3, 9, 6))],
+)
+def test_batches_broadcast(left, right):
+    x1, x2 = integers(*left), integers(*right, seed=2)
+    y = torch_npu.npu_quant_matmul(x1, x2, make(6), output_dtype=BF16)
+    want = total(x1, x2).double() * make(6).cpu().double()
+    assert_accurate(y, want, want.bfloat16())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("with_offset", [False, True])
+@pytest.mark.parametrize("size", [1, 16])
+def test_int8_results(packed, with_offset, size):
+    x1, x2 = integers(6, 40, low=-20, high=20), integers(40, 16, low=-20, high=20, seed=1)
+    scale, offset = make(size, low=-0.2, high=0.2).cpu(), make(size, low=-99, high=99, seed=4).cpu()
+    bias = make(16, dtype=torch.int32, low=-99, high=99)
+    moved = offset if with_offset else None
+    if packed:
+        y = torch_npu.npu_quant_matmul(x1, x2, on_device(pack_scale(scale, moved)), bias=bias)
+    else:
+        given = on_device(offset) if with_offset else None
+        y = torch_npu.npu_quant_matmul(x1, x2, on_device(scale), offset=given, bias=bias)
+    want = (total(x1, x2) + bias.cpu()).double() * cut_scale(scale)
+    want = want + offset.double().round() if with_offset else want
+    assert y.dtype == torch.int8
+    assert torch.equal(y.cpu(), to_int8(want))
+
+
+def test_packed_scale_of_two_dimensions():
+    x1, x2, scale = integers(2, 8), integers(8, 4, seed=1), torch.tensor([0.5, 0.25, 2.0, -1.0])
+    y = torch_npu.npu_quant_matmul(x1, x2, on_device(pack_scale(scale)[None]))
+    assert torch.equal(y.cpu(), to_int8(total(x1, x2).double() * scale))
+
+
+def test_rounding_is_half_to_even_and_saturates():
+    x1 = on_device(torch.tensor([[1], [3], [5], [-1], [-3], [127], [-128]], dtype=torch.int8))
+    x2 = on_device(torch.tensor([[1, 100]], dtype=torch.int8))
+    y = torch_npu.npu_quant_matmul(x1, x2, on_device(torch.tensor([0.5])))
+    assert y.cpu()[:, 0].tolist() == [0, 2, 2, 0, -2, 64, -64]
+    assert y.cpu()[5:, 1].tolist() == [127, -128]
+
+
+@pytest.mark.parametrize("scale_kind", ["float32", "packed"])
+def test_float16_results(scale_kind):
+    x1, x2, scale = integers(6, 40), integers(40, 16, seed=1), make(16, low=-1e-3, high=1e-3)
+    bias = make(16, dtype=torch.int32, low=-99, high=99)
+    given = on_device(pack_scale(scale.cpu())) if scale_kind == "packed" else scale
+    y = torch_npu.npu_quant_matmul(x1, x2, given, bias=bias, output_dtype=F16)
+    want = (total(x1, x2) + bias.cpu()).double() * cut_scale(scale.cpu())
+    assert y.dtype == F16
+    assert_accurate(y, want, want.half())
+
+
+@pytest.mark.parametrize("scale_dtype", [F32, BF16])
+@pytest.mark.parametrize("bias_dtype", [None, torch.int32, BF16, F32])
+@pytest.mark.parametrize("per_token", [False, True])
+def test_bfloat16_results(scale_dtype, bias_dtype, per_token):
+    x1, x2, scale = integers(6, 40), integers(40, 16, seed=1), make(16, dtype=scale_dtype)
+    bias = make(16, dtype=bias_dtype, low=-99, high=99) if bias_dtype else None
+    token = make(6, seed=8) if per_token else None
+    y = torch_npu.npu_quant_matmul(
+        x1, x2, scale, bias=bias, pertoken_scale=token, output_dtype=BF16
+    )
+    inside = bias.cpu() if bias_dtype == torch.int32 else 0
+    want = (total(x1, x2) + inside).double() * scale.cpu().double()
+    want = want * token.cpu().double()[:, None] if per_token else want
+    if bias is not None and bias_dtype != torch.int32:
+        want = want + bias.cpu().double()
+    assert y.dtype == BF16
+    assert_accurate(y, want, want.bfloat16())
+
+
+@pytest.mark.parametrize("bias_dtype", [torch.int32, F16, F32])
+def test_per_token_float16(bias_dtype):
+    x1, x2 = integers(2, 6, 40, low=-9, high=9), integers(2, 40, 16, low=-9, high=9, seed=1)
+    scale, token, bias = make(16), make(6, seed=8), make(16, dtype=bias_dtype, low=-9, high=9)
+    y = torch_npu.npu_quant_matmul(
+        x1, x2, scale, pertoken_scale=token, bias=bias, output_dtype=F16
+    )
+    inside = bias.cpu().long() if bias_dtype == torch.int32 else 0
+    want = (total(x1, x2) + inside).double() * scale.cpu().double() * token.cpu().double()[:, None]
+    want = want if bias_dtype == torch.int32 else want + bias.cpu().double()
+    assert_accurate(y, want, want.half())
+
+
+def test_bias_of_three_dimensions():
+    x1, x2 = integers(1, 4, 8), integers(3, 8, 5, seed=1)
+    bias = make(3, 1, 5, dtype=torch.int32, low=-99, high=99)
+    y = torch_npu.npu_quant_matmul(x1, x2, make(1), bias=bias, output_dtype=torch.int32)
+    assert torch.equal(y.cpu().long(), total(x1, x2) + bias.cpu())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_int4(transposed):
+    x1, x2 = integers(5, 32, low=-8, high=8).cpu(), integers(32, 16, low=-8, high=8, seed=1).cpu()
+    words = pack_int4(x2.t().contiguous()).t() if transposed else pack_int4(x2)
+    assert words.shape == ((4, 16) if transposed else (32, 2))
+    scale, bias = make(16, low=-0.01, high=0.01), make(16, dtype=torch.int32, low=-9, high=9)
+    given = on_device(pack_int4(x1)), on_device(words)
+    y = torch_npu.npu_quant_matmul(
+        *given, on_device(pack_scale(scale.cpu())), bias=bias, output_dtype=F16
+    )
+    want = (total(x1, x2) + bias.cpu()).double() * cut_scale(scale.cpu())
+    assert_accurate(y, want, want.half())
+    token = make(5)
+    y = torch_npu.npu_quant_matmul(*given, scale, pertoken_scale=token, output_dtype=BF16)
+    want = total(x1, x2).double() * scale.cpu().double() * token.cpu().double()[:, None]
+    assert_accurate(y, want, want.bfloat16())
+
+
+@pytest.mark.parametrize("token_shape", [(5,), (5, 1)])
+def test_int4_by_groups(token_shape):
+    x1, x2 = integers(5, 32, low=-8, high=8).cpu(), integers(32, 16, low=-8, high=8, seed=1).cpu()
+    scale, token = make(4, 16), make(*token_shape, seed=7)
+    offset = make(4, 16, dtype=F16, low=-8, high=8)
+    y = torch_npu.npu_quant_matmul(
+        on_device(pack_int4(x1)),
+        on_device(pack_int4(x2.t().contiguous())).t(),
+        scale,
+        offset=offset,
+        pertoken_scale=token,
+        output_dtype=BF16,
+        group_sizes=[1, 1, 8],
+    )
+    want = torch.zeros(5, 16, dtype=torch.float64)
+    for group in range(4):
+        part = slice(8 * group, 8 * group + 8)
+        weight = x2[part].double() - offset.cpu().double()[group]
+        want += x1[:, part].double() @ weight * scale.cpu().double()[group]
+    want *= token.cpu().double().reshape(5, 1)
+    assert_accurate(y, want, want.bfloat16())
+
+
+def test_mixed_form_leaves_eight_to_the_offset():
+    x1, x2 = integers(3, 512).cpu(), integers(512, 16, low=-8, high=8, seed=1).cpu()
+    scale, token = make(2, 16, low=0, high=1).cpu(), make(3, 1, low=0, high=0.01)
+    words = pack_scale(scale.flatten()).reshape(2, 16)
+    cut = cut_scale(scale)
+    parts = [slice(0, 256), slice(256, 512)]
+    offset = sum(8 * x2[p].double().sum(0) * cut[i] for i, p in enumerate(parts)).float()
+    y = torch_npu.npu_quant_matmul(
+        on_device(x1),
+        on_device(pack_int4(x2)),
+        on_device(words),
+        offset=on_device(offset),
+        pertoken_scale=token,
+        output_dtype=F16,
+        group_sizes=[0, 0, 256],
+    )
+    want = sum(x1[:, p].double() @ x2[p].double() * cut[i] for i, p in enumerate(parts))
+    want = want * token.cpu().double()
+    assert_accurate(y, want, want.half())
+
+
+def test_int8_by_blocks():
+    m, k, n = 5, 300, 200
+    x1, x2 = integers(m, k, low=-9, high=9), integers(k, n, low=-9, high=9, seed=1)
+    scale, token = make(3, 2), make(m, 3)
+    y = torch_npu.npu_quant_matmul(
+        x1, x2, scale, pertoken_scale=token, output_dtype=BF16, group_sizes=[1, 128, 128]
+    )
+    want = torch.zeros(m, n, dtype=torch.float64)
+    for depth in range(k):
+        outer = torch.outer(x1.cpu()[:, depth].double(), x2.cpu()[depth].double())
+        columns = torch.tensor([scale.cpu()[depth // 128, j // 128].double() for j in range(n)])
+        want += outer * token.cpu()[:, depth // 128].double()[:, None] * columns
+    assert_accurate(y, want, want.bfloat16())
+
+
+def test_transposed_and_empty_inputs():
+    x1, x2 = integers(8, 4).t(), integers(6, 8, seed=1).t()
+    y = torch_npu.npu_quant_matmul(x1, x2, make(1), output_dtype=torch.int32)
+    assert torch.equal(y.cpu().long(), total(x1, x2))
+    y = torch_npu.npu_quant_matmul(integers(0, 8), x2, make(6))
+    assert y.shape == (0, 6) and y.dtype == torch.int8
+
+
+@pytest.mark.parametrize("scale_kind", ["float32", "packed"])
+def test_float8_on_950(scale_kind):
+    x1, x2 = make(6, 40).to(torch.float8_e4m3fn), make(40, 16, seed=1).to(torch.float8_e5m2)
+    scale = make(16)
+    given = on_device(pack_scale(scale.cpu())) if scale_kind == "packed" else scale
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_quant_matmul(x1, x2, given, output_dtype=F32)
+    want = x1.cpu().double() @ x2.cpu().double() * cut_scale(scale.cpu())
+    assert_accurate(y, want, want.float())
+
+
+def test_native_int8_units_give_the_same(monkeypatch):
+    from torch_npu.ops.matmul import _gemm
+
+    a, b = integers(20, 70).cpu(), integers(70, 24, seed=1).cpu()
+    monkeypatch.setattr(_gemm, "_int8_instructions", lambda: True)
+    assert torch.equal(_gemm.int_product(a, b).long(), a.long() @ b.long())
+
+
+# --- what it refuses ------------------------------------------------------------------------------------
+
+
+def call(x1=None, x2=None, scale=None, **options):
+    x1 = integers(4, 8) if x1 is None else x1
+    x2 = integers(8, 6) if x2 is None else x2
+    return torch_npu.npu_quant_matmul(x1, x2, make(1) if scale is None else scale, **options)
+
+
+REFUSED = [
+    (lambda: {"x1": make(4, 8)}, "npu_quant_matmul: argument 'x1' must be of dtype .*float32"),
+    (lambda: {"x2": integers(9, 6)}, "'x2' must be of K 8, as 'x1', but received 9"),
+    (lambda: {"scale": make(5)}, r"'scale' must be of shape \(1,\) or \(6,\), but received \(5,\)"),
+    (lambda: {"scale": make(1, dtype=F16)}, "'scale' must be of dtype .*float16"),
+    (lambda: {"scale": make(1, dtype=BF16)}, "'scale' must be of dtype .* for torch.int8 results"),
+    (lambda: {"output_dtype": torch.float64}, "'output_dtype' must be torch.int8, .*float64"),
+    (lambda: {"offset": make(6), "output_dtype": BF16}, "'offset' must be None for torch.bfloat16"),
+    (lambda: {"offset": make(4)}, r"'offset' must be of shape \(1,\) or \(6,\), but received \(4,\)"),
+    (lambda: {"pertoken_scale": make(4)}, "'pertoken_scale' must be None for int8 and int32"),
+    (
+        lambda: {"pertoken_scale": make(3), "output_dtype": BF16},
+        r"'pertoken_scale' must be of shape \(4,\), but received \(3,\)",
+    ),
+    (lambda: {"bias": make(6)}, "'bias' must be of dtype torch.int32 for torch.int8 results"),
+    (
+        lambda: {"bias": make(5, dtype=torch.int32, high=3)},
+        r"'bias' must be of shape \(6,\), but received \(5,\)",
+    ),
+    (lambda: {"group_sizes": [1, 2]}, r"'group_sizes' must be \[group_m, group_n, group_k\].*\[1, 2\]"),
+    (
+        lambda: {"x1": integers(2, 4, 8), "x2": integers(3, 8, 6)},
+        r"'x2' must be of batch dimensions that broadcast with \(2,\), but received \(3,\)",
+    ),
+]
+
+
+@pytest.mark.parametrize("arguments,message", REFUSED, ids=range(len(REFUSED)))
+def test_refused(arguments, message):
+    with pytest.raises(RuntimeError, match=message):
+        call(**arguments())
+
+
+@pytest.mark.parametrize("name", ["x1_dtype", "x2_dtype", "scale_dtype", "pertoken_scale_dtype"])
+def test_unsupported_codes(name):
+    with pytest.raises(NotImplementedError, match=f"'{name}' must be left at None"):
+        call(**{name: 290})
+
+
+def test_int4_by_groups_needs_its_offset():
+    x1, x2 = pack_int4(torch.zeros(2, 16)), pack_int4(torch.zeros(16, 8))
+    with pytest.raises(RuntimeError, match="'offset' must be given where 'scale' has 2 dimensions"):
+        call(on_device(x1), on_device(x2), make(2, 8), pertoken_scale=make(2), output_dtype=BF16)
+
+
+def test_older_chip():
+    with settings.override(soc="Ascend310P3"):
+        with pytest.raises(RuntimeError, match="'output_dtype' must be torch.int8 or torch.float16"):
+            call(output_dtype=BF16)
+        with pytest.raises(RuntimeError, match="'pertoken_scale' must be None on this chip"):
+            call(pertoken_scale=make(4), output_dtype=F16)

@@ -1,0 +1,82 @@
+"""npu_convert_weight_to_int4pack value by value."""
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.families import on
+from tests.ops.quant import plain
+from tests.ops.support import make
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 24), (64, 32)])
+def test_int4(shape):
+    weight = make(*shape, dtype=torch.int32, low=-8, high=8)
+    out = torch_npu.npu_convert_weight_to_int4pack(weight)
+    assert (
+        out.dtype == torch.int32 and out.shape == (shape[0], shape[1] // 8) and out.is_contiguous()
+    )
+    assert torch.equal(out.cpu(), plain.words(weight))
+
+
+def test_every_pair():
+    low, high = torch.meshgrid(torch.arange(-8, 8), torch.arange(-8, 8), indexing="ij")
+    weight = torch.stack([low, high], -1).reshape(64, 8).to(torch.int32)
+    out = torch_npu.npu_convert_weight_to_int4pack(plain.npu(weight))
+    assert torch.equal(out.cpu(), plain.words(weight))
+
+
+def test_three_dimensions_on_ascend950():
+    weight = make(2, 3, 16, dtype=torch.int32, low=-8, high=8)
+    with on("A5"):
+        out = torch_npu.npu_convert_weight_to_int4pack(weight)
+    assert torch.equal(out.cpu(), plain.words(weight))
+
+
+def test_float4_on_ascend950():
+    grid = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    weight = torch.tensor([grid, [-v for v in grid]])
+    with on("A5"):
+        out = torch_npu.npu_convert_weight_to_int4pack(plain.npu(weight))
+        with pytest.raises(
+            RuntimeError,
+            match=r"'weight' must be a value of float4_e2m1, but received 2.5 at index \(1, 3\)",
+        ):
+            weight[1, 3] = 2.5
+            torch_npu.npu_convert_weight_to_int4pack(plain.npu(weight))
+    assert out.dtype == torch.float32 and out.shape == (2, 1)
+    codes = torch.tensor([list(range(8)), list(range(8, 16))])
+    assert torch.equal(out.cpu().view(torch.int32), plain.words(codes))
+
+
+@pytest.mark.parametrize("value", [8, -9, 2**31 - 1])
+def test_value_that_does_not_fit(value):
+    weight = make(2, 8, dtype=torch.int32, low=-8, high=8)
+    weight[1, 5] = value
+    message = rf"npu_convert_weight_to_int4pack: argument 'weight' must be in \[-8, 7\], but received {value} at index \(1, 5\)"
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_convert_weight_to_int4pack(weight)
+
+
+def test_bad_shape():
+    with pytest.raises(
+        RuntimeError, match=r"'weight' must be of a last dimension divisible by 8.*\(2, 12\)"
+    ):
+        torch_npu.npu_convert_weight_to_int4pack(make(2, 12, dtype=torch.int32, high=2))
+    with pytest.raises(RuntimeError, match="'weight' must be a tensor of 2 dimensions"):
+        torch_npu.npu_convert_weight_to_int4pack(make(2, 2, 8, dtype=torch.int32, high=2))
+
+
+def test_strided():
+    with pytest.raises(RuntimeError, match="'weight' must be contiguous"):
+        torch_npu.npu_convert_weight_to_int4pack(make(8, 8, dtype=torch.int32, high=2).t())
+
+
+def test_bad_dtype():
+    with pytest.raises(RuntimeError, match="'weight' must be of dtype torch.int32, .*int8"):
+        torch_npu.npu_convert_weight_to_int4pack(make(2, 8, dtype=torch.int8, high=2))
+
+
+def test_reserved_parameter():
+    with pytest.raises(NotImplementedError, match="argument 'inner_k_tiles' must be left at 0"):
+        torch_npu.npu_convert_weight_to_int4pack(make(2, 8, dtype=torch.int32, high=2), 2)

@@ -1,0 +1,298 @@
+"""npu_kv_rmsnorm_rope_cache against loops over tokens in fp64, in every cache mode."""
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.norm._family import on_family
+from tests.ops.rope._loops import rotate
+from tests.ops.support import assert_accurate, make
+
+BATCH, LENGTH, BLOCK, BLOCKS = 2, 5, 4, 6
+MODES = ["Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"]
+
+
+def index_for(mode):
+    """Distinct places out of order, one of them negative: that token (or block) is skipped."""
+    if mode == "Norm":
+        return torch.tensor([[3, 0, 7, 1, -1], [4, 5, 2, 0, 6]])
+    if "BLK" in mode:
+        return torch.tensor([8, 0, -1, 20])
+    return torch.tensor([5, 0, 23, -1, 9, 8, 2, 11, 14, 13])
+
+
+def arguments(mode, dtype=torch.float16, quantised=False, value=False):
+    device = make(1).device
+    width, key, ckv = (192, 192, 128) if value else (576, 64, 512)
+    shape = (BATCH, 1, 8) if mode == "Norm" else (BLOCKS, BLOCK, 1)
+    kind = {"dtype": torch.int8, "low": -9, "high": 9} if quantised else {"dtype": dtype}
+    tensors = [
+        make(BATCH, 1, LENGTH, width, dtype=dtype, low=-3, high=3),
+        make(192 if value else 512, dtype=dtype, seed=2),
+        make(BATCH, 1, LENGTH, 64, dtype=dtype, seed=3),
+        make(BATCH, 1, LENGTH, 64, dtype=dtype, seed=4),
+        index_for(mode).to(device),
+        make(*shape, key, **kind),
+        make(*shape, ckv, **kind),
+    ]
+    options = {"cache_mode": mode}
+    if quantised:
+        options["k_rope_scale"] = make(key, low=5, high=60, seed=5)
+        options["c_kv_scale"] = make(ckv, low=5, high=60, seed=6)
+    if value:
+        options["v"] = make(BATCH, 1, LENGTH, 128, dtype=dtype, seed=7)
+    return tensors, options
+
+
+def key_and_value(kv, gamma, cos, sin, v=None, epsilon=1e-5):
+    def normalise(x):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon) * gamma
+
+    if v is None:
+        return rotate(kv[..., 512:], cos, sin, "interleave-half"), normalise(kv[..., :512])
+    key = normalise(kv)
+    turned = rotate(key[..., :64], cos, sin, "interleave-half")
+    return torch.cat((turned, key[..., 64:]), -1), v
+
+
+def place(cache, index, mode, batch, token, row):
+    """Puts one token's row into the cache, element by element."""
+    if mode == "Norm":
+        if index[batch, token] >= 0:
+            cache[batch, 0, index[batch, token]] = row
+        return
+    if "BLK" in mode:
+        start = index[batch * -(-LENGTH // BLOCK) + token // BLOCK]
+        page, slot = start // BLOCK, token % BLOCK
+    else:
+        start = index[batch * LENGTH + token]
+        page, slot = start // BLOCK, start % BLOCK
+    if start < 0:
+        return
+    if not mode.endswith("NZ"):
+        cache[page, slot, 0] = row
+        return
+    d0 = 32 if cache.dtype == torch.int8 else 16
+    flat = cache.view(-1)
+    size = row.numel()
+    for d in range(size):
+        flat[page * BLOCK * size + (d // d0) * BLOCK * d0 + slot * d0 + d % d0] = row[d]
+
+
+def expected(cache, rows, index, mode):
+    cache = cache.clone()
+    for batch in range(BATCH):
+        for token in range(LENGTH):
+            place(cache, index, mode, batch, token, rows[batch, 0, token])
+    return cache
+
+
+def check(tensors, options):
+    mode = options["cache_mode"]
+    host = [t.cpu() for t in tensors]
+    v = options.get("v")
+    epsilon = options.get("epsilon", 1e-5)
+    wide = [t.double() for t in host[:4]] + [None if v is None else v.cpu().double(), epsilon]
+    wants = key_and_value(*wide)
+    plains = key_and_value(*host[:4], None if v is None else v.cpu(), epsilon)
+    got = torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    scales = (options.get("k_rope_scale"), options.get("c_kv_scale"))
+    for i in (0, 1):
+        given, old = tensors[5 + i], host[5 + i]
+        assert got[i].data_ptr() == given.data_ptr() and torch.equal(got[i], given)
+        if scales[i] is None:
+            want = expected(old.double(), wants[i], host[4], mode)
+            assert_accurate(given, want, expected(old, plains[i], host[4], mode))
+        else:
+            exact = wants[i] * scales[i].cpu().double()
+            want = expected(old, exact.round().clamp(-128, 127).to(torch.int8), host[4], mode)
+            off = (given.cpu().int() - want.int()).abs()
+            assert off.max() <= 1 and (off == 0).double().mean() > 0.999
+        output = got[2 + i]
+        assert output.dtype == tensors[0].dtype
+        if options.get("is_output_kv") and mode != "Norm":
+            assert_accurate(output, wants[i], plains[i])
+        else:
+            assert output.shape == wants[i].shape and not output.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mode", MODES)
+def test_plain(mode, dtype):
+    tensors, options = arguments(mode, dtype)
+    check(tensors, options | {"is_output_kv": True})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_quantised(mode):
+    tensors, options = arguments(mode, quantised=True)
+    check(tensors, options | {"is_output_kv": mode == "PA_NZ"})
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("mode", ["PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"])
+def test_with_a_value(mode, quantised):
+    tensors, options = arguments(mode, quantised=quantised, value=True)
+    check(tensors, options | {"is_output_kv": True})
+
+
+def test_epsilon_and_default_mode():
+    tensors, options = arguments("Norm")
+    tensors[0] *= 1e-2
+    options = {"epsilon": 0.5}
+    again = [t.clone() for t in tensors]
+    torch_npu.npu_kv_rmsnorm_rope_cache(*again, epsilon=0.5)
+    check(tensors, options | {"cache_mode": "Norm"})
+    assert torch.equal(again[6], tensors[6])
+
+
+def test_saturates():
+    tensors, options = arguments("PA", quantised=True)
+    options["k_rope_scale"] = options["k_rope_scale"] * 1e4
+    torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    written = tensors[5].cpu().view(-1, 64)[index_for("PA")[0]]
+    assert (written.int().abs() >= 127).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_to_write(mode):
+    tensors, options = arguments(mode)
+    tensors[4] = torch.full_like(tensors[4], -1)
+    check(tensors, options)
+
+
+def test_no_tokens():
+    tensors, options = arguments("PA")
+    before = tensors[5].cpu()
+    tensors[:5] = [t if i == 1 else t[:0] for i, t in enumerate(tensors[:5])]
+    got = torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    assert torch.equal(got[0].cpu(), before) and got[2].shape == (0, 1, LENGTH, 64)
+
+
+def test_index_beyond_the_cache():
+    tensors, options = arguments("PA")
+    tensors[4][0] = BLOCKS * BLOCK
+    with pytest.raises(IndexError, match="out of bounds"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+
+
+def test_caches_that_are_views():
+    tensors, options = arguments("PA_BNSD")
+    base = make(BLOCKS, BLOCK, 1, 600, dtype=torch.float16)
+    tensors[5], tensors[6] = base[..., :64], base[..., 80:592]
+    check(tensors, options)
+
+
+def test_one_scale_on_ascend950():
+    tensors, options = arguments("PA", quantised=True)
+    plain, _ = arguments("PA")
+    del options["k_rope_scale"]
+    with on_family("A5"):
+        check([*tensors[:5], plain[5], tensors[6]], options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_cache_on_ascend950(dtype):
+    tensors, options = arguments("PA", quantised=True)
+    plain, _ = arguments("PA")
+    del options["k_rope_scale"]
+    cache = torch.zeros_like(tensors[6]).view(dtype)
+    with on_family("A5"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors[:5], plain[5], cache, **options)
+    _, value = key_and_value(*(t.cpu().double() for t in tensors[:4]))
+    want = (value * options["c_kv_scale"].cpu().double())[0, 0, 0].float()
+    top = torch.finfo(dtype).max
+    have = cache.cpu().view(-1, 512)[index_for("PA")[0]]
+    assert_accurate(have.float(), want.clamp(-top, top), want.clamp(-top, top).to(dtype).float())
+
+
+def test_v2_writes_and_returns_the_outputs():
+    tensors, options = arguments("PA_NZ")
+    want = torch_npu.npu_kv_rmsnorm_rope_cache(
+        *(t.clone() for t in tensors), **options, is_output_kv=True
+    )
+    again = [t.clone() for t in tensors]
+    got = torch_npu.npu_kv_rmsnorm_rope_cache_v2(*again, **options, is_output_kv=True)
+    assert torch.equal(got[0], want[2]) and torch.equal(got[1], want[3])
+    assert torch.equal(again[5], want[0]) and torch.equal(again[6], want[1])
+    assert again[5]._version > 0
+
+
+def test_v2_functional_leaves_the_caches():
+    tensors, options = arguments("PA_BLK_BNSD")
+    before = [t.cpu() for t in tensors]
+    got = torch_npu.npu_kv_rmsnorm_rope_cache_v2_functional(*tensors, **options, is_output_kv=True)
+    assert all(torch.equal(t.cpu(), b) for t, b in zip(tensors, before, strict=True))
+    want = torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options, is_output_kv=True)
+    order = (want[2], want[3], want[0], want[1])
+    assert all(torch.equal(a, b) for a, b in zip(got, order, strict=True))
+
+
+def test_v2_cache_dtypes():
+    tensors, options = arguments("PA")
+    with pytest.raises(
+        NotImplementedError, match="npu_kv_rmsnorm_rope_cache_v2: argument 'k_cache_dtype' .* 290"
+    ):
+        torch_npu.npu_kv_rmsnorm_rope_cache_v2(*tensors, **options, k_cache_dtype=290)
+
+
+def fails(message, change, mode="PA", **changes):
+    tensors, options = arguments(mode)
+    for position, tensor in change.items():
+        tensors[position] = tensor
+    with pytest.raises(RuntimeError, match=f"npu_kv_rmsnorm_rope_cache: argument {message}"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **(options | changes))
+
+
+def test_unknown_mode():
+    fails("'cache_mode' must be 'Norm', .*'PB'", {}, cache_mode="PB")
+
+
+def test_offsets_are_reserved():
+    fails("'k_rope_offset' must be left at None", {}, k_rope_offset=make(64))
+    fails("'c_kv_offset' must be left at None", {}, c_kv_offset=make(512))
+
+
+def test_widths():
+    half = torch.float16
+    fails(r"'kv' must be of shape \(\*, 1, \*, 576\)", {0: make(BATCH, 1, LENGTH, 512, dtype=half)})
+    fails(r"'gamma' must be of shape \(512\)", {1: make(64, dtype=half)})
+    fails(r"'cos' must be of shape \(2, 1, 5, 64\)", {2: make(BATCH, 1, 1, 64, dtype=half)})
+    fails(r"'k_cache' must be of shape \(\*, \*, 1, 64\)", {5: make(6, 4, 1, 32, dtype=half)})
+    fails(r"'v' must be of shape", {0: make(2, 1, 5, 192, dtype=half), 1: make(192, dtype=half)},
+          v=make(BATCH, 1, LENGTH, 64, dtype=half))  # fmt: skip
+
+
+def test_index_shape_and_dtype():
+    index = index_for("PA").to(make(1).device)
+    fails(r"'index' must be of shape \(10\).*\(9,\)", {4: index[:9]})
+    fails("'index' must be of dtype torch.int64", {4: index.int()})
+    fails(r"'index' must be of shape \(2, 5\)", {4: index}, mode="Norm")
+    fails(r"'index' must be of shape \(4\)", {4: index}, mode="PA_BLK_NZ")
+
+
+def test_room():
+    half = torch.float16
+    fails("'k_cache' must be room for at least 10 tokens", {5: make(2, 4, 1, 64, dtype=half)})
+    fails(
+        "'k_cache' must be at least 4 blocks", {5: make(3, 4, 1, 64, dtype=half)}, mode="PA_BLK_NZ"
+    )
+    fails(
+        "'k_cache' must be at least 5 tokens long", {5: make(2, 1, 4, 64, dtype=half)}, mode="Norm"
+    )
+
+
+def test_scales():
+    fails("'c_kv_scale' must be given where 'k_rope_scale' is", {}, k_rope_scale=make(64))
+    fails("'k_cache' must be of dtype torch.int8.*float16", {},
+          k_rope_scale=make(64), c_kv_scale=make(512))  # fmt: skip
+    fails(
+        "'k_cache' must be of the dtype of 'kv'", {5: make(6, 4, 1, 64, dtype=torch.int8, high=2)}
+    )
+    fails(r"'c_kv_scale' must be of shape \(512\)", {5: make(6, 4, 1, 64, dtype=torch.int8, high=2)},
+          k_rope_scale=make(64), c_kv_scale=make(1))  # fmt: skip
+
+
+def test_nz_needs_contiguous_caches():
+    cache = make(BLOCKS, BLOCK, 1, 128, dtype=torch.float16)[..., :64]
+    fails("'k_cache' must be contiguous in the NZ modes", {5: cache}, mode="PA_NZ")

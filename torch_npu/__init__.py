@@ -1,0 +1,30 @@
+"""torch_npu without an NPU: PyTorch's `npu` device, in host memory.
+
+Importing it registers the device with PyTorch and exports every operator; no device work happens before the
+first use. The order below matters: the device, then torch's own hooks, then the operators.
+"""
+
+import torch
+
+from torch_npu import _register
+
+_register.device()
+
+from torch_npu import npu  # noqa: E402
+
+_register.module(npu)
+
+from torch_npu import _patch  # noqa: E402
+
+_patch.apply()
+
+from torch_npu.ops import _registry as _operators  # noqa: E402
+
+_operators.discover()
+globals().update(_operators.exports())
+
+__version__ = _register.version()
+
+
+def _autoload() -> None:
+    """Entry point of `torch.backends`: `import torch` alone makes the device known."""

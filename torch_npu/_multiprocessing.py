@@ -1,0 +1,80 @@
+"""Sharing NPU tensors between processes: the bytes move to shared host memory once, both sides then see them."""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+from softnpu import _C
+
+#: data pointer of a storage that is shared already -> its host storage
+_shared: dict[int, torch.UntypedStorage] = {}
+
+
+def register() -> None:
+    """Teaches the pickler of `torch.multiprocessing` about NPU storages and tensors."""
+    ForkingPickler.register(torch.Tensor, _reduce_tensor)
+    ForkingPickler.register(torch.nn.Parameter, _reduce_tensor)
+    for storage in (torch.UntypedStorage, torch.storage.TypedStorage):
+        ForkingPickler.register(storage, _reduce_storage)
+
+
+def _host_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """The shared host storage under an NPU storage; moves the bytes there at the first call."""
+    known = _shared.get(storage.data_ptr())
+    if known is not None:
+        return known
+    host = torch.UntypedStorage._new_shared(storage.nbytes(), device="cpu")
+    _C.rebase_storage(storage, host)
+    _shared[storage.data_ptr()] = host
+    return host
+
+
+def _on_npu(value: Any) -> bool:
+    return value.device.type == "npu"
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    if not _on_npu(tensor) or tensor.layout != torch.strided:
+        return reductions.reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
+            "crossing process boundaries. Call detach() before sending it."
+        )
+    host = _host_storage(tensor.untyped_storage())
+    geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
+    kind = type(tensor)
+    return _rebuild_tensor, (
+        kind, host, tensor.device.index, tensor.dtype, geometry, tensor.requires_grad,
+    )  # fmt: skip
+
+
+def _reduce_storage(storage: Any) -> Any:
+    if not _on_npu(storage):
+        return reductions.reduce_storage(storage) if isinstance(
+            storage, torch.UntypedStorage
+        ) else reductions.reduce_typed_storage(storage)
+    untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
+    return _rebuild_storage, (_host_storage(untyped), storage.device.index)
+
+
+def _rebuild_storage(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
+    storage = torch.UntypedStorage(host.nbytes(), device=f"npu:{index}")
+    _C.adopt_host_storage(storage, host)
+    _shared[storage.data_ptr()] = host
+    return storage
+
+
+def _rebuild_tensor(
+    kind: type, host: torch.UntypedStorage, index: int, dtype: torch.dtype, geometry: Any, grad: bool
+) -> torch.Tensor:
+    size, stride, offset = geometry
+    tensor = torch.empty(0, dtype=dtype, device=f"npu:{index}")
+    tensor.set_(_rebuild_storage(host, index), offset, size, stride)
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad=grad)
+    return tensor.requires_grad_(grad)

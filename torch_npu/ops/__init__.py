@@ -1,0 +1,1 @@
+"""The operators of torch_npu, one file each, in rooms."""

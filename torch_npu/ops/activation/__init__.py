@@ -1,0 +1,1 @@
+"""Activation operators: GELU and its fast form, SiLU, Mish, SwiGLU."""

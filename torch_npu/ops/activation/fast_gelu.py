@@ -1,0 +1,38 @@
+"""fast_gelu: the older name of npu_fast_gelu."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.activation._sigmoid import FAST_GELU, swish
+
+
+@npu_op("fast_gelu(Tensor self) -> Tensor")
+class FastGelu:
+    r"""The fast GELU of each element, as `npu_fast_gelu` computes it.
+
+    $$ \mathrm{fast\_gelu}(x) = \frac{x}{1 + e^{-1.702 x}} $$
+
+    Args:
+        self: float16 or float32.
+
+    Returns:
+        The result, with the shape and dtype of `self`.
+    """
+
+    def check(self):
+        must.dtype("self", self, torch.float16, torch.float32)
+
+    def kernel(self):
+        return swish(wide(self), FAST_GELU).to(self.dtype)
+
+    def backward(ctx, grad):
+        return {"self": torch.ops.npu.npu_fast_gelu_backward(grad, ctx.args.self)}
+
+    samples = [
+        Sample(lambda make: (make(2, 9, low=-4, high=4),)),
+        Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
+    ]

@@ -1,0 +1,64 @@
+"""npu_mish and npu_mish_backward: x * tanh(softplus(x))."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+
+DTYPES = (torch.float16, torch.float32)
+
+
+@npu_op("npu_mish(Tensor self) -> Tensor")
+class NpuMish:
+    r"""The Mish activation of each element: $y = x \tanh(\ln(1 + e^x))$.
+
+    Args:
+        self: x; float16 or float32.
+
+    Returns:
+        y, with the shape and dtype of `self`.
+    """
+
+    def check(self):
+        must.dtype("self", self, *DTYPES)
+
+    def kernel(self):
+        return torch.nn.functional.mish(wide(self)).to(self.dtype)
+
+    def backward(ctx, grad):
+        return {"self": torch.ops.npu.npu_mish_backward(grad, ctx.args.self)}
+
+    samples = [
+        Sample(lambda make: (make(4, 33, low=-6, high=6),)),
+        Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
+    ]
+
+
+@npu_op("npu_mish_backward(Tensor grad, Tensor input) -> Tensor")
+class NpuMishBackward:
+    r"""Gradient of `npu_mish`.
+
+    $$ dx = dy \left(t + x \,\mathrm{sigmoid}(x) (1 - t^2)\right), \quad t = \tanh(\ln(1 + e^x)) $$
+
+    Args:
+        grad: dy, with the shape and dtype of `input`.
+        input: x, the forward's input; float16 or float32.
+
+    Returns:
+        dx, with the shape and dtype of `input`.
+    """
+
+    def check(grad, input):
+        must.dtype("input", input, *DTYPES)
+        must.same_dtype("grad", grad, "input", input)
+        must.shape("grad", grad, tuple(input.shape))
+
+    def kernel(grad, input):
+        x = wide(input)
+        t = torch.tanh(torch.nn.functional.softplus(x))
+        return (wide(grad) * (t + x * torch.sigmoid(x) * (1 - t.square()))).to(input.dtype)
+
+    samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3)))]

@@ -1,0 +1,85 @@
+"""npu_silu, npu_silu_ and npu_silu_backward: x * sigmoid(x)."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.activation._sigmoid import swish
+
+DTYPES = (torch.float16, torch.float32)
+
+
+@npu_op("npu_silu(Tensor self) -> Tensor")
+class NpuSilu:
+    r"""The sigmoid linear unit (Swish) of each element: $y = x \cdot \mathrm{sigmoid}(x)$.
+
+    Args:
+        self: x; float16 or float32.
+
+    Returns:
+        y, with the shape and dtype of `self`.
+    """
+
+    saves = ("self", "output:0")
+
+    def check(self):
+        must.dtype("self", self, *DTYPES)
+
+    def kernel(self):
+        return swish(wide(self)).to(self.dtype)
+
+    def backward(ctx, grad):
+        return {"self": torch.ops.npu.npu_silu_backward(grad, ctx.args.self, ctx.outputs[0])}
+
+    samples = [
+        Sample(lambda make: (make(4, 33, low=-6, high=6),)),
+        Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
+    ]
+
+
+@npu_op("npu_silu_(Tensor(a!) self) -> Tensor(a!)")
+class NpuSiluInplace:
+    """`npu_silu` written over its input, which is returned. Not differentiable, as upstream."""
+
+    def check(self):
+        must.dtype("self", self, *DTYPES)
+
+    def kernel(self):
+        return self.copy_(swish(wide(self)))
+
+    samples = [
+        Sample(lambda make: (make(4, 9),)),
+        Sample(lambda make: (make(3, 5, dtype=torch.float16),)),
+    ]
+
+
+@npu_op("npu_silu_backward(Tensor grad_output, Tensor x0, Tensor x1) -> Tensor")
+class NpuSiluBackward:
+    r"""Gradient of `npu_silu` from the forward's input and result.
+
+    $$ dx = dy \cdot (y + \mathrm{sigmoid}(x) (1 - y)) $$
+
+    Args:
+        grad_output: dy.
+        x0: x, the forward's input; the shape and dtype of `grad_output`.
+        x1: y, the forward's result; the shape and dtype of `grad_output`.
+
+    Returns:
+        dx, with the shape and dtype of `grad_output`.
+    """
+
+    def check(grad_output, x0, x1):
+        must.dtype("grad_output", grad_output, *DTYPES)
+        for name, tensor in (("x0", x0), ("x1", x1)):
+            must.same_dtype(name, tensor, "grad_output", grad_output)
+            must.shape(name, tensor, tuple(grad_output.shape))
+
+    def kernel(grad_output, x0, x1):
+        y = wide(x1)
+        slope = y + torch.sigmoid(wide(x0)) * (1 - y)
+        return (wide(grad_output) * slope).to(grad_output.dtype)
+
+    samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3), make(4, 9)))]

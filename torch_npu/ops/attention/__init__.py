@@ -1,0 +1,1 @@
+"""Attention: fused training attention, inference attention over caches, multi-head layers."""

@@ -1,0 +1,290 @@
+"""From an operator's arguments to an attention problem and back: what the inference attentions share.
+
+`solve` gathers pages, dequantises caches, appends rope halves and prefixes, turns lengths and sparse modes into
+segments and windows, hands the `_engine.Problem` to an engine and quantises the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from softnpu import settings
+from torch_npu import _errors
+from torch_npu.ops._math import wide
+from torch_npu.ops.attention import _paged, _quantised
+from torch_npu.ops.attention._call import (
+    BAND,
+    DEFAULT,
+    LAYOUTS,
+    LEFT_UP,
+    RIGHT_DOWN,
+    TEMPLATE,
+    TREE,
+    Call,
+    as_bnsd,
+    each,
+    empty_outputs,
+    kv_lengths,
+    prefix_length,
+)
+from torch_npu.ops.attention._engine import FAR, IntegerProducts, Problem, Segment
+
+
+def solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
+    """attention_out and softmax_lse."""
+    try:
+        return _solve(call, engine)
+    except _errors.BadArgument as bad:  # what only values tell: block numbers, the template
+        raise _errors.operator_error(call.operator, bad) from None
+
+
+def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = empty_outputs(call)
+    query, key, value = _query(call), *_caches(call)
+    dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
+    if query.is_floating_point() and query.dtype == key.dtype == value.dtype == out.dtype:
+        dtype = query.dtype
+    query = query if query.dtype == torch.int8 else query.to(dtype)
+    key, value = (c if c.dtype == torch.int8 else c.to(dtype) for c in (key, value))
+    result = as_bnsd(out, LAYOUTS[call.input_layout][1], call.num_heads)
+    direct = out.dtype == dtype
+    buffer = result.zero_() if direct else result.new_zeros(result.shape, dtype=dtype)
+    logs = None
+    if call.softmax_lse_flag:
+        logs = lse.new_full(buffer.shape[:3], torch.inf)
+    problem = Problem(
+        query,
+        key,
+        value,
+        buffer,
+        _segments(call, key.shape[2]),
+        call.scale,
+        logs,
+        integer=_integer(call),
+    )
+    problem.sink = call.learnable_sink
+    if out.numel() and key.shape[2]:
+        for part in _parts(call, problem):
+            engine(part)
+    if call.quant_scale2 is not None:
+        buffer = _quantised.quantise(buffer, call.quant_scale2, call.quant_offset2, out.dtype)
+    if not direct:
+        result.copy_(buffer)
+    if logs is None:
+        return out, lse.zero_()
+    logs = logs[0].mT if call.ragged else logs
+    return out, lse.copy_(logs.unsqueeze(-1))
+
+
+# --- query, key and value as (B, N, S, D) -----------------------------------------------------------------
+
+
+def _query(call: Call) -> torch.Tensor:
+    query = as_bnsd(call.query, call.layout, call.num_heads)
+    if call.dequant_scale_query is not None:
+        query = query.float() * _quantised.token_heads(call.dequant_scale_query, call.layout)
+    if call.query_rope is None:
+        return query
+    rope = as_bnsd(call.query_rope, call.layout, call.num_heads)
+    return torch.cat((query, rope.to(query.dtype)), -1)
+
+
+def _caches(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    key = _cache(call, call.key, call.key_shared_prefix, 0)
+    value = _cache(call, call.value, call.value_shared_prefix, 1)
+    if call.key_rope is not None:
+        key = torch.cat((key, _dense(call, call.key_rope).to(key.dtype)), -1)
+    return key, value
+
+
+def _cache(
+    call: Call, cache: torch.Tensor, prefix: torch.Tensor | None, which: int
+) -> torch.Tensor:
+    """Key (`which` 0) or value (1): pages gathered, the shared prefix in front, integers made floats."""
+    dense = _quantised.values(_dense(call, cache))
+    if prefix is not None:
+        shared = _quantised.values(as_bnsd(prefix, call.layout, call.kv_heads))
+        shared = shared[:, :, : prefix_length(call)].expand(dense.shape[0], -1, -1, -1)
+        dense = torch.cat((shared, dense), 2)
+    scale, offset, mode = scales(call, which)
+    if scale is None:
+        return dense
+    unfold = lambda t: None if t is None else _stretch(call, t, mode)  # noqa: E731
+    return _quantised.dequantise(dense, unfold(scale), unfold(offset))
+
+
+def _dense(call: Call, cache: torch.Tensor) -> torch.Tensor:
+    if not call.paged:
+        return as_bnsd(cache, call.layout, call.kv_heads)
+    return _paged.gather(cache, call.block_table, kv_lengths(call), call.kv_heads)
+
+
+def _stretch(call: Call, scale: torch.Tensor, mode: int) -> torch.Tensor:
+    if mode in (_quantised.PAGED_TOKEN, _quantised.PAGED_TOKEN_HEAD):
+        return wide(_paged.gather_scales(scale, call.block_table, kv_lengths(call)))
+    return _quantised.stretch(scale, mode, call.kv_heads)
+
+
+def scales(call: Call, which: int) -> tuple[torch.Tensor | None, torch.Tensor | None, int]:
+    """(scale, offset, mode) of key (0) or value (1), from its own arguments or the half of the common ones."""
+    if call.key_antiquant_scale is not None:
+        if which == 0:
+            return call.key_antiquant_scale, call.key_antiquant_offset, call.key_antiquant_mode
+        return call.value_antiquant_scale, call.value_antiquant_offset, call.value_antiquant_mode
+    if call.antiquant_scale is None:
+        return None, None, 0
+    offset = None if call.antiquant_offset is None else call.antiquant_offset[which]
+    return call.antiquant_scale[which], offset, 0 if not call.decode else call.antiquant_mode
+
+
+def _integer(call: Call) -> IntegerProducts | None:
+    if call.dequant_scale1 is None:
+        return None
+    factors = (call.dequant_scale1, call.quant_scale1, call.dequant_scale2)
+    return IntegerProducts(*(_quantised.scalar(f) for f in factors))
+
+
+# --- lengths, windows and masks ---------------------------------------------------------------------------
+
+
+def _segments(call: Call, columns: int) -> list[Segment]:
+    found = []
+    for (q_start, q_length), (kv_start, kv_length) in zip(
+        _query_spans(call), _key_spans(call, columns), strict=True
+    ):
+        low, high = _window(call, q_length, kv_length)
+        found.append(Segment(q_start, q_length, kv_start, kv_length, low, high))
+    return found
+
+
+def _query_spans(call: Call) -> list[tuple[int, int]]:
+    lengths, rows = call.actual_seq_lengths, call.queries[2]
+    if call.ragged:
+        starts = [0, *lengths[:-1]]
+        return [(a, b - a) for a, b in zip(starts, lengths, strict=True)]
+    if lengths is None or call.decode:
+        return [(0, rows)] * call.batch
+    lengths = each(lengths, call.batch)
+    if call.query_padding_size is None:
+        return [(0, n) for n in lengths]
+    return [
+        (max(0, rows - pad - n), n) for pad, n in zip(_padding(call, "query"), lengths, strict=True)
+    ]
+
+
+def _key_spans(call: Call, columns: int) -> list[tuple[int, int]]:
+    lengths = kv_lengths(call)
+    if call.ragged and not call.paged:
+        starts = [0, *call.actual_seq_lengths_kv[:-1]]
+        return list(zip(starts, lengths, strict=True))
+    if call.kv_padding_size is None or call.actual_seq_lengths_kv is None:
+        return [(0, prefix_length(call) + n) for n in lengths]
+    spans = []
+    for pad, length in zip(_padding(call, "kv"), lengths, strict=True):
+        start, end = columns - pad - length, columns - pad
+        spans.append((start, length) if min(start, end) >= 0 else (0, 0))
+    return spans
+
+
+def _padding(call: Call, side: str) -> list[int]:
+    sizes_ = getattr(call, f"{side}_padding_size").reshape(-1).tolist()
+    return [max(0, n) for n in each(sizes_, call.batch)]
+
+
+def _left_padded(call: Call) -> bool:
+    query = call.query_padding_size is not None and call.actual_seq_lengths is not None
+    return query or (call.kv_padding_size is not None and call.actual_seq_lengths_kv is not None)
+
+
+def _window(call: Call, rows: int, columns: int) -> tuple[int, int]:
+    """The columns that a row sees by sparse_mode, as offsets from the row."""
+    mode, corner = call.sparse_mode, columns - rows
+    if call.decode and call.query_rope is None:
+        return -FAR, FAR
+    if mode == DEFAULT and call.atten_mask is not None and not _left_padded(call):
+        return _near(-call.pre_tokens), _near(call.next_tokens)
+    if mode == LEFT_UP:
+        return -FAR, 0
+    if mode == RIGHT_DOWN:
+        return -FAR, corner
+    if mode == BAND:
+        return _near(corner - call.pre_tokens), _near(corner + call.next_tokens)
+    return -FAR, FAR
+
+
+def _near(offset: int) -> int:
+    return max(-FAR, min(FAR, offset))
+
+
+def _parts(call: Call, problem: Problem) -> list[Problem]:
+    """The problem with its mask and bias; sequence by sequence where these do not start at the same token."""
+    problem.bias, mode = call.pse_shift, call.sparse_mode
+    if call.atten_mask is not None:
+        if mode in (LEFT_UP, RIGHT_DOWN, BAND):
+            _check_template(call)
+        elif mode != TREE:
+            problem.mask = _full_mask(call)
+    starts = [(s.q_start, s.kv_start) for s in problem.segments]
+    shifted = not call.ragged and any(map(any, starts))
+    if mode != TREE and (not shifted or (problem.mask is None and problem.bias is None)):
+        return [problem]
+    parts = []
+    for index, segment in enumerate(problem.segments):
+        part = replace(problem, segments=[segment], **_alone(call, problem, index))
+        part.mask = _tree_mask(call, problem, index) if mode == TREE else _crop(part.mask, segment)
+        part.bias = _crop(part.bias, segment)
+        parts.append(part)
+    return parts
+
+
+def _alone(call: Call, problem: Problem, index: int) -> dict[str, torch.Tensor | None]:
+    """The tensors of one sequence; a ragged batch keeps its single entry."""
+    pick = lambda t: t if t is None or t.shape[0] == 1 else t[index : index + 1]  # noqa: E731
+    names = ("query", "key", "value", "out", "lse", "mask", "bias")
+    return {name: pick(getattr(problem, name)) for name in names}
+
+
+def _crop(tensor: torch.Tensor | None, segment: Segment) -> torch.Tensor | None:
+    """Masks and biases count from the padded tensors' first token; the engine counts from the segment's."""
+    return None if tensor is None else tensor[:, :, segment.q_start :, segment.kv_start :]
+
+
+def _full_mask(call: Call) -> torch.Tensor:
+    mask = (
+        call.atten_mask.view(torch.uint8)
+        if call.atten_mask.dtype == torch.int8
+        else call.atten_mask
+    )
+    if mask.dim() == 2:
+        return mask[:, None, None] if call.decode else mask[None, None]
+    return mask.unsqueeze(1) if mask.dim() == 3 else mask
+
+
+def _tree_mask(call: Call, problem: Problem, index: int) -> torch.Tensor:
+    """The mask among the drafted tokens, in the last columns of a sequence; all earlier columns are seen."""
+    segment = problem.segments[index]
+    side = segment.q_length
+    if call.ragged:
+        before = sum(s.q_length**2 for s in problem.segments[:index])
+        tree = call.atten_mask.reshape(-1)[before : before + side**2].view(side, side)
+    else:
+        tree = call.atten_mask[index, :side, :side]
+    mask = tree.new_zeros((1, 1, side, segment.kv_length), dtype=torch.bool)
+    mask[0, 0, :, segment.kv_length - side :] = tree != 0
+    return mask
+
+
+def _check_template(call: Call) -> None:
+    """sparse_mode 2, 3 and 4 stand for a window; the mask they come with must be the causal template."""
+    if not settings.strict() or (call.decode and call.query_rope is None):
+        return
+    template, last = call.atten_mask.reshape(-1, TEMPLATE, TEMPLATE)[0], TEMPLATE - 1
+    seen = [bool(template[i, j]) for i, j in ((0, 0), (0, 1), (1, 0), (0, last), (last, 0))]
+    if seen != [False, True, False, True, False]:
+        expected = "1 above the diagonal and 0 elsewhere (torch.triu(ones, 1)) for this sparse_mode"
+        raise _errors.BadArgument(
+            call.name("atten_mask"), expected, "another pattern", _errors.ErrCode.VALUE
+        )

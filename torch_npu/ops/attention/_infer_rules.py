@@ -1,0 +1,281 @@
+"""The documented constraints of the inference attentions, feature by feature.
+
+Every function takes the `Call` and raises through `_check`; an operator's `check` picks those that its page has.
+Lengths are only compared where they are plain integers (under symbolic shapes they may not be).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from softnpu import chips
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops.attention._call import LAYOUTS, Call, each, sizes
+
+FLOATS = (torch.float16, torch.bfloat16)
+CACHES = (*FLOATS, torch.int8, torch.int32)
+
+MAX_BATCH, MAX_HEADS, MAX_SIZE, MAX_GROUP = 65536, 256, 512, 64
+MAX_TOKENS, MAX_DECODE_TOKENS, MAX_RAGGED_BATCH = 20971520, 262144, 4096
+
+
+def product(call: Call, *families: str) -> None:
+    """The operator exists on the chip."""
+    chip = chips.current()
+    must.be(
+        chip.family in families,
+        "query",
+        f"on a chip of series {must.one_of(families)}",
+        f"a tensor on {chip.name} ({chip.family})",
+        ErrCode.NOT_SUPPORT,
+    )
+
+
+def absent(call: Call, reason: str, *arguments: str) -> None:
+    """Arguments that a feature excludes."""
+    for argument in arguments:
+        value = getattr(call, argument)
+        given = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+        must.be(value is None or value is False, call.name(argument), f"left out {reason}", given)
+
+
+def layout(call: Call, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
+    """The layout is known, and query, key and value have its dimensions."""
+    must.choice("input_layout", call.input_layout, allowed)
+    must.be(call.num_heads > 0, call.name("num_heads"), "positive", call.num_heads)
+    must.ndim("query", call.query, 4 if call.layout in ("BSND", "BNSD") else 3)
+    rank = (3, 5) if call.paged else (call.query.dim(), call.query.dim())
+    for argument in ("key", "value"):
+        must.ndim(argument, getattr(call, argument), *rank)
+
+
+def heads(call: Call) -> None:
+    """Head counts agree with the tensors, and one divides the other."""
+    _, count, _, size = call.queries
+    name, kv_name = call.name("num_heads"), "num_key_value_heads"
+    must.be(count == call.num_heads, name, f"the query's number of heads ({count})", call.num_heads)
+    must.be(count <= MAX_HEADS, name, f"at most {MAX_HEADS}", count)
+    if call.layout == "BSH":
+        width = call.query.shape[2]
+        must.be(
+            width % count == 0, name, f"a divisor of the query's H ({width})", count, ErrCode.PARAM
+        )
+    must.be(call.num_key_value_heads >= 0, kv_name, "0 or positive", call.num_key_value_heads)
+    must.be(count % call.kv_heads == 0, kv_name, f"a divisor of {count}", call.kv_heads)
+    latent = call.query_rope is not None
+    must.be(
+        latent or count // call.kv_heads <= MAX_GROUP,
+        kv_name,
+        f"at least {name} / {MAX_GROUP}",
+        call.kv_heads,
+    )
+    must.be(
+        0 < size <= MAX_SIZE, "query", f"of a head size from 1 to {MAX_SIZE}", size, ErrCode.PARAM
+    )
+
+
+def caches(call: Call) -> None:
+    """Key and value fit the query and each other (contiguous caches; pages have their own rule)."""
+    must.same_dtype("value", call.value, "key", call.key)
+    if call.paged:
+        return
+    batch, _, _, size = call.queries
+    key, value = (sizes(c, call.layout, call.kv_heads) for c in (call.key, call.value))
+    for argument, found in (("key", key), ("value", value)):
+        same = found[0] == batch and found[1] == call.kv_heads and found[2] == key[2]
+        must.be(
+            same,
+            argument,
+            f"of (B, N, S) = {(batch, call.kv_heads, key[2])}",
+            found[:3],
+            ErrCode.PARAM,
+        )
+    must.be(
+        key[3] * call.packed == size,
+        "key",
+        f"of head size {size}",
+        key[3] * call.packed,
+        ErrCode.PARAM,
+    )
+    mixed = call.ragged or chips.current().family == "A5"
+    must.be(
+        mixed or value[3] == key[3],
+        "value",
+        f"of the key's head size ({key[3]})",
+        value[3],
+        ErrCode.PARAM,
+    )
+    limit = MAX_DECODE_TOKENS if call.decode else MAX_TOKENS
+    must.be(key[2] <= limit, "key", f"of at most {limit} tokens", key[2], ErrCode.PARAM)
+
+
+def extents(call: Call, align: int, prompt_only: bool = False) -> None:
+    """Batch and sequence limits, and the alignment of the head size (in values, for float caches)."""
+    batch, _, rows, size = call.queries
+    floats = call.key.dtype not in (torch.int8, torch.int32)
+    must.be(rows <= MAX_TOKENS, "query", f"of at most {MAX_TOKENS} tokens", rows, ErrCode.PARAM)
+    loose = size * 2 % 32 != 0 and floats
+    most = 128 if loose and not call.decode else MAX_BATCH
+    must.be(batch <= most, "query", f"of at most {most} sequences", batch, ErrCode.PARAM)
+    if prompt_only and call.decode:
+        return
+    step = align if floats else 64 if call.key.dtype == torch.int32 else 32
+    must.be(size % step == 0, "query", f"of a head size divisible by {step}", size, ErrCode.PARAM)
+
+
+def lengths(call: Call) -> None:
+    """actual_seq_lengths and actual_seq_lengths_kv."""
+    batch, _, rows, _ = call.queries
+    names = call.name("actual_seq_lengths"), call.name("actual_seq_lengths_kv")
+    given = call.actual_seq_lengths, call.actual_seq_lengths_kv
+    if call.ragged:
+        for name, values in zip(names, given, strict=True):
+            must.present(name, values, f"for layout {call.input_layout}")
+        must.be(
+            1 <= len(given[0]) <= MAX_RAGGED_BATCH,
+            names[0],
+            f"of 1 to {MAX_RAGGED_BATCH} entries",
+            len(given[0]),
+        )
+        must.be(
+            len(given[1]) == len(given[0]), names[1], f"of {len(given[0])} entries", len(given[1])
+        )
+        _cumulative(names[0], given[0], rows)
+        if not call.paged:
+            _cumulative(names[1], given[1], sizes(call.key, call.layout, call.kv_heads)[2])
+        return
+    if not call.decode:
+        _bounded(names[0], given[0], batch, rows)
+    if not call.paged:
+        _bounded(names[1], given[1], batch, sizes(call.key, call.layout, call.kv_heads)[2])
+
+
+def _bounded(name: str, values: Sequence[int] | None, batch: int, most: int) -> None:
+    if values is None:
+        return
+    must.be(len(values) == 1 or len(values) >= batch, name, f"of 1 or {batch} entries", len(values))
+    for value in each(values, batch):
+        must.be(not _plain(value) or 0 <= value <= most, name, f"from 0 to {most}", value)
+
+
+def _cumulative(name: str, values: Sequence[int], most: int) -> None:
+    before = 0
+    for value in values:
+        if not _plain(value):
+            return
+        must.be(before <= value <= most, name, f"cumulative (from {before} to {most} here)", value)
+        before = value
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def paged(call: Call) -> None:
+    """Block table, block size and the shape of the cache."""
+    if not call.paged:
+        must.be(call.block_size >= 0, "block_size", "0 or positive", call.block_size)
+        return
+    must.dtype("block_table", call.block_table, torch.int32)
+    must.shape("block_table", call.block_table, (call.batch, None))
+    name = call.name("actual_seq_lengths_kv")
+    must.present(name, call.actual_seq_lengths_kv, "with block_table")
+    _block_size(call)
+    size = call.queries[3]
+    for argument in ("key", "value"):
+        cache = getattr(call, argument)
+        if argument == "value":
+            must.shape(argument, cache, (*call.key.shape[:2], *(None for _ in call.key.shape[2:])))
+            size = call.value_size
+        must.shape(argument, cache, _page(call, cache, size))
+    whole = call.layout in ("BNSD", "TND", "NTD") or call.key.dim() != 4
+    must.be(
+        whole,
+        "key",
+        f"(blocks, block_size, H) for layout {call.input_layout}",
+        tuple(call.key.shape),
+    )
+    must.be(
+        call.key.dim() != 3 or call.key.shape[2] <= 65535,
+        "key",
+        "of H up to 65535",
+        call.key.shape[-1],
+    )
+    capacity = call.block_table.shape[1] * call.block_size
+    _bounded(name, call.actual_seq_lengths_kv, call.batch, capacity)
+    absent(call, "with block_table", "query_padding_size", "kv_padding_size", "key_shared_prefix")
+
+
+def _page(call: Call, cache: torch.Tensor, size: int) -> tuple[int | None, ...]:
+    heads, block, size = call.kv_heads, call.block_size, size // call.packed
+    if cache.dim() == 3:
+        return None, block, heads * size
+    if cache.dim() == 4:
+        return None, heads, block, size
+    lane = 32 // cache.element_size()
+    return None, heads, size // lane, block, lane
+
+
+def _block_size(call: Call) -> None:
+    size = call.block_size
+    if call.query_rope is not None or call.ragged:
+        fits, expected = size > 0 and size % 16 == 0 and size <= 1024, "a multiple of 16 up to 1024"
+    elif call.decode:
+        step = 16 if call.key.dtype in FLOATS else 32
+        fits = size > 0 and size % step == 0 and size <= 512
+        expected = f"a multiple of {step} up to 512"
+    else:
+        fits, expected = size in (128, 256, 384, 512), "128, 256, 384 or 512"
+    must.be(fits, "block_size", expected, size)
+
+
+def padding(call: Call) -> None:
+    """query_padding_size and kv_padding_size: one number, or one a sequence."""
+    for argument in ("query_padding_size", "kv_padding_size"):
+        given = getattr(call, argument)
+        must.dtype(argument, given, torch.int64)
+        if given is not None:
+            counts = (1, call.batch)
+            must.be(given.numel() in counts, argument, "of 1 or B values", tuple(given.shape))
+
+
+def prefix(call: Call) -> None:
+    """The shared prefix."""
+    pair = call.key_shared_prefix, call.value_shared_prefix
+    if all(given is None for given in pair):
+        must.be(
+            call.actual_shared_prefix_len is None,
+            "actual_shared_prefix_len",
+            "left out without key_shared_prefix",
+            call.actual_shared_prefix_len,
+        )
+        return
+    for argument, given, cache in zip(
+        ("key_shared_prefix", "value_shared_prefix"), pair, (call.key, call.value), strict=True
+    ):
+        must.present(argument, given, "together with the other shared prefix")
+        must.dtype(argument, given, cache.dtype)
+        must.ndim(argument, given, cache.dim())
+        _, count, tokens, size = sizes(cache, call.layout, call.kv_heads)
+        found = sizes(given, call.layout, call.kv_heads)
+        expected = f"of (B, N, S, D) = (1, {count}, *, {size})"
+        same = (found[0], found[1], found[3]) == (1, count, size)
+        must.be(same, argument, expected, found, ErrCode.PARAM)
+        limit = MAX_DECODE_TOKENS if call.decode else MAX_TOKENS
+        must.be(
+            found[2] + tokens <= limit, argument, f"of at most {limit} tokens with key", found[2]
+        )
+    counts = [sizes(p, call.layout, call.kv_heads)[2] for p in pair]
+    must.be(counts[0] == counts[1], "value_shared_prefix", f"of {counts[0]} tokens", counts[1])
+    given = call.actual_shared_prefix_len
+    if given is not None:
+        fits = len(given) == 1 and (not _plain(given[0]) or 0 <= given[0] <= counts[0])
+        must.be(fits, "actual_shared_prefix_len", f"one number up to {counts[0]}", list(given))
+    absent(call, "with a shared prefix", "query_padding_size", "kv_padding_size", "block_table")
+    must.be(not call.ragged, "input_layout", "not ragged with a shared prefix", call.input_layout)
+    must.be(
+        call.query.dtype != torch.int8, "query", "not int8 with a shared prefix", call.query.dtype
+    )

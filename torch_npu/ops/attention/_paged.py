@@ -1,0 +1,67 @@
+"""A key/value cache in pages: the layouts of a page, and the gather of a batch's pages by its block table.
+
+| cache shape | upstream's name |
+|---|---|
+| (blocks, block_size, N * D) | BnBsH |
+| (blocks, N, block_size, D) | BnNBsD |
+| (blocks, N, D / c, block_size, c), c values in 32 bytes | NZ |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torch_npu import _errors
+
+
+def page_shape(cache: torch.Tensor, heads: int) -> tuple[int, int, int]:
+    """(heads, block_size, head size) of a cache, from its shape; a BnBsH cache needs to be told its heads."""
+    if cache.dim() == 3:
+        return heads, cache.shape[1], cache.shape[2] // heads
+    if cache.dim() == 4:
+        return cache.shape[1], cache.shape[2], cache.shape[3]
+    return cache.shape[1], cache.shape[3], cache.shape[2] * cache.shape[4]
+
+
+def gather(
+    cache: torch.Tensor, table: torch.Tensor, lengths: Sequence[int], heads: int
+) -> torch.Tensor:
+    """The caches of a batch side by side, (B, N, S, D) with S the longest length in whole blocks."""
+    heads, block, size = page_shape(cache, heads)
+    ids = block_ids(table, lengths, block, cache.shape[0])
+    pages = cache[ids]  # (B, blocks, *page)
+    batch, count = ids.shape
+    if cache.dim() == 3:
+        return pages.reshape(batch, count * block, heads, size).transpose(1, 2)
+    if cache.dim() == 5:
+        pages = pages.movedim(3, 4).flatten(4)  # (B, blocks, N, block, D)
+    return pages.movedim(2, 1).reshape(batch, heads, count * block, size)
+
+
+def gather_scales(
+    scales: torch.Tensor, table: torch.Tensor, lengths: Sequence[int]
+) -> torch.Tensor:
+    """Per-token scales kept in pages, (blocks, block) or (blocks, N, block), as (B, 1 or N, S, 1)."""
+    paged = scales.unsqueeze(1) if scales.dim() == 2 else scales
+    return gather(paged.unsqueeze(-1), table, lengths, paged.shape[1])
+
+
+def block_ids(table: torch.Tensor, lengths: Sequence[int], block: int, blocks: int) -> torch.Tensor:
+    """The block table up to the longest length; entries that no token needs are 0, whatever they held."""
+    count = max((blocks_of(n, block) for n in lengths), default=0)
+    ids = table[:, :count].long()
+    used = torch.tensor([blocks_of(n, block) for n in lengths], device=table.device)
+    needed = torch.arange(count, device=table.device) < used.unsqueeze(1)
+    ids = torch.where(needed, ids, 0)
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < blocks:
+        worst = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+        expected = f"of block numbers from 0 to {blocks - 1}"
+        raise _errors.BadArgument("block_table", expected, worst, _errors.ErrCode.VALUE)
+    return ids
+
+
+def blocks_of(length: int, block: int) -> int:
+    """How many blocks a sequence takes."""
+    return -(-length // block)

@@ -1,0 +1,277 @@
+"""npu_fused_infer_attention_score_v2: the second version's arguments, and its workspace and out forms."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu import _dtypes
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.attention import _infer_latent_rules as latent
+from torch_npu.ops.attention import _infer_mask_rules as masks
+from torch_npu.ops.attention import _infer_quant_rules as quantised
+from torch_npu.ops.attention import _infer_rules as rules
+from torch_npu.ops.attention import _out
+from torch_npu.ops.attention._call import (
+    ALL,
+    BAND,
+    DEFAULT,
+    LEFT_UP,
+    RIGHT_DOWN,
+    TREE,
+    Call,
+    empty_outputs,
+)
+from torch_npu.ops.attention._engine import in_blocks, natively
+from torch_npu.ops.attention._infer import solve
+
+_ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, *, Tensor? query_rope=None, Tensor? "
+    "key_rope=None, Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? "
+    "actual_seq_qlen=None, SymInt[]? actual_seq_kvlen=None, Tensor? block_table=None, "
+    "Tensor? dequant_scale_query=None, Tensor? dequant_scale_key=None, Tensor? "
+    "dequant_offset_key=None, Tensor? dequant_scale_value=None, Tensor? "
+    "dequant_offset_value=None, Tensor? dequant_scale_key_rope=None, Tensor? "
+    "quant_scale_out=None, Tensor? quant_offset_out=None, Tensor? quant_scale_p=None, "
+    "Tensor? learnable_sink=None, int num_query_heads=1, int num_key_value_heads=0, float "
+    "softmax_scale=1.0, int pre_tokens=2147483647, int next_tokens=2147483647, str "
+    'input_layout="BSH", int sparse_mode=0, int block_size=0, int query_quant_mode=0, int '
+    "key_quant_mode=0, int value_quant_mode=0, int inner_precise=0, bool "
+    "return_softmax_lse=False, int? query_dtype=None, int? key_dtype=None, int? "
+    "value_dtype=None, int? query_rope_dtype=None, int? key_rope_dtype=None, int? "
+    "key_shared_prefix_dtype=None, int? value_shared_prefix_dtype=None, int? "
+    "dequant_scale_query_dtype=None, int? dequant_scale_key_dtype=None, int? "
+    "dequant_scale_value_dtype=None, int? dequant_scale_key_rope_dtype=None, int? "
+    "out_dtype=None"
+)
+
+_SCHEMA = f"npu_fused_infer_attention_score_v2({_ARGUMENTS}) -> (Tensor, Tensor)"
+
+#: the names of npu_fused_infer_attention_score -> the names here
+_NAMES = {
+    "actual_seq_lengths": "actual_seq_qlen",
+    "actual_seq_lengths_kv": "actual_seq_kvlen",
+    "key_antiquant_scale": "dequant_scale_key",
+    "key_antiquant_offset": "dequant_offset_key",
+    "value_antiquant_scale": "dequant_scale_value",
+    "value_antiquant_offset": "dequant_offset_value",
+    "key_rope_antiquant_scale": "dequant_scale_key_rope",
+    "quant_scale2": "quant_scale_out",
+    "quant_offset2": "quant_offset_out",
+    "quant_scale1": "quant_scale_p",
+    "num_heads": "num_query_heads",
+    "scale": "softmax_scale",
+    "key_antiquant_mode": "key_quant_mode",
+    "value_antiquant_mode": "value_quant_mode",
+    "softmax_lse_flag": "return_softmax_lse",
+}
+_CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
+
+#: arguments that upstream's page calls reserved
+_RESERVED = (
+    "query_dtype",
+    "key_dtype",
+    "value_dtype",
+    "query_rope_dtype",
+    "key_rope_dtype",
+    "key_shared_prefix_dtype",
+    "value_shared_prefix_dtype",
+    "dequant_scale_query_dtype",
+    "dequant_scale_key_dtype",
+    "dequant_scale_value_dtype",
+    "dequant_scale_key_rope_dtype",
+)
+
+
+def _call(query, key, value, options) -> Call:
+    kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n not in _RESERVED}
+    if kept.get("out_dtype") is not None:
+        kept["out_dtype"] = _dtypes.storage(kept["out_dtype"])
+    return Call(
+        query, key, value, operator="npu_fused_infer_attention_score_v2", names=_NAMES, **kept
+    )
+
+
+def _check(query, key, value, options) -> Call:
+    for name in (*_RESERVED, "dequant_scale_key_rope", "quant_scale_p"):
+        must.unset(name, options.get(name))
+    call = _call(query, key, value, options)
+    rules.product(call, "A2", "A3", "A5")
+    rules.layout(call)
+    must.dtype("query", query, *rules.FLOATS, torch.int8)
+    must.dtype("key", key, *rules.CACHES)
+    rules.heads(call)
+    rules.caches(call)
+    rules.extents(call, align=16, prompt_only=True)
+    rules.lengths(call)
+    rules.paged(call)
+    masks.mask(call, (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, BAND, TREE))
+    masks.bias(call)
+    must.choice("inner_precise", call.inner_precise, range(2) if call.decode else range(4))
+    latent.integers(call)
+    quantised.output(call)
+    quantised.cache(call)
+    latent.latent(call)
+    latent.ragged(call)
+    latent.sink(call)
+    _check_out_dtype(call, options.get("out_dtype"))
+    return call
+
+
+def _check_out_dtype(call: Call, code: int | None) -> None:
+    if code is None:
+        return
+    if call.quant_scale2 is not None:
+        allowed = (torch.int8, torch.float8_e5m2, torch.float8_e4m3fn)
+    elif call.query.dtype == torch.int8:
+        allowed = rules.FLOATS
+    else:
+        allowed = (call.query.dtype,)
+    must.be(call.out_dtype in allowed, "out_dtype", must.one_of(allowed), _dtypes.text(code))
+
+
+def _sample(**options):
+    return {"num_query_heads": 4, "num_key_value_heads": 2, "softmax_scale": 0.25, **options}
+
+
+@npu_op(_SCHEMA)
+class NpuFusedInferAttentionScoreV2:
+    r"""Attention for inference, second version: no prefix, left padding or per-tensor integer products, but sinks.
+
+    $$ y = \mathrm{softmax}(softmax\_scale \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
+
+    Args:
+        query, key, value, pse_shift, atten_mask, block_table, block_size, query_rope, key_rope, num_key_value_heads,
+            pre_tokens, next_tokens, input_layout, inner_precise: as in `npu_fused_infer_attention_score`.
+        actual_seq_qlen, actual_seq_kvlen, num_query_heads, softmax_scale, return_softmax_lse: there
+            actual_seq_lengths, actual_seq_lengths_kv, num_heads, scale and softmax_lse_flag.
+        dequant_scale_key, dequant_offset_key, key_quant_mode, dequant_scale_value, dequant_offset_value,
+            value_quant_mode: there key_antiquant_scale and so on.
+        quant_scale_out, quant_offset_out: there quant_scale2 and quant_offset2.
+        dequant_scale_query, query_quant_mode: an int8 query with rope: one float32 scale a token and head (mode 3),
+            (B, S, N), (B, N, S) for BNSD or (T, N) for TND; the caches then have one scale each.
+        learnable_sink: bfloat16 (N,): one more logit a head, in the sum of the softmax, without a value (TND and
+            NTD_TND). softmax_lse includes it.
+        sparse_mode: also 9, a tree mask: (B, Q_S, Q_S), or the sequences' masks one after the other in TND; it
+            applies to the last Q_S keys, all earlier keys are seen.
+        out_dtype: with quant_scale_out int8 (the default), float8_e5m2 or float8_e4m3fn; with an int8 query float16 or
+            bfloat16.
+        dequant_scale_key_rope, quant_scale_p, query_dtype, key_dtype, value_dtype, query_rope_dtype, key_rope_dtype,
+            key_shared_prefix_dtype, value_shared_prefix_dtype, dequant_scale_query_dtype, dequant_scale_key_dtype,
+            dequant_scale_value_dtype, dequant_scale_key_rope_dtype: reserved.
+
+    Returns:
+        attention_out and softmax_lse, as in `npu_fused_infer_attention_score`.
+
+    Constraints:
+        Those of `npu_fused_infer_attention_score`; D a multiple of 16 for several query tokens.
+
+    Differs from upstream: as `npu_fused_infer_attention_score`. float8 and float4 caches of Ascend950, which
+    the page does not describe, raise.
+    """
+
+    call = staticmethod(_out.public(_SCHEMA))
+
+    def check(query, key, value, **options):
+        _check(query, key, value, options)
+
+    def meta(query, key, value, **options):
+        return empty_outputs(_call(query, key, value, options))
+
+    def kernel(query, key, value, **options):
+        return solve(_call(query, key, value, options), in_blocks)
+
+    def native(query, key, value, **options):
+        return solve(_call(query, key, value, options), natively)
+
+    samples = [
+        Sample(
+            lambda make: tuple(
+                make(2, s, n * 16, dtype=torch.bfloat16) for s, n in ((5, 4), (9, 2), (9, 2))
+            ),
+            _sample(actual_seq_kvlen=[9, 4], return_softmax_lse=True),
+            "prompt",
+        ),
+        Sample(
+            lambda make: tuple(
+                make(t, n, 64, dtype=torch.bfloat16) for t, n in ((5, 4), (9, 2), (9, 2))
+            ),
+            lambda make: _sample(
+                input_layout="TND",
+                actual_seq_qlen=[2, 5],
+                actual_seq_kvlen=[4, 9],
+                learnable_sink=make(4, dtype=torch.bfloat16),
+            ),
+            "sink",
+        ),
+        Sample(
+            lambda make: (
+                make(2, 4, 1, 64, dtype=torch.bfloat16),
+                *(make(2, 2, 8, 64, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
+            ),
+            lambda make: _sample(
+                input_layout="BNSD",
+                dequant_scale_key=make(2, 2, 8),
+                dequant_scale_value=make(2, 2, 8),
+                key_quant_mode=3,
+                value_quant_mode=3,
+            ),
+            "int8 cache",
+        ),
+    ]
+
+
+@npu_op(
+    f"npu_fused_infer_attention_score_v2.out({_ARGUMENTS}, Tensor? workspace=None, "
+    "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))"
+)
+class NpuFusedInferAttentionScoreV2Out:
+    """`npu_fused_infer_attention_score_v2` into given tensors, as graphs need; `workspace` is scratch memory.
+
+    Without return_softmax_lse, softmax_lse may have any shape and dtype and is zeroed.
+    """
+
+    def check(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
+        call = _check(query, key, value, options)
+        _out.check(call, workspace, attention_out, softmax_lse)
+
+    def meta(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
+        return attention_out, softmax_lse
+
+    def kernel(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
+        call = _call(query, key, value, options)
+        return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
+
+    def native(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
+        call = _call(query, key, value, options)
+        return _out.write(call, solve(call, natively), attention_out, softmax_lse)
+
+
+@npu_op(f"_npu_fused_infer_attention_score_v2_get_max_workspace({_ARGUMENTS}) -> Tensor")
+class NpuFusedInferAttentionScoreV2GetMaxWorkspace:
+    """Scratch memory for the out form, for any lengths within the tensors' shapes: one-dimensional, the query's dtype."""
+
+    def check(query, key, value, **options):
+        _check(query, key, value, options)
+
+    def kernel(query, key, value, **options):
+        return _out.workspace(query)
+
+
+@npu_op(
+    "_npu_fused_infer_attention_score_v2_infer_output(Tensor query, Tensor value, *, int? "
+    'query_dtype=None, int? value_dtype=None, str input_layout="BSH", Tensor? '
+    "quant_scale_out=None, Tensor? block_table=None, int num_query_heads=1, int "
+    "num_key_value_heads=0, bool return_softmax_lse=False, Tensor? query_rope=None, int? "
+    "out_dtype=None) -> (Tensor, Tensor)"
+)
+class NpuFusedInferAttentionScoreV2InferOutput:
+    """Uninitialised attention_out and softmax_lse of the right shapes, for the out form."""
+
+    def check(query, value, *, query_dtype=None, value_dtype=None, **options):
+        must.unset("query_dtype", query_dtype)
+        must.unset("value_dtype", value_dtype)
+        rules.layout(_call(query, value, value, options))
+
+    def kernel(query, value, **options):
+        return empty_outputs(_call(query, value, value, options))

@@ -1,0 +1,282 @@
+"""npu_fusion_attention_v3 and npu_fusion_attention_grad_v3: attention for training that graphs can hold."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.attention import (
+    _fusion,
+    _fusion_formula,
+    _fusion_native,
+    _fusion_rules,
+    _layouts,
+)
+from torch_npu.ops.attention._fusion import Attention
+
+_ARGUMENTS = (
+    "(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, Tensor? pse=None,"
+    " Tensor? padding_mask=None, Tensor? atten_mask=None, float scale=1., float keep_prob=1.,"
+    " int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, {ints}[]? prefix=None,"
+    " Tensor? actual_seq_qlen=None, Tensor? actual_seq_kvlen=None, int sparse_mode=0,"
+    ' bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None'
+)
+
+_GRADIENT_ARGUMENTS = (
+    "(Tensor query, Tensor key, Tensor value, Tensor dy, int head_num, str input_layout, *, Tensor? pse=None,"
+    " Tensor? padding_mask=None, Tensor? atten_mask=None, Tensor? softmax_max=None, Tensor? softmax_sum=None,"
+    " Tensor? softmax_in=None, Tensor? attention_in=None, float scale_value=1., float keep_prob=1.,"
+    " int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, Tensor? seed=None,"
+    " Tensor? offset=None, {ints}[]? prefix=None, Tensor? actual_seq_qlen=None, Tensor? actual_seq_kvlen=None,"
+    ' int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None'
+)
+
+#: lengths in tensors: what a page says of their values holds for lists
+_LENGTHS = ("actual_seq_qlen", "actual_seq_kvlen")
+
+
+def _ends(tensor: torch.Tensor | None, total: int) -> list[int] | None:
+    """The numbers in a tensor of lengths; for one without data, one sequence of everything."""
+    if tensor is None:
+        return None
+    if not must.has_data(tensor):
+        return [total] * tensor.shape[0]
+    return tensor.tolist()
+
+
+def _attention(
+    query, key, value, head_num, input_layout, pse=None, padding_mask=None, atten_mask=None, scale=1.0,
+    keep_prob=1.0, pre_tockens=2147483647, next_tockens=2147483647, inner_precise=0, prefix=None,
+    actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, gen_mask_parallel=True, sync=False,
+    softmax_layout="", sink=None, seed=0, offset=0,
+):  # fmt: skip
+    """The forward's arguments, as upstream orders them."""
+    return Attention(
+        query, key, value, head_num, input_layout, pse, padding_mask, atten_mask, None, None, scale, keep_prob,
+        pre_tockens, next_tockens, inner_precise, prefix, _ends(actual_seq_qlen, query.shape[0]),
+        _ends(actual_seq_kvlen, key.shape[0]), sparse_mode, gen_mask_parallel, sync, softmax_layout=softmax_layout,
+        sink=sink, seed=seed, offset=offset, before="pre_tockens", after="next_tockens",
+    )  # fmt: skip
+
+
+def _six_outputs(a, compute):
+    a.draw()
+    numbers = [
+        torch.full((1,), n, dtype=torch.int64, device=a.query.device) for n in (a.seed, a.offset)
+    ]
+    return (*compute(a), a.query.new_empty(0), *numbers)
+
+
+def _accept_workspace(workspace=None) -> None:
+    """Graphs pass the memory that _npu_fusion_attention_v3_get_max_workspace made; nothing here needs it."""
+    must.dtype("workspace", workspace, torch.uint8)
+
+
+@npu_op(
+    "npu_fusion_attention_v3"
+    + _ARGUMENTS.format(ints="SymInt")
+    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    out="npu_fusion_attention_v3.out"
+    + _ARGUMENTS.format(ints="int")
+    + ", Tensor? workspace=None, *, Tensor(a!) attention_score, Tensor(b!) softmax_max, Tensor(c!) softmax_sum,"
+    " Tensor(d!) softmax_out, Tensor(e!) seed, Tensor(f!) offset)"
+    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!), Tensor(f!))",
+)
+class NpuFusionAttentionV3:
+    r"""`npu_fusion_attention` whose lengths, seed and offset are tensors, so that graphs can hold it.
+
+    $$ O = \mathrm{dropout}(\mathrm{softmax}(\mathrm{mask}(scale \cdot (pse + Q K^T))), keep\_prob)\, V $$
+
+    Args (those of `npu_fusion_attention` but dropout_mask, seed and offset):
+        actual_seq_qlen, actual_seq_kvlen: in TND where each sequence ends; int64 of one dimension.
+
+    Returns:
+        attention_out, softmax_max, softmax_sum, an empty tensor, and the seed and the offset, int64 of one element.
+
+    Differs from upstream: as `npu_fusion_attention`; seed and offset are on the device outside graphs too.
+    """
+
+    saves = (
+        "query", "key", "value", "pse", "padding_mask", "atten_mask", *_LENGTHS, "sink", "output:0", "output:1",
+        "output:2", "output:3", "output:4", "output:5",
+    )  # fmt: skip
+    host_ok = True  # the lengths are host tensors
+    accept_out = staticmethod(_accept_workspace)
+
+    def check(*args, **kwargs):
+        _fusion_rules.check(_attention(*args, **kwargs))
+
+    def kernel(*args, **kwargs):
+        return _six_outputs(_attention(*args, **kwargs), _fusion_formula.formula)
+
+    def native(*args, **kwargs):
+        return _six_outputs(_attention(*args, **kwargs), _fusion_native.native)
+
+    def meta(*args, **kwargs):
+        return _six_outputs(_attention(*args, **kwargs), Attention.outputs)
+
+    def backward(ctx, dy, *_):
+        a = ctx.args
+        out, peak, total, softmax_in, seed, offset = ctx.outputs
+        dq, dk, dv, dpse, dsink = torch.ops.npu.npu_fusion_attention_grad_v3(
+            a.query, a.key, a.value, dy, a.head_num, a.input_layout, pse=a.pse, padding_mask=a.padding_mask,
+            atten_mask=a.atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
+            scale_value=a.scale, keep_prob=a.keep_prob, pre_tockens=a.pre_tockens, next_tockens=a.next_tockens,
+            inner_precise=a.inner_precise, seed=seed, offset=offset, prefix=a.prefix,
+            actual_seq_qlen=a.actual_seq_qlen, actual_seq_kvlen=a.actual_seq_kvlen, sparse_mode=a.sparse_mode,
+            gen_mask_parallel=a.gen_mask_parallel, sync=a.sync, softmax_layout=a.softmax_layout, sink=a.sink,
+        )  # fmt: skip
+        return {"query": dq, "key": dk, "value": dv, "pse": dpse, "sink": dsink}
+
+    samples = [
+        Sample(
+            lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"),
+            {"scale": 0.25},
+        ),
+        Sample(
+            lambda make: (*(make(1, 2, 8, 16) for _ in range(3)), 2, "BNSD"),
+            lambda make: {"sink": make(2), "pse": make(1, 2, 8, 8)},
+        ),
+    ]
+
+
+def _backward_of(
+    query, key, value, dy, head_num, input_layout, *, softmax_max=None, softmax_sum=None, softmax_in=None,
+    attention_in=None, scale_value=1.0, seed=None, offset=None, keep_prob=1.0, **options,
+):  # fmt: skip
+    """The forward that a gradient belongs to, and what else the gradient is computed from."""
+    drawn = [int(n) if keep_prob < 1 and must.has_data(n) else 0 for n in (seed, offset)]
+    a = _attention(
+        query, key, value, head_num, input_layout, scale=scale_value, keep_prob=keep_prob, seed=drawn[0],
+        offset=drawn[1], **options,
+    )  # fmt: skip
+    return a, _fusion.Saved(dy, softmax_max, softmax_sum, softmax_in, attention_in)
+
+
+@npu_op(
+    "npu_fusion_attention_grad_v3"
+    + _GRADIENT_ARGUMENTS.format(ints="SymInt")
+    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    out="npu_fusion_attention_grad_v3.out"
+    + _GRADIENT_ARGUMENTS.format(ints="int")
+    + ", Tensor? workspace=None, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!) dpse, Tensor(e!) dsink)"
+    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!))",
+)
+class NpuFusionAttentionGradV3:
+    """Gradients of `npu_fusion_attention_v3` for query, key, value, pse and sink.
+
+    The arguments are those of the forward, `dy` the gradient of attention_out, and softmax_max, softmax_sum,
+    softmax_in, attention_in, seed and offset what the forward returned. The gradient of an argument that was not given
+    is an empty tensor.
+    """
+
+    host_ok = True
+    accept_out = staticmethod(_accept_workspace)
+
+    def check(*args, **kwargs):
+        kwargs = dict(kwargs)
+        for name in ("seed", "offset"):  # their values are for the kernel alone
+            tensor = kwargs.pop(name, None)
+            if kwargs.get("keep_prob", 1.0) < 1:
+                must.present(name, tensor, "with keep_prob below 1")
+        _fusion_rules.check_gradient(*_backward_of(*args, **kwargs))
+
+    def kernel(*args, **kwargs):
+        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion_formula.formula_gradients)
+
+    def native(*args, **kwargs):
+        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion_native.native_gradients)
+
+    def meta(*args, **kwargs):
+        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion.no_gradients)
+
+    samples = [
+        Sample(
+            lambda make: (*(make(1, 2, 8, 16) for _ in range(4)), 2, "BNSD"),
+            lambda make: {
+                "softmax_max": make(1, 2, 8, 8),
+                "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
+                "attention_in": make(1, 2, 8, 16),
+            },
+        ),
+    ]
+
+
+@npu_op(
+    "_npu_fusion_attention_v3_infer_output(Tensor query, Tensor key, Tensor value, int head_num, str input_layout)"
+    " -> (Tensor, Tensor, Tensor)",
+    export=False,
+)
+class NpuFusionAttentionV3InferOutput:
+    """Memory, not written, for attention_out, softmax_max and softmax_sum of `npu_fusion_attention_v3`."""
+
+    def check(query, key, value, head_num, input_layout):
+        must.choice("input_layout", input_layout.upper(), _layouts.LAYOUTS)
+        must.be(head_num > 0, "head_num", "positive", head_num)
+
+    def kernel(query, key, value, head_num, input_layout):
+        return Attention(query, key, value, head_num, input_layout).outputs()
+
+    samples = [Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"))]
+
+
+@npu_op(
+    "_npu_fusion_attention_grad_v3_infer_output(Tensor query, Tensor key, Tensor value, Tensor? pse=None,"
+    " Tensor? sink=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    export=False,
+)
+class NpuFusionAttentionGradV3InferOutput:
+    """Memory, not written, for the gradients of `npu_fusion_attention_v3`."""
+
+    def check(query, key, value, pse=None, sink=None):
+        must.ndim("query", query, 3, 4)
+
+    def kernel(query, key, value, pse=None, sink=None):
+        given = [x if x is None else x.new_empty(x.shape) for x in (query, key, value, pse, sink)]
+        absent = (query.new_empty(0), query.new_empty(0, dtype=torch.float32))
+        return *given[:3], *(
+            x if x is not None else y for x, y in zip(given[3:], absent, strict=True)
+        )
+
+    samples = [Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64)))]
+
+
+def _check_workspace(a: Attention) -> None:
+    must.be(a.layout == "TND", "input_layout", "TND", a.input_layout)
+    must.unset("sink", a.sink)
+    _fusion_rules.check(a)
+
+
+@npu_op(
+    "_npu_fusion_attention_v3_get_max_workspace" + _ARGUMENTS.format(ints="int") + ") -> Tensor",
+    export=False,
+)
+class NpuFusionAttentionV3GetMaxWorkspace:
+    """The scratch memory of `npu_fusion_attention_v3` in a graph (TND): none, for nothing here needs it."""
+
+    host_ok = True
+
+    def check(*args, **kwargs):
+        _check_workspace(_attention(*args, **kwargs))
+
+    def kernel(query, *args, **kwargs):
+        return query.new_empty(0, dtype=torch.uint8)
+
+
+@npu_op(
+    "_npu_fusion_attention_grad_v3_get_max_workspace"
+    + _GRADIENT_ARGUMENTS.format(ints="int")
+    + ") -> Tensor",
+    export=False,
+)
+class NpuFusionAttentionGradV3GetMaxWorkspace:
+    """The scratch memory of `npu_fusion_attention_grad_v3` in a graph (TND): none, for nothing here needs it."""
+
+    host_ok = True
+
+    def check(*args, seed=None, offset=None, **kwargs):
+        _check_workspace(_backward_of(*args, **kwargs)[0])
+
+    def kernel(query, *args, **kwargs):
+        return query.new_empty(0, dtype=torch.uint8)

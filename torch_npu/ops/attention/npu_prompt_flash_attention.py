@@ -1,0 +1,146 @@
+"""npu_prompt_flash_attention: attention over whole prompts."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.attention import _infer_mask_rules as masks
+from torch_npu.ops.attention import _infer_quant_rules as quantised
+from torch_npu.ops.attention import _infer_rules as rules
+from torch_npu.ops.attention._call import Call, empty_outputs
+from torch_npu.ops.attention._engine import in_blocks, natively
+from torch_npu.ops.attention._infer import solve
+
+_FAR = 2147483647
+
+#: the names of npu_fused_infer_attention_score -> the names here
+_NAMES = {"dequant_scale1": "deq_scale1", "dequant_scale2": "deq_scale2", "scale": "scale_value"}
+_CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
+
+_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "NSD", "TND")
+
+
+def _call(query, key, value, options) -> Call:
+    kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n != "padding_mask"}
+    kept.setdefault("next_tokens", 0)
+    operator = "npu_prompt_flash_attention"
+    return Call(query, key, value, operator=operator, names=_NAMES, prompt=True, **kept)
+
+
+def _check_310p(call: Call) -> None:
+    """What Atlas inference cards leave out."""
+    reason = "on 310P"
+    must.dtype("query", call.query, torch.float16)
+    rules.absent(
+        call, reason, "pse_shift", "actual_seq_lengths", "actual_seq_lengths_kv", "quant_scale2"
+    )
+    must.choice("pre_tokens", call.pre_tokens, (_FAR,))
+    must.choice("next_tokens", call.next_tokens, (0, _FAR))
+    must.choice("num_key_value_heads", call.num_key_value_heads, (0,))
+    must.choice("sparse_mode", call.sparse_mode, (0,))
+    batch, _, rows, _ = call.queries
+    must.be(batch <= 128, "query", "of at most 128 sequences on 310P", batch)
+    must.be(rows <= 65535, "query", "of at most 65535 tokens on 310P", rows)
+
+
+@npu_op(
+    "npu_prompt_flash_attention(Tensor query, Tensor key, Tensor value, *, Tensor? "
+    "padding_mask=None, Tensor? atten_mask=None, Tensor? pse_shift=None, int[]? "
+    "actual_seq_lengths=None, Tensor? deq_scale1=None, Tensor? quant_scale1=None, Tensor? "
+    "deq_scale2=None, Tensor? quant_scale2=None, Tensor? quant_offset2=None, int "
+    "num_heads=1, float scale_value=1.0, int pre_tokens=2147483647, int next_tokens=0, str "
+    'input_layout="BSH", int num_key_value_heads=0, int[]? actual_seq_lengths_kv=None, int '
+    "sparse_mode=0) -> Tensor"
+)
+class NpuPromptFlashAttention:
+    r"""Attention over whole prompts.
+
+    $$ y = \mathrm{softmax}(scale\_value \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
+
+    Args:
+        query, key, value: float16, bfloat16 (not on 310P) or int8 (not on 310P), all the same, in the layout below;
+            key and value have `num_key_value_heads` heads.
+        padding_mask: reserved.
+        atten_mask: bool, int8 or uint8; 1 hides. sparse_mode 0 and 1: (Q_S, KV_S), (B or 1, Q_S, KV_S) or
+            (B or 1, 1, Q_S, KV_S); 2, 3 and 4: the causal template triu(ones(2048, 2048), 1).
+        pse_shift: (B or 1, N, Q_S, KV_S); added to the scaled scores. The query's dtype, float16 for int8.
+        actual_seq_lengths, actual_seq_lengths_kv: valid tokens, one number or one a sequence; running sums for TND.
+        deq_scale1, quant_scale1, deq_scale2: int8 arithmetic, one value each: of Q K^T, of the exponentials (row
+            maximum 1) before they round to int8, of their product with V.
+        quant_scale2, quant_offset2: int8 output, round(y * scale + offset), one value or N * D.
+        num_heads, num_key_value_heads: heads of query and of key and value (0: the same).
+        scale_value: the factor of Q K^T.
+        pre_tokens, next_tokens, sparse_mode: 0: the mask, between row - pre_tokens and row + next_tokens (by default
+            nothing ahead); 1: the mask; 2: causal from the upper left; 3: causal to the lower right; 4: a band
+            counted from the lower right. Without a mask, mode 0 hides nothing.
+        input_layout: BSH, BSND, BNSD, NSD, TND, or BNSD_BSND (the output's layout second).
+
+    Returns:
+        The query's shape and layout (but BNSD_BSND) and dtype; int8 with quant_scale2, float16 for an int8 query without.
+
+    Constraints:
+        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512; B at most 65536, or 128
+        where D is not a multiple of 16; with BSH and BSND, N * D is below 65535.
+    """
+
+    def check(query, key, value, *, padding_mask=None, **options):
+        must.unset("padding_mask", padding_mask)
+        call = _call(query, key, value, options)
+        rules.product(call, "A2", "A3", "A5", "310P")
+        rules.layout(call, _LAYOUTS)
+        must.dtype("query", query, *rules.FLOATS, torch.int8)
+        must.same_dtype("key", key, "query", query)
+        if chips.current().family == "310P":
+            _check_310p(call)
+        rules.heads(call)
+        rules.caches(call)
+        rules.extents(call, align=1)
+        width = call.num_heads * call.queries[3]
+        flat = call.layout in ("BSH", "BSND")
+        must.be(not flat or width < 65535, "query", "of N * D below 65535", width)
+        rules.lengths(call)
+        masks.mask(call)
+        masks.bias(call)
+        quantised.integers(call)
+        quantised.output(call)
+
+    def meta(query, key, value, **options):
+        return empty_outputs(_call(query, key, value, options))[0]
+
+    def kernel(query, key, value, **options):
+        return solve(_call(query, key, value, options), in_blocks)[0]
+
+    def native(query, key, value, **options):
+        return solve(_call(query, key, value, options), natively)[0]
+
+    samples = [
+        Sample(
+            lambda make: tuple(
+                make(2, n, s, 16, dtype=torch.float16) for n, s in ((4, 5), (2, 9), (2, 9))
+            ),
+            {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25, "input_layout": "BNSD"},
+            "grouped heads",
+        ),
+        Sample(
+            lambda make: tuple(make(2, 6, 64, dtype=torch.bfloat16) for _ in range(3)),
+            lambda make: {
+                "num_heads": 4,
+                "atten_mask": make(6, 6, dtype=torch.bool),
+                "next_tokens": 6,
+            },
+            "masked",
+        ),
+        Sample(
+            lambda make: tuple(make(2, 4, 5, 32, dtype=torch.float16) for _ in range(3)),
+            lambda make: {
+                "num_heads": 4,
+                "input_layout": "BNSD_BSND",
+                "actual_seq_lengths": [5, 3],
+                "quant_scale2": make(1, low=9, high=9.5),
+            },
+            "int8 output",
+        ),
+    ]

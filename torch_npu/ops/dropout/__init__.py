@@ -1,0 +1,1 @@
+"""Dropout with bit and byte masks."""

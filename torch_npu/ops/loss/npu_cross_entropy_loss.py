@@ -1,0 +1,281 @@
+"""npu_cross_entropy_loss and its backward: log-softmax and negative log-likelihood in one."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+REDUCTIONS = ("mean", "sum", "none")
+MOST_ROWS = 200000
+
+
+def _row_weights(target, weight, ignore_index, like):
+    """1 for each row that counts, and the weight of its class; both 0 for an ignored row."""
+    counts = torch.ones_like(target, dtype=like.dtype)
+    if ignore_index >= 0:
+        counts = counts * (target != ignore_index)
+    return counts, counts if weight is None else counts * weight.to(like.dtype)[target]
+
+
+def _reduce(rows, total, reduction):
+    """`rows` (N,) as they are, or their sum, or the sum divided by `total`; the latter two as (1,)."""
+    if reduction == "none":
+        return rows
+    summed = rows.sum(0, keepdim=True)
+    return summed / total if reduction == "mean" else summed
+
+
+def _check_rows(log_prob_name, rows, target, weight, reduction, ignore_index, label_smoothing):
+    must.dtype(log_prob_name, rows, *FLOATS)
+    must.ndim(log_prob_name, rows, 2)
+    n, c = rows.shape
+    must.be(0 < n <= MOST_ROWS, log_prob_name, f"a tensor of 1 to {MOST_ROWS} rows", n)
+    must.be(c > 0, log_prob_name, "a tensor of at least one class", c)
+    must.dtype("target", target, torch.int64)
+    must.shape("target", target, (n,))
+    if must.has_data(target):
+        low, high = int(target.min()), int(target.max())
+        must.be(low >= 0 and high < c, "target", f"in [0, {c})", f"values from {low} to {high}")
+    must.dtype("weight", weight, torch.float32)
+    must.shape("weight", weight, (c,))
+    if must.has_data(weight):
+        low, high = float(weight.min()), float(weight.max())
+        must.be(low > 0 and high <= 1, "weight", "in (0, 1]", f"values from {low} to {high}")
+    must.choice("reduction", reduction, REDUCTIONS)
+    must.be(ignore_index < c, "ignore_index", f"below the number of classes ({c})", ignore_index)
+    must.be(0 <= label_smoothing < 1, "label_smoothing", "in [0, 1)", label_smoothing)
+
+
+def _check_differentiable(weight, reduction, ignore_index, label_smoothing):
+    """What upstream supports when `input` requires a gradient."""
+    why = "when 'input' requires a gradient"
+    must.be(label_smoothing == 0, "label_smoothing", f"0 {why}", label_smoothing)
+    if reduction == "mean":
+        why += " and 'reduction' is 'mean'"
+        must.be(weight is None, "weight", f"None {why}", "a tensor")
+        must.be(ignore_index == -100, "ignore_index", f"-100 {why}", ignore_index)
+
+
+@npu_op(
+    "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction='mean',"
+    " int ignore_index=-100, float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0,"
+    " bool return_zloss=False) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+class NpuCrossEntropyLoss:
+    r"""Cross-entropy loss of logits against class indices.
+
+    $$ \text{lse}_n = \log \sum_c e^{x_{n,c}}, \qquad \text{logProb}_{n,c} = x_{n,c} - \text{lse}_n $$
+    $$ l_n = k_n \left( -(1 - \lambda) \, w_{y_n} \text{logProb}_{n,y_n}
+       - \frac{\lambda}{C} \sum_c w_c \, \text{logProb}_{n,c} \right), \qquad
+       z_n = k_n \, \sigma \, \text{lse}_n^2 $$
+
+    with k = 0 for ignored rows and 1 for others, the label smoothing λ and the scale σ of the
+    z-loss. `mean` divides the sum of l by that of k w_y, and the sum of z by that of k; the loss
+    is l + z, reduced.
+
+    Args:
+        input: the logits x, (N, C); float16, bfloat16 or float32.
+        target: the classes y, (N,) int64 in [0, C).
+        weight: the weight of each class, (C,) float32 in (0, 1]; ones if not given.
+        reduction: "mean", "sum" or "none".
+        ignore_index: the class whose rows do not count, below C; negative: none.
+        label_smoothing: λ, in [0, 1).
+        lse_square_scale_for_zloss: σ; upstream does not support it yet, must stay 0.
+        return_zloss: whether to return z; upstream does not support it yet, must stay False.
+
+    Returns:
+        loss, (N,) for "none" and (1,) otherwise; logProb, (N, C); zloss, as loss, or empty unless
+        `return_zloss`; lse, (N,), or empty if σ is 0. All in the dtype of `input`. The loss (and
+        zloss) pass gradients back.
+
+    Constraints:
+        1 <= N <= 200000. If `input` requires a gradient, `label_smoothing` must be 0, and with
+        "mean" no `weight` and no `ignore_index` may be given.
+
+    Differs from upstream: with constraints off (SOFTNPU_STRICT=0) every combination computes,
+    z-loss and gradients included.
+    """
+
+    saves = ("target", "weight", "output:1", "output:3")
+
+    def check(
+        input,
+        target,
+        weight=None,
+        reduction="mean",
+        ignore_index=-100,
+        label_smoothing=0.0,
+        lse_square_scale_for_zloss=0.0,
+        return_zloss=False,
+    ):
+        _check_rows("input", input, target, weight, reduction, ignore_index, label_smoothing)
+        must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
+        must.unset("return_zloss", return_zloss, False)
+        if input.requires_grad:
+            _check_differentiable(weight, reduction, ignore_index, label_smoothing)
+
+    def kernel(
+        input,
+        target,
+        weight=None,
+        reduction="mean",
+        ignore_index=-100,
+        label_smoothing=0.0,
+        lse_square_scale_for_zloss=0.0,
+        return_zloss=False,
+    ):
+        x = wide(input)
+        lse = x.logsumexp(-1)
+        log_prob = x.log_softmax(-1)
+        counts, weights = _row_weights(target, weight, ignore_index, x)
+        rows = -log_prob.gather(1, target.unsqueeze(1)).squeeze(1) * weights
+        if label_smoothing:
+            weighted = log_prob if weight is None else log_prob * weight.to(x.dtype)
+            smooth = -weighted.sum(-1) * counts / x.shape[1]
+            rows = (1 - label_smoothing) * rows + label_smoothing * smooth
+        zrows = lse_square_scale_for_zloss * lse.square() * counts
+        zloss = _reduce(zrows, counts.sum(), reduction)
+        loss = _reduce(rows, weights.sum(), reduction)
+        if lse_square_scale_for_zloss:
+            loss = loss + zloss
+        return (
+            loss.to(input.dtype),
+            log_prob.to(input.dtype),
+            zloss.to(input.dtype) if return_zloss else input.new_empty(0),
+            lse.to(input.dtype) if lse_square_scale_for_zloss else input.new_empty(0),
+        )
+
+    def backward(ctx, dloss, _dlog_prob, dzloss, _dlse):
+        args = ctx.args
+        dx = torch.ops.npu.npu_cross_entropy_loss_backward(
+            dloss,
+            ctx.outputs[1],
+            args.target,
+            args.weight,
+            dzloss if args.return_zloss else None,
+            ctx.outputs[3] if args.lse_square_scale_for_zloss else None,
+            args.reduction,
+            args.ignore_index,
+            args.label_smoothing,
+            args.lse_square_scale_for_zloss,
+        )
+        return {"input": dx}
+
+    samples = [
+        Sample(lambda make: (make(6, 10), make(6, dtype=torch.int64, low=0, high=10))),
+        Sample(
+            lambda make: (
+                make(5, 7, dtype=torch.float16),
+                make(5, dtype=torch.int64, low=0, high=7),
+                make(7, low=0.1),
+                "sum",
+                3,
+            ),
+        ),
+        Sample(
+            lambda make: (
+                make(4, 33, dtype=torch.bfloat16),
+                make(4, dtype=torch.int64, low=0, high=33),
+            ),
+            {"reduction": "none", "label_smoothing": 0.1},
+        ),
+    ]
+
+
+@npu_op(
+    "npu_cross_entropy_loss_backward(Tensor grad_loss, Tensor log_prob, Tensor target,"
+    " Tensor? weight=None, Tensor? grad_zloss=None, Tensor? lse_for_zloss=None,"
+    " str reduction='mean', int ignore_index=-100, float label_smoothing=0.0,"
+    " float lse_square_scale_for_zloss=0.0) -> Tensor"
+)
+class NpuCrossEntropyLossBackward:
+    r"""Gradient of `npu_cross_entropy_loss` with respect to `input`.
+
+    $$ dx_{n,c} = e^{\text{logProb}_{n,c}} \sum_j h_{n,j} - h_{n,c}
+       + 2 \sigma \, e^{\text{logProb}_{n,c}} \, \text{lse}_n \, k_n \, g^z_n, \qquad
+       h_{n,c} = k_n \, g_n \left( (1 - \lambda) \, w_c [c = y_n] + \frac{\lambda}{C} w_c \right) $$
+
+    with g the gradient of each row's loss, divided as the reduction asks, and g^z that of its
+    z-loss.
+
+    Args:
+        grad_loss: the gradient of the loss, (N,) for "none" and (1,) otherwise.
+        log_prob: the second result of the forward operator, (N, C).
+        target, weight, reduction, ignore_index, label_smoothing: as in the forward operator.
+        grad_zloss, lse_for_zloss, lse_square_scale_for_zloss: of the z-loss; not supported
+            upstream yet.
+
+    Returns:
+        dx, (N, C), in the dtype of `grad_loss`.
+    """
+
+    def check(
+        grad_loss,
+        log_prob,
+        target,
+        weight=None,
+        grad_zloss=None,
+        lse_for_zloss=None,
+        reduction="mean",
+        ignore_index=-100,
+        label_smoothing=0.0,
+        lse_square_scale_for_zloss=0.0,
+    ):
+        _check_rows("log_prob", log_prob, target, weight, reduction, ignore_index, label_smoothing)
+        must.same_dtype("grad_loss", grad_loss, "log_prob", log_prob)
+        must.shape("grad_loss", grad_loss, (log_prob.shape[0] if reduction == "none" else 1,))
+        must.unset("grad_zloss", grad_zloss)
+        must.unset("lse_for_zloss", lse_for_zloss)
+        must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
+
+    def kernel(
+        grad_loss,
+        log_prob,
+        target,
+        weight=None,
+        grad_zloss=None,
+        lse_for_zloss=None,
+        reduction="mean",
+        ignore_index=-100,
+        label_smoothing=0.0,
+        lse_square_scale_for_zloss=0.0,
+    ):
+        probabilities = wide(log_prob).exp()
+        counts, weights = _row_weights(target, weight, ignore_index, probabilities)
+        grad = wide(grad_loss)
+        row = grad / weights.sum() if reduction == "mean" else grad
+        h = torch.zeros_like(probabilities)
+        h.scatter_(1, target.unsqueeze(1), ((1 - label_smoothing) * row * weights).unsqueeze(1))
+        if label_smoothing:
+            spread = (row * counts * label_smoothing / h.shape[1]).unsqueeze(1)
+            h = h + (spread if weight is None else spread * weight.to(h.dtype))
+        dx = probabilities * h.sum(-1, keepdim=True) - h
+        if lse_square_scale_for_zloss:
+            zgrad = grad if grad_zloss is None else grad + wide(grad_zloss)
+            zrow = zgrad / counts.sum() if reduction == "mean" else zgrad
+            dlse = 2 * lse_square_scale_for_zloss * wide(lse_for_zloss) * counts * zrow
+            dx = dx + probabilities * dlse.unsqueeze(1)
+        return dx.to(grad_loss.dtype)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(1),
+                make(6, 10, low=-3, high=0),
+                make(6, dtype=torch.int64, low=0, high=10),
+            )
+        ),
+        Sample(
+            lambda make: (
+                make(6),
+                make(6, 10, low=-3, high=0),
+                make(6, dtype=torch.int64, low=0, high=10),
+                make(10, low=0.1),
+            ),
+            {"reduction": "none", "ignore_index": 4, "label_smoothing": 0.1},
+        ),
+    ]

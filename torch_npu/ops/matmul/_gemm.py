@@ -1,0 +1,106 @@
+"""The products that the room shares: floats in fp32, integers exact, int4 weights unpacked.
+
+The card's cube unit multiplies half precision into fp32 and int8 into int32. On a CPU without int8
+instructions the fp32 BLAS is the fastest exact way to the latter: K is cut so that no partial sum leaves
+the integers that fp32 represents.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from torch_npu import _dtypes
+from torch_npu.ops._math import wide
+from torch_npu.ops.quant._packing import PER_WORD, unpack_int4
+
+#: fp32 holds every integer up to this one
+EXACT = 2**24
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def dtype_of(code: int | torch.dtype | None, default: torch.dtype) -> torch.dtype | int:
+    """The torch dtype that an integer dtype argument names; a code of another type comes back as it is."""
+    if code is None:
+        return default
+    found = getattr(torch, _dtypes.name(code) or "", None)
+    return found if isinstance(found, torch.dtype) else code
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b in fp32 (fp64 stays fp64)."""
+    return torch.matmul(wide(a), wide(b))
+
+
+@functools.cache
+def _int8_instructions() -> bool:
+    return torch.cpu._is_vnni_supported()
+
+
+def int_product(a: torch.Tensor, b: torch.Tensor, bound: int = 2**14) -> torch.Tensor:
+    """a @ b of small integers in int32, exact; `bound` is the largest magnitude of one factor times the other.
+
+    Sums that leave int32 wrap, as the card's accumulator does.
+    """
+    plain = a.dtype == b.dtype == torch.int8 and a.dim() == b.dim() == 2
+    if plain and a.device.type == "cpu" and a.numel() and b.numel() and _int8_instructions():
+        return torch._int_mm(a, b)
+    step, depth = EXACT // bound, a.shape[-1]
+    total = torch.matmul(a[..., :step].float(), b[..., :step, :].float()).to(torch.int32)
+    for start in range(step, depth, step):
+        left, right = a[..., start : start + step], b[..., start : start + step, :]
+        total = total + torch.matmul(left.float(), right.float()).to(torch.int32)
+    return total
+
+
+def is_transposed(matrix: torch.Tensor) -> bool:
+    """Whether the last two dimensions are those of a contiguous matrix seen transposed."""
+    rows, columns = matrix.shape[-2:]
+    lying = matrix.stride(-2) == 1 and matrix.stride(-1) == rows
+    return bool(lying and not (rows == 1 and columns == 1))
+
+
+def matrix_shape(weight: torch.Tensor) -> tuple[int, int]:
+    """(K, N) of a right matrix, counting the eight int4 of each int32 along its contiguous dimension."""
+    rows, columns = weight.shape[-2:]
+    if weight.dtype != torch.int32:
+        return rows, columns
+    return (rows * PER_WORD, columns) if is_transposed(weight) else (rows, columns * PER_WORD)
+
+
+def unpack_matrix(weight: torch.Tensor) -> torch.Tensor:
+    """A right matrix with its int4 values (carried in int32) as int8; any other type as it is."""
+    if weight.dtype != torch.int32:
+        return weight
+    return unpack_int4(weight.mT).mT if is_transposed(weight) else unpack_int4(weight)
+
+
+def spread(values: torch.Tensor, size: int, dim: int) -> torch.Tensor:
+    """Block values repeated along `dim` until they cover `size` positions; the last block may be cut."""
+    blocks = values.shape[dim]
+    if blocks in (1, size):
+        return values
+    return values.repeat_interleave(-(-size // blocks), dim).narrow(dim, 0, size)
+
+
+def antiquantise(
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    group: int | None = None,
+) -> torch.Tensor:
+    """(weight + offset) * scale in fp32; scales of shape (G, N) each serve `group` rows of K."""
+    weight = unpack_matrix(weight)
+    depth = weight.shape[-2]
+
+    def over(values: torch.Tensor) -> torch.Tensor:
+        if group and values.dim() > 1 and values.shape[-2] > 1:
+            return values.repeat_interleave(group, -2).narrow(-2, 0, depth)
+        return spread(values, depth, -2) if values.dim() > 1 else values
+
+    moved = weight.float()
+    if offset is not None:
+        moved = moved + over(offset.float())
+    return moved * over(scale.float())

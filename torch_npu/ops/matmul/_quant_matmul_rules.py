@@ -1,0 +1,191 @@
+"""What npu_quant_matmul's page asks of its arguments, by form: plain int8, int4, by groups, mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from softnpu import chips
+from torch_npu.ops import _check as must
+from torch_npu.ops.matmul._gemm import FLOAT8, is_transposed, matrix_shape
+from torch_npu.ops.matmul._scales import PACKED
+from torch_npu.ops.quant._packing import PER_WORD
+
+_LIMIT = 65536
+_F16, _BF16, _F32 = torch.float16, torch.bfloat16, torch.float32
+
+
+def _older() -> bool:
+    return chips.current().family == "310P"
+
+
+def _depth(x1: torch.Tensor) -> int:
+    return x1.shape[-1] * (PER_WORD if x1.dtype == torch.int32 else 1)
+
+
+def by_groups(x1: torch.Tensor, x2: torch.Tensor, scale: torch.Tensor) -> bool:
+    """Whether the scale has a row for each group of K: two dimensions, other than a packed (1, N)."""
+    mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
+    return mixed or (scale.dim() == 2 and not (scale.shape[0] == 1 and scale.dtype in PACKED))
+
+
+def matrices(x1: torch.Tensor, x2: torch.Tensor) -> None:
+    """Types, ranks and sizes of the two factors."""
+    small = () if _older() else (torch.int32,)
+    floats = FLOAT8 if chips.current().family == "A5" else ()
+    must.dtype("x1", x1, torch.int8, *small, *floats)
+    must.ndim("x1", x1, 2, 6)
+    if x1.dtype == torch.int8:
+        must.dtype("x2", x2, torch.int8, *small)
+    elif x1.dtype in FLOAT8:
+        must.dtype("x2", x2, *FLOAT8)
+    else:
+        must.same_dtype("x2", x2, "x1", x1)
+    packed = x2.dtype == torch.int32
+    must.ndim("x2", x2, 2, 2 if packed else 6)
+    if x1.dtype == torch.int32:
+        must.be(x1.is_contiguous(), "x1", "contiguous where it carries int4", x1.stride())
+    if packed:
+        plain = x2.is_contiguous() or is_transposed(x2)
+        must.be(plain, "x2", "contiguous or the transpose of a contiguous matrix", x2.stride())
+    depth, rows = _depth(x1), matrix_shape(x2)[0]
+    must.be(rows == depth, "x2", f"of K {depth}, as 'x1'", rows)
+    for name, matrix in (("x1", x1), ("x2", x2)):
+        size = matrix.shape[-1]
+        must.be(size <= _LIMIT, name, f"of at most {_LIMIT} in its last dimension", size)
+    pairs = zip(reversed(x1.shape[:-2]), reversed(x2.shape[:-2]), strict=False)
+    fits = all(a == b or a == 1 or b == 1 for a, b in pairs)
+    expected = f"of batch dimensions that broadcast with {tuple(x1.shape[:-2])}"
+    must.be(fits, "x2", expected, tuple(x2.shape[:-2]))
+
+
+def output(x1: torch.Tensor, dtype: torch.dtype | int) -> None:
+    """The result types of the chip."""
+    allowed: tuple[torch.dtype, ...] = (torch.int8, _F16)
+    if not _older():
+        allowed += (_BF16, torch.int32)
+    if x1.dtype in FLOAT8:
+        allowed = (_F16, _BF16, _F32)
+    must.be(dtype in allowed, "output_dtype", must.one_of(allowed), dtype)
+
+
+def scales(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    pertoken: torch.Tensor | None,
+    dtype: torch.dtype | int,
+) -> None:
+    """Scales by tensor, column and row."""
+    columns = matrix_shape(x2)[1]
+    must.dtype("scale", scale, _F32, *PACKED, *(() if _older() else (_BF16,)))
+    shapes = [(1,), (columns,), (1, columns)][: 3 if scale.dtype in PACKED else 2]
+    fits = tuple(scale.shape) in shapes
+    must.be(fits, "scale", "of shape " + must.one_of(shapes), tuple(scale.shape))
+    needs = {torch.int8: (_F32, *PACKED), _BF16: (_F32, _BF16), torch.int32: (_F32, _BF16)}
+    needs[_F16] = (_F32,) if pertoken is not None else (_F32, *PACKED)
+    allowed = needs.get(dtype, (_F32, *PACKED)) if x1.dtype not in FLOAT8 else (_F32, *PACKED)
+    fits = scale.dtype in allowed
+    must.be(fits, "scale", f"of dtype {must.one_of(allowed)} for {dtype} results", scale.dtype)
+    if pertoken is not None:
+        must.be(not _older(), "pertoken_scale", "None on this chip", tuple(pertoken.shape))
+        must.dtype("pertoken_scale", pertoken, _F32)
+        sizes = (1, x1.shape[-2]) if x1.dtype in FLOAT8 else (x1.shape[-2],)
+        fits = pertoken.dim() == 1 and pertoken.shape[0] in sizes
+        must.be(fits, "pertoken_scale", f"of shape ({x1.shape[-2]},)", tuple(pertoken.shape))
+        fits = dtype in (_F16, _BF16) or x1.dtype in FLOAT8
+        must.be(fits, "pertoken_scale", "None for int8 and int32 results", tuple(pertoken.shape))
+    elif x1.dtype == torch.int32:
+        must.be(
+            dtype == _F16, "output_dtype", "torch.float16 for int4 without 'pertoken_scale'", dtype
+        )
+    if offset is not None:
+        must.be(dtype == torch.int8, "offset", f"None for {dtype} results", tuple(offset.shape))
+        must.dtype("offset", offset, _F32)
+        fits = tuple(offset.shape) in [(1,), (columns,)]
+        must.be(fits, "offset", f"of shape (1,) or ({columns},)", tuple(offset.shape))
+
+
+def group_scales(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    pertoken: torch.Tensor | None,
+    dtype: torch.dtype | int,
+    sizes: Sequence[int] | None,
+) -> None:
+    """Scales by groups of K: int4 (with an offset), int8 by blocks, and the mixed form."""
+    mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
+    depth, columns, rows = _depth(x1), matrix_shape(x2)[1], x1.shape[-2]
+    must.ndim("scale", scale, 2)
+    must.dtype("scale", scale, *(PACKED if mixed else (_F32,)))
+    allowed = (_F16, _BF16, _F32) if x1.dtype in FLOAT8 else (_F16, _BF16)
+    must.be(dtype in allowed, "output_dtype", must.one_of(allowed) + " by groups", dtype)
+    group_m, group_n, group_k = sizes or (0, 0, 0)
+    blocks = -(-depth // group_k) if group_k else scale.shape[0]
+    must.shape("scale", scale, (blocks, -(-columns // max(group_n, 1))))
+    if pertoken is None:
+        fits = x2.dtype == torch.int32
+        must.be(fits, "pertoken_scale", "given for int8 by groups", None)
+    else:
+        must.dtype("pertoken_scale", pertoken, _F32)
+        tall = -(-rows // group_m) if group_m > 1 else rows
+        shapes = [(rows,), (rows, 1), (tall, blocks)]
+        fits = tuple(pertoken.shape[-2:]) in shapes
+        must.be(fits, "pertoken_scale", "of shape " + must.one_of(shapes), tuple(pertoken.shape))
+    if mixed and offset is not None:
+        must.dtype("offset", offset, _F32)
+        must.shape("offset", offset, (columns,))
+    elif x1.dtype == torch.int32:
+        must.present("offset", offset, "where 'scale' has 2 dimensions")
+        must.dtype("offset", offset, _F16)
+        must.shape("offset", offset, tuple(scale.shape))
+    elif not mixed:
+        must.be(offset is None, "offset", "None for int8 by groups", "a tensor")
+
+
+def group_sizes(sizes: Sequence[int] | None) -> None:
+    """How many rows, columns and depths share a scale: three sizes, 0 for what the shapes say."""
+    if sizes:
+        must.be(len(sizes) == 3, "group_sizes", "[group_m, group_n, group_k]", list(sizes))
+        for size in sizes:
+            must.be(0 <= size <= 65535, "group_sizes", "of sizes from 0 to 65535", size)
+
+
+def bias(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    values: torch.Tensor | None,
+    pertoken: torch.Tensor | None,
+    dtype: torch.dtype | int,
+) -> None:
+    """The bias: its type by the result's, its shape by the result's rank."""
+    if values is None:
+        return
+    mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
+    must.be(not mixed, "bias", "None for an int8 'x1' with an int4 'x2'", tuple(values.shape))
+    floats: tuple[torch.dtype, ...] = ()
+    if dtype == _BF16:
+        floats = (_BF16, _F32)
+    elif pertoken is not None:
+        floats = (_F16, _BF16, _F32)
+    integers = () if x1.dtype in FLOAT8 else (torch.int32,)
+    floats = (_F32,) if x1.dtype in FLOAT8 else floats
+    if x1.dtype == torch.int32:
+        must.be(
+            pertoken is None, "bias", "None for int4 with 'pertoken_scale'", tuple(values.shape)
+        )
+        floats = ()
+    allowed = (*integers, *(() if _older() else floats))
+    fits = values.dtype in allowed
+    must.be(fits, "bias", f"of dtype {must.one_of(allowed)} for {dtype} results", values.dtype)
+    columns = matrix_shape(x2)[1]
+    batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    shapes: list[tuple[int, ...]] = [(columns,)]
+    if len(batch) == 1:
+        shapes.append((batch[0], 1, columns))
+    fits = tuple(values.shape) in shapes
+    must.be(fits, "bias", "of shape " + must.one_of(shapes), tuple(values.shape))

@@ -1,0 +1,338 @@
+"""npu_grouped_matmul, with its two overloads: many products at once, each group with its own weight."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul import _grouped, _groups
+from torch_npu.ops.matmul import _grouped_rules as rules
+from torch_npu.ops.matmul._gemm import dtype_of, matrix_shape
+from torch_npu.ops.matmul._grouped import Forms
+
+_NAME = "npu_grouped_matmul"
+
+
+def _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset):
+    must.unset("offset", offset or None)
+    must.unset("activation_input", activation_input or None)
+    must.unset("activation_quant_scale", activation_quant_scale or None)
+    must.unset("activation_quant_offset", activation_quant_offset or None)
+
+
+def _own_groups(x):
+    """The groups that the tensors of x are, where no list says it."""
+    groups, start = [], 0
+    for place, tensor in enumerate(x):
+        groups.append(_groups.Group(place, start, tensor.shape[0]))
+        start += tensor.shape[0]
+    return groups
+
+
+@npu_op(
+    "npu_grouped_matmul(Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
+    "Tensor[]? offset=None, Tensor[]? antiquant_scale=None, Tensor[]? antiquant_offset=None, "
+    "Tensor[]? per_token_scale=None, Tensor? group_list=None, Tensor[]? activation_input=None, "
+    "Tensor[]? activation_quant_scale=None, Tensor[]? activation_quant_offset=None, int? split_item=0, "
+    "int? group_type=None, int? group_list_type=0, int? act_type=0, int[]? tuning_config=None, "
+    "int? output_dtype=None, int? x_dtype=None, int? weight_dtype=None, int? scale_dtype=None, "
+    "int? per_token_scale_dtype=None) -> Tensor[]"
+)
+class NpuGroupedMatmul:
+    r"""Products of groups, each with its own weight: the layers of a mixture of experts.
+
+    $$ y_i = x_i \cdot w_i + b_i $$
+
+    quantised, with an int32 bias inside and a floating one outside:
+    $$ y_i = \mathrm{act}((x_i w_i + b_i) \cdot \mathrm{scale}_i \cdot \mathrm{pertoken}_i), \quad
+       y_i = \mathrm{act}(x_i w_i \cdot \mathrm{scale}_i \cdot \mathrm{pertoken}_i + b_i) $$
+
+    weight-quantised:
+    $$ y_i = x_i \cdot ((w_i + \mathrm{antiquant\_offset}_i) \cdot \mathrm{antiquant\_scale}_i) + b_i $$
+
+    Args:
+        x: 1 to 128 tensors (M, K), or of 2 to 6 dimensions for group_type -1; float16, bfloat16, float32,
+            int8, int4 eight to an int32, and on Ascend950 float8.
+        weight: 1 to 128 matrices (K, N), or one tensor (E, K, N); the dtype of `x`, or int8 or int4 in the
+            weight-quantised form. A transposed view is fine; int4 is packed along its contiguous dimension.
+        bias: (N,) each, or one (E, N): float16 for float16, float32 for bfloat16 and float32; int32, or a
+            float added at the end, for int8.
+        scale: (N,) each, or one (E, N): int64 packed for int8 results, bfloat16 for bfloat16, float32 for
+            float16. int4: packed, by groups of K, (E, G, N).
+        offset: reserved.
+        antiquant_scale: (N,) each, or one (E, N); int4 weights also by groups, (G, N) or (E, G, N).
+        antiquant_offset: like `antiquant_scale`.
+        per_token_scale: float32 (M,) for each x; only for quantised x.
+        group_list: int64; where the groups end, how long they are, or pairs of a group and its length,
+            see `group_list_type`. Groups may be empty.
+        activation_input, activation_quant_scale, activation_quant_offset: reserved.
+        split_item: 0 or 1 for separate results, 2 or 3 for one result.
+        group_type: -1: every x has its weight and its result; 0: groups of rows, one result; 2: groups of
+            K, one result (G, M, N), or (M, N) each for separate results.
+        group_list_type: 0: ends, 1: lengths, 2: pairs (E, 2), for int8 rows.
+        act_type: 0 none, 1 relu, 2 tanh gelu, 4 fast gelu, 5 silu; with `per_token_scale`.
+        tuning_config: the expected tokens of an expert, a hint for int8.
+        output_dtype: the dtype of `x` by default; int8 can give int8, bfloat16, float16 or int32.
+        x_dtype, weight_dtype, scale_dtype, per_token_scale_dtype: not supported.
+
+    Returns:
+        A list of results.
+
+    Constraints:
+        The groups must cover the rows of a floating `x` exactly. For quantised `x` they may end earlier, as
+        in the page's own example; the rows left over are zero (on the card they are not written).
+
+        int8 `x` with int4 weights (mixed): the card computes
+        $ (\sum_g ((x - 8) w)_g \, \mathrm{scale}_g + b) \cdot \mathrm{pertoken} $; the float32 bias has to
+        hold $ 8 \sum_k w \cdot \mathrm{scale} $ besides the user's own.
+
+    Differs from upstream:
+        x_dtype, weight_dtype, scale_dtype and per_token_scale_dtype (codes of types PyTorch lacks) raise.
+    """
+
+    def check(
+        x,
+        weight,
+        *,
+        bias=None,
+        scale=None,
+        offset=None,
+        antiquant_scale=None,
+        antiquant_offset=None,
+        per_token_scale=None,
+        group_list=None,
+        activation_input=None,
+        activation_quant_scale=None,
+        activation_quant_offset=None,
+        split_item=0,
+        group_type=None,
+        group_list_type=0,
+        act_type=0,
+        tuning_config=None,
+        output_dtype=None,
+        x_dtype=None,
+        weight_dtype=None,
+        scale_dtype=None,
+        per_token_scale_dtype=None,
+    ):
+        _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
+        must.unset("x_dtype", x_dtype)
+        must.unset("weight_dtype", weight_dtype)
+        must.unset("scale_dtype", scale_dtype)
+        must.unset("per_token_scale_dtype", per_token_scale_dtype)
+        must.choice("group_type", group_type, (-1, 0, 2))
+        split = split_item or 0
+        must.choice("split_item", split, (0, 1, 2, 3))
+        rules.lists(x, weight, split if group_type == -1 else 2)
+        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset, act_type or 0)
+        rules.options(forms, x, act_type, tuning_config)
+        if group_type == 2:
+            rules.depth_groups(forms, x, split)
+        rules.scene(forms, x, group_list, split, group_type, group_list_type or 0)
+        rules.parameters(forms, x, per_token_scale, dtype_of(output_dtype, x[0].dtype))
+
+    def kernel(
+        x,
+        weight,
+        *,
+        bias=None,
+        scale=None,
+        antiquant_scale=None,
+        antiquant_offset=None,
+        per_token_scale=None,
+        group_list=None,
+        split_item=0,
+        group_type=None,
+        group_list_type=0,
+        act_type=0,
+        output_dtype=None,
+        **_checked,
+    ):
+        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset, act_type or 0)
+        dtype = dtype_of(output_dtype, x[0].dtype)
+        kind = group_list_type or 0
+        if group_type == -1:
+            return _grouped.separate(forms, x, per_token_scale, dtype)
+        if group_type == 2:
+            groups = _groups.read(
+                _NAME,
+                group_list,
+                kind,
+                forms.count,
+                x[0].shape[1],
+                exact=True,
+                axis="columns of 'x'",
+            )
+            return _grouped.depths(forms, x[0], groups, dtype, (split_item or 0) >= 2)
+        groups = _own_groups(x)
+        if group_list is not None:
+            rows = sum(t.shape[0] for t in x)
+            exact = len(x) > 1 or not forms.quantised(x[0])
+            groups = _groups.read(_NAME, group_list, kind, forms.count, rows, exact=exact)
+        if len(x) > 1:
+            _groups.matching(_NAME, groups, [t.shape[0] for t in x])
+        return _grouped.joined(forms, x, per_token_scale, groups, dtype)
+
+    def meta(
+        x, weight, *, group_list=None, split_item=0, group_type=None, output_dtype=None, **_other
+    ):
+        dtype = dtype_of(output_dtype, x[0].dtype)
+        widths = [matrix_shape(w)[1] for w in weight]
+        if group_type == -1:
+            shapes = [(*t.shape[:-1], n) for t, n in zip(x, widths, strict=True)]
+        elif group_type == 2:
+            groups, rows = group_list.shape[0], x[0].shape[0]
+            if (split_item or 0) >= 2:
+                shapes = [(groups, rows, widths[0])]
+            else:
+                shapes = [(rows, n) for n in (widths if len(widths) > 1 else widths * groups)]
+        else:
+            shapes = [(sum(t.shape[0] for t in x), widths[0])]
+        return [x[0].new_empty(shape, dtype=dtype) for shape in shapes]
+
+    samples = [
+        Sample(
+            lambda make: ([make(6, 8)], [make(3, 8, 4)]),
+            lambda make: {
+                "bias": [make(3, 4)],
+                "group_list": torch.tensor([2, 2, 6], device=make(1).device),
+                "split_item": 3,
+                "group_type": 0,
+            },
+        ),
+        Sample(
+            lambda make: (
+                [make(2, 3, 8, dtype=torch.float16), make(4, 2, 6, dtype=torch.float16)],
+                [make(8, 4, dtype=torch.float16), make(6, 5, dtype=torch.float16)],
+            ),
+            {"group_type": -1},
+        ),
+        Sample(
+            lambda make: (
+                [make(6, 8, dtype=torch.int8, low=-9, high=9)],
+                [make(2, 8, 4, dtype=torch.int8, low=-9, high=9)],
+            ),
+            lambda make: {
+                "scale": [make(2, 4, dtype=torch.bfloat16)],
+                "per_token_scale": [make(6)],
+                "group_list": torch.tensor([4, 2], device=make(1).device),
+                "group_list_type": 1,
+                "split_item": 2,
+                "group_type": 0,
+                "act_type": 5,
+                "output_dtype": torch.bfloat16,
+            },
+        ),
+        Sample(
+            lambda make: (
+                [make(8, 6, dtype=torch.bfloat16).mT],
+                [make(8, 4, dtype=torch.bfloat16)],
+            ),
+            lambda make: {
+                "group_list": torch.tensor([3, 8], device=make(1).device),
+                "split_item": 3,
+                "group_type": 2,
+            },
+        ),
+    ]
+
+
+@npu_op(
+    "npu_grouped_matmul.List(Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
+    "Tensor[]? offset=None, Tensor[]? antiquant_scale=None, Tensor[]? antiquant_offset=None, "
+    "Tensor[]? per_token_scale=None, int[]? group_list=None, Tensor[]? activation_input=None, "
+    "Tensor[]? activation_quant_scale=None, Tensor[]? activation_quant_offset=None, int? split_item=0, "
+    "int? group_type=None, int? group_list_type=0, int? act_type=0, ScalarType? output_dtype=None) "
+    "-> Tensor[]"
+)
+class NpuGroupedMatmulList:
+    r"""`npu_grouped_matmul` with the ends of the groups as a list of ints: 2 or more, non-decreasing.
+
+    $$ y_i = x_i \cdot w_i + b_i $$
+
+    Args:
+        x: one tensor (M, K) that `group_list` cuts, or as many as weights.
+        weight: matrices (K, N); float16, bfloat16, float32 or int8.
+        bias: as in the other overload.
+        scale: as in the other overload; int64 packed.
+        antiquant_scale: as in the other overload, by column.
+        antiquant_offset: as in the other overload.
+        group_list: where the groups of rows end; the last value is the rows of `x`.
+        split_item: 0 or 1 for a result for each weight, 2 or 3 for one result.
+        output_dtype: the dtype of `x`.
+        offset, per_token_scale, activation_input, activation_quant_scale, activation_quant_offset,
+            group_type, group_list_type, act_type: reserved here.
+
+    Returns:
+        A list of results.
+    """
+
+    def check(
+        x,
+        weight,
+        *,
+        bias=None,
+        scale=None,
+        offset=None,
+        antiquant_scale=None,
+        antiquant_offset=None,
+        per_token_scale=None,
+        group_list=None,
+        activation_input=None,
+        activation_quant_scale=None,
+        activation_quant_offset=None,
+        split_item=0,
+        group_type=None,
+        group_list_type=0,
+        act_type=0,
+        output_dtype=None,
+    ):
+        _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
+        must.unset("per_token_scale", per_token_scale or None)
+        must.unset("group_type", group_type)
+        must.unset("group_list_type", group_list_type or 0, 0)
+        must.unset("act_type", act_type or 0, 0)
+        split = split_item or 0
+        must.choice("split_item", split, (0, 1, 2, 3))
+        rules.lists(x, weight, split)
+        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
+        rules.host_list(forms, x, group_list, split)
+        rules.parameters(forms, x, None, output_dtype or x[0].dtype)
+
+    def kernel(
+        x,
+        weight,
+        *,
+        bias=None,
+        scale=None,
+        antiquant_scale=None,
+        antiquant_offset=None,
+        group_list=None,
+        split_item=0,
+        output_dtype=None,
+        **_checked,
+    ):
+        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
+        dtype = output_dtype or x[0].dtype
+        one_result = (split_item or 0) >= 2
+        if not group_list and not one_result:
+            return _grouped.separate(forms, x, None, dtype)
+        groups = _own_groups(x)
+        if group_list:
+            rows = sum(t.shape[0] for t in x)
+            groups = _groups.read(_NAME, group_list, _groups.ENDS, forms.count, rows, exact=True)
+        if len(x) > 1:
+            _groups.matching(_NAME, groups, [t.shape[0] for t in x])
+        return (_grouped.joined if one_result else _grouped.split)(forms, x, None, groups, dtype)
+
+    samples = [
+        Sample(
+            lambda make: ([make(6, 8)], [make(8, 4), make(8, 4)]),
+            {"group_list": [2, 6], "split_item": 3},
+        ),
+        Sample(
+            lambda make: ([make(6, 8)], [make(8, 4), make(8, 5)]),
+            lambda make: {"bias": [make(4), make(5)], "group_list": [6, 6]},
+        ),
+    ]

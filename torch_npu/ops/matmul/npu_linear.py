@@ -1,0 +1,108 @@
+"""npu_linear and npu_linear_backward: a product with a transposed weight, and a bias."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul._gemm import int_product, product
+
+
+def cube_floats() -> tuple[torch.dtype, ...]:
+    """The floats that the cube unit multiplies: bfloat16 from the A2 series on."""
+    older = chips.current().family in ("910A", "310P")
+    return (torch.float16, torch.float32) + (() if older else (torch.bfloat16,))
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.is_floating_point():
+        return product(a, b)
+    return int_product(a, b) if a.dtype == torch.int8 else torch.matmul(a, b)
+
+
+@npu_op("npu_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+class NpuLinear:
+    r"""The product of a matrix with a transposed weight, plus a bias.
+
+    $$ y = \mathrm{input} \cdot \mathrm{weight}^T + \mathrm{bias} $$
+
+    Args:
+        input: (M, K); float32, float16, bfloat16 (not on the older series), int32 or int8.
+        weight: (N, K), of the dtype of `input`.
+        bias: (N,); float32, float16, bfloat16 or int32.
+
+    Returns:
+        y of shape (M, N) and the dtype of `input`. Integers that do not fit wrap.
+
+    Differs from upstream:
+        bfloat16 is taken where the chip has it; upstream's page does not list it, the card does it.
+    """
+
+    saves = ("input", "weight", "bias")
+
+    def check(input, weight, bias=None):
+        must.dtype("input", input, *cube_floats(), torch.int32, torch.int8)
+        must.ndim("input", input, 2)
+        must.same_dtype("weight", weight, "input", input)
+        must.shape("weight", weight, (None, input.shape[1]))
+        must.dtype("bias", bias, *cube_floats(), torch.int32)
+        must.shape("bias", bias, (weight.shape[0],))
+        if bias is not None:
+            kind = "a floating" if input.is_floating_point() else "an integer"
+            fits = bias.is_floating_point() == input.is_floating_point()
+            must.be(fits, "bias", f"{kind} tensor like 'input'", bias.dtype)
+
+    def kernel(input, weight, bias=None):
+        y = _multiply(input, weight.mT)
+        return (y if bias is None else y + bias).to(input.dtype)
+
+    def backward(ctx, grad):
+        found = {}
+        if ctx.needs["input"] or ctx.needs["weight"]:
+            found["input"], found["weight"] = torch.ops.npu.npu_linear_backward(
+                grad, ctx.args.input, ctx.args.weight
+            )
+        if ctx.needs.get("bias"):
+            found["bias"] = grad.sum(0).to(ctx.args.bias.dtype)
+        return found
+
+    samples = [
+        Sample(lambda make: (make(4, 16), make(8, 16), make(8))),
+        Sample(lambda make: (make(3, 5, dtype=torch.float16), make(7, 5, dtype=torch.float16))),
+        Sample(
+            lambda make: (
+                make(4, 9, dtype=torch.int32, low=-9, high=9),
+                make(3, 9, dtype=torch.int32, low=-9, high=9),
+            ),
+            lambda make: {"bias": make(3, dtype=torch.int32, low=-9, high=9)},
+        ),
+    ]
+
+
+@npu_op("npu_linear_backward(Tensor grad, Tensor input, Tensor weight) -> (Tensor, Tensor)")
+class NpuLinearBackward:
+    r"""Gradients of `npu_linear` with respect to `input` and `weight`, in their dtypes.
+
+    $$ d\mathrm{input} = \mathrm{grad} \cdot \mathrm{weight}, \quad
+       d\mathrm{weight} = \mathrm{grad}^T \cdot \mathrm{input} $$
+
+    Args:
+        grad: (M, N), the gradient of the result.
+        input: (M, K), as given to `npu_linear`.
+        weight: (N, K), as given to `npu_linear`.
+
+    Returns:
+        The two gradients, of the shapes (M, K) and (N, K).
+    """
+
+    def check(grad, input, weight):
+        must.ndim("input", input, 2)
+        must.shape("weight", weight, (None, input.shape[1]))
+        must.shape("grad", grad, (input.shape[0], weight.shape[0]))
+
+    def kernel(grad, input, weight):
+        return product(grad, weight).to(input.dtype), product(grad.mT, input).to(weight.dtype)
+
+    samples = [Sample(lambda make: (make(4, 8), make(4, 16), make(8, 16)))]

@@ -1,0 +1,130 @@
+"""npu_transpose_batchmatmul: a batched product whose result comes with rows first, or quantised and flat."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul._gemm import product
+from torch_npu.ops.matmul._scales import PACKED, requantise
+
+_LIMIT = 65536
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _laid_out(input, weight, perm_x1, perm_x2):
+    """The operands as (B, M, K) and (B, K, N)."""
+    return input.permute(perm_x1 or (0, 1, 2)), weight.permute(perm_x2 or (0, 1, 2))
+
+
+@npu_op(
+    "npu_transpose_batchmatmul(Tensor input, Tensor weight, *, Tensor? bias=None, Tensor? scale=None, "
+    "int[]? perm_x1=None, int[]? perm_x2=None, int[]? perm_y=None, int? batch_split_factor=1) -> Tensor"
+)
+class NpuTransposeBatchmatmul:
+    r"""A batched product of permuted operands, with the batch moved behind the rows.
+
+    $$ y = (\mathrm{input}^{T_1} \cdot \mathrm{weight}^{T_2})^{T_y}, \qquad
+       y_{int8} = \mathrm{sat}(\mathrm{rint}(y \cdot \mathrm{scale})) $$
+
+    Args:
+        input: (B, M, K), or (M, B, K) with `perm_x1=[1, 0, 2]`; float16, bfloat16 or float32.
+        weight: (B, K, N), or (B, N, K) with `perm_x2=[0, 2, 1]`; the dtype of `input`.
+        bias: reserved.
+        scale: int64 or uint64 of shape (B * N,), as `npu_trans_quant_param` packs it: the result is int8.
+        perm_x1: [0, 1, 2] (the default) or [1, 0, 2].
+        perm_x2: [0, 1, 2] (the default) or [0, 2, 1].
+        perm_y: [1, 0, 2], which is also the default.
+        batch_split_factor: cuts the B * N columns into this many planes; 1 where `scale` is given.
+
+    Returns:
+        y of shape (M, B, N); with `scale` int8 of shape (M, 1, B * N); with `batch_split_factor` s > 1 of
+        shape (s, M, B * N / s).
+
+    Constraints:
+        K and N are multiples of 16; B, N, K and with `perm_x1=[1, 0, 2]` also K * B lie below 65536;
+        N is a multiple of `batch_split_factor`.
+    """
+
+    def check(
+        input,
+        weight,
+        *,
+        bias=None,
+        scale=None,
+        perm_x1=None,
+        perm_x2=None,
+        perm_y=None,
+        batch_split_factor=1,
+    ):
+        must.dtype("input", input, *_FLOATS)
+        must.ndim("input", input, 3)
+        must.same_dtype("weight", weight, "input", input)
+        must.ndim("weight", weight, 3)
+        must.unset("bias", bias)
+        must.choice("perm_x1", perm_x1 and list(perm_x1), (None, [0, 1, 2], [1, 0, 2]))
+        must.choice("perm_x2", perm_x2 and list(perm_x2), (None, [0, 1, 2], [0, 2, 1]))
+        must.choice("perm_y", perm_y and list(perm_y), (None, [1, 0, 2]))
+        x, w = _laid_out(input, weight, perm_x1, perm_x2)
+        (batch, _, depth), columns = x.shape, w.shape[2]
+        fits = w.shape[:2] == (batch, depth)
+        must.be(fits, "weight", f"({batch}, {depth}, N) after 'perm_x2'", tuple(w.shape))
+        for name, size in (("input", depth), ("weight", columns)):
+            must.be(size % 16 == 0, name, "of K and N that are multiples of 16", size)
+            must.be(size < _LIMIT, name, f"of K and N below {_LIMIT}", size)
+        must.be(1 <= batch < _LIMIT, "input", f"of 1 to {_LIMIT - 1} batches", batch)
+        if perm_x1 is not None and list(perm_x1) == [1, 0, 2]:
+            expected = f"of K * B below {_LIMIT} when 'perm_x1' is [1, 0, 2]"
+            must.be(depth * batch < _LIMIT, "input", expected, depth * batch)
+        factor = 1 if batch_split_factor is None else batch_split_factor
+        divides = 1 <= factor <= columns and columns % factor == 0
+        must.be(divides, "batch_split_factor", f"a divisor of N ({columns})", factor)
+        if scale is not None:
+            must.dtype("scale", scale, *PACKED)
+            must.shape("scale", scale, (batch * columns,))
+            must.be(
+                scale.shape[0] < _LIMIT, "scale", f"of fewer than {_LIMIT} values", scale.shape[0]
+            )
+            must.be(factor == 1, "batch_split_factor", "1 when 'scale' is given", factor)
+
+    def kernel(
+        input,
+        weight,
+        *,
+        bias=None,
+        scale=None,
+        perm_x1=None,
+        perm_x2=None,
+        perm_y=None,
+        batch_split_factor=1,
+    ):
+        y = product(*_laid_out(input, weight, perm_x1, perm_x2)).permute(perm_y or (1, 0, 2))
+        if scale is not None:
+            return requantise(y.reshape(y.shape[0], 1, -1), scale, None)
+        y = y.to(input.dtype)
+        if (batch_split_factor or 1) > 1:
+            y = y.reshape(y.shape[0], batch_split_factor, -1).transpose(0, 1)
+        return y.contiguous()
+
+    samples = [
+        Sample(lambda make: (make(2, 3, 16), make(2, 16, 32))),
+        Sample(
+            lambda make: (
+                make(3, 2, 16, dtype=torch.float16),
+                make(2, 16, 32, dtype=torch.float16),
+            ),
+            {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2], "batch_split_factor": 4},
+        ),
+        Sample(
+            lambda make: (
+                make(3, 2, 16, dtype=torch.bfloat16),
+                make(2, 16, 16, dtype=torch.bfloat16),
+            ),
+            lambda make: {
+                "perm_x1": [1, 0, 2],
+                # 1.5 in the low half of each word
+                "scale": make(32, dtype=torch.int64, low=0x3FC00000, high=0x3FC00001),
+            },
+        ),
+    ]

@@ -1,0 +1,179 @@
+"""npu_weight_quant_batchmatmul: floats times an int8 or int4 weight that is restored on the way."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul._gemm import antiquantise, is_transposed, matrix_shape, product
+from torch_npu.ops.matmul._scales import PACKED, requantise, scale_of
+
+_LIMIT = 65535
+
+
+def _check_antiquant(x, weight, scale, offset, group):
+    depth, columns = matrix_shape(weight)
+    must.dtype("antiquant_scale", scale, torch.float16, torch.bfloat16, torch.int64)
+    if group:
+        shapes = [(-(-depth // group), columns)]
+    else:
+        shapes = [(1,), (1, 1), (columns,), (1, columns)]
+    expected = "of shape " + must.one_of(shapes)
+    must.be(tuple(scale.shape) in shapes, "antiquant_scale", expected, tuple(scale.shape))
+    if scale.dtype == torch.int64:
+        older = chips.current().family == "310P"
+        must.be(not older, "antiquant_scale", "of dtype torch.float16 on this chip", scale.dtype)
+        must.be(x.dtype == torch.float16, "x", "float16 with an int64 'antiquant_scale'", x.dtype)
+        lying = weight.dtype == torch.int8 and is_transposed(weight)
+        expected = "int8 and transposed with an int64 'antiquant_scale'"
+        must.be(lying, "weight", expected, f"{weight.dtype} of strides {weight.stride()}")
+        must.be(x.shape[-2] <= 96, "x", "of 1 to 96 rows with an int64 scale", x.shape[-2])
+        aligned = depth % 64 == 0 and columns % 64 == 0
+        must.be(aligned, "weight", "of K and N that are multiples of 64", (depth, columns))
+    else:
+        must.same_dtype("antiquant_scale", scale, "x", x)
+    if offset is not None:
+        want = torch.int32 if scale.dtype == torch.int64 else scale.dtype
+        must.dtype("antiquant_offset", offset, want)
+        must.shape("antiquant_offset", offset, tuple(scale.shape))
+
+
+def _check_result(weight, quant_scale, quant_offset, bias, x, antiquant_scale):
+    columns = matrix_shape(weight)[1]
+    shapes = [(1,), (columns,), (1, columns)]
+    if quant_scale is None:
+        must.be(quant_offset is None, "quant_offset", "None without 'quant_scale'", "a tensor")
+    else:
+        older = chips.current().family == "310P"
+        must.be(not older, "quant_scale", "None on this chip", tuple(quant_scale.shape))
+        packed = antiquant_scale.dtype == torch.int64
+        must.be(not packed, "quant_scale", "None with an int64 'antiquant_scale'", "a tensor")
+        must.dtype("quant_scale", quant_scale, torch.float32, *PACKED)
+        fits, expected = tuple(quant_scale.shape) in shapes, "of shape " + must.one_of(shapes)
+        must.be(fits, "quant_scale", expected, tuple(quant_scale.shape))
+        must.dtype("quant_offset", quant_offset, torch.float32)
+        must.shape("quant_offset", quant_offset, tuple(quant_scale.shape))
+    if bias is not None:
+        must.dtype("bias", bias, torch.float32 if x.dtype == torch.bfloat16 else torch.float16)
+        fits = tuple(bias.shape) in shapes[1:]
+        must.be(fits, "bias", "of shape " + must.one_of(shapes[1:]), tuple(bias.shape))
+
+
+@npu_op(
+    "npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "
+    "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
+    "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, int? weight_dtype=None) -> Tensor"
+)
+class NpuWeightQuantBatchmatmul:
+    r"""A product with a quantised weight, whose result may be quantised too.
+
+    $$ y = x \cdot \big((\mathrm{weight} + \mathrm{antiquant\_offset}) \cdot
+       \mathrm{antiquant\_scale}\big) + \mathrm{bias}, \qquad
+       y_{int8} = \mathrm{sat}(\mathrm{rint}(y \cdot \mathrm{quant\_scale} + \mathrm{quant\_offset})) $$
+
+    Args:
+        x: (*, M, K), float16 or bfloat16 (310P: float16); a transposed view is fine.
+        weight: (*, K, N) int8, or int4 eight to an int32: (K, N / 8), or (K / 8, N) as the transpose of
+            a contiguous (N, K / 8).
+        antiquant_scale: (1,) or (1, 1) for the tensor, (N,) or (1, N) by column, (ceil(K / group), N) by
+            group; the dtype of `x`, or int64 from `npu_trans_quant_param` (by column, M <= 96, K and N
+            multiples of 64, `weight` int8 and transposed).
+        antiquant_offset: of the shape and dtype of `antiquant_scale`; int32 where that is int64.
+        quant_scale: (1,), (N,) or (1, N), float32, or int64 that holds the offset as well.
+        quant_offset: float32 like `quant_scale`; an int64 `quant_scale` carries its own offset.
+        bias: (N,) or (1, N); float16 for float16 `x`, float32 for bfloat16.
+        antiquant_group_size: 0, or a multiple of 32 from 32 to K - 1.
+        inner_precise: 0 or 1 (the fast mode of the card); the result is the accurate one in both.
+        weight_dtype: upstream's code of an 8-bit type PyTorch lacks; not supported.
+
+    Returns:
+        y of shape (*, M, N) in the dtype of `x`, or int8 with `quant_scale`.
+
+    Constraints:
+        K and N from 1 to 65535. As on the card, `quant_scale` is cut to 19 bits and `quant_offset` is
+        rounded to a whole number of 9 bits.
+    """
+
+    def check(
+        x,
+        weight,
+        antiquant_scale,
+        antiquant_offset=None,
+        quant_scale=None,
+        quant_offset=None,
+        bias=None,
+        antiquant_group_size=0,
+        inner_precise=0,
+        weight_dtype=None,
+    ):
+        older = chips.current().family == "310P"
+        must.dtype("x", x, torch.float16, *(() if older else (torch.bfloat16,)))
+        must.ndim("x", x, 2, 6)
+        must.dtype("weight", weight, torch.int8, *(() if older else (torch.int32,)))
+        must.ndim("weight", weight, 2, 6)
+        must.unset("weight_dtype", weight_dtype)
+        must.be(x.numel() > 0, "x", "not empty", tuple(x.shape))
+        must.be(weight.numel() > 0, "weight", "not empty", tuple(weight.shape))
+        depth, columns = matrix_shape(weight)
+        must.be(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
+        must.be(
+            max(depth, columns) <= _LIMIT, "weight", f"of K and N up to {_LIMIT}", (depth, columns)
+        )
+        both = min(x.dim(), weight.dim()) > 2
+        same = not both or x.shape[:-2] == weight.shape[:-2]
+        must.be(same, "weight", f"of batch {tuple(x.shape[:-2])}, as 'x'", tuple(weight.shape[:-2]))
+        group = antiquant_group_size
+        fits = group == 0 or (32 <= group <= depth - 1 and group % 32 == 0)
+        must.be(
+            fits, "antiquant_group_size", f"0 or a multiple of 32 up to K - 1 ({depth - 1})", group
+        )
+        must.choice("inner_precise", inner_precise, (0, 1))
+        _check_antiquant(x, weight, antiquant_scale, antiquant_offset, group)
+        _check_result(weight, quant_scale, quant_offset, bias, x, antiquant_scale)
+
+    def kernel(
+        x,
+        weight,
+        antiquant_scale,
+        antiquant_offset=None,
+        quant_scale=None,
+        quant_offset=None,
+        bias=None,
+        antiquant_group_size=0,
+        inner_precise=0,
+        weight_dtype=None,
+    ):
+        scale = scale_of(antiquant_scale)
+        y = product(x, antiquantise(weight, scale, antiquant_offset, antiquant_group_size))
+        if bias is not None:
+            y = y + bias
+        return y.to(x.dtype) if quant_scale is None else requantise(y, quant_scale, quant_offset)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(4, 32, dtype=torch.float16),
+                make(32, 16, dtype=torch.int8, low=-8, high=8),
+                make(1, 16, dtype=torch.float16),
+                make(1, 16, dtype=torch.float16),
+            )
+        ),
+        Sample(
+            lambda make: (
+                make(4, 64, dtype=torch.bfloat16),
+                make(64, 2, dtype=torch.int32, low=-(2**31), high=2**31),
+                make(2, 16, dtype=torch.bfloat16),
+            ),
+            lambda make: {"bias": make(16), "antiquant_group_size": 32},
+        ),
+        Sample(
+            lambda make: (
+                make(4, 32, dtype=torch.float16),
+                make(16, 32, dtype=torch.int8, low=-8, high=8).mT,
+                make(16, dtype=torch.float16),
+            ),
+            lambda make: {"quant_scale": make(16), "quant_offset": make(16, low=-9, high=9)},
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Pre-processing of multi-head latent attention (MLA)."""

@@ -1,0 +1,1 @@
+"""Mixture of experts: gates, routing of tokens to experts and back."""

@@ -1,0 +1,155 @@
+"""npu_moe_finalize_routing: the experts' rows merged back into one row per token."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.moe._routing import FLOATS, take_rows
+from torch_npu.ops.scatter._indices import inside
+
+
+def _top_k(scales: torch.Tensor | None, k: int | None) -> int:
+    return scales.size(1) if scales is not None else (1 if k is None else k)
+
+
+@npu_op(
+    "npu_moe_finalize_routing(Tensor expanded_permuted_rows, Tensor? skip1, Tensor? skip2, "
+    "Tensor? bias, Tensor? scales, Tensor expanded_src_to_dst_row, Tensor? export_for_source_row, "
+    "int? drop_pad_mode=0, int? k=1) -> Tensor"
+)
+class NpuMoeFinalizeRouting:
+    r"""Adds up, for every token, the weighted results of its K experts and the skip connections.
+
+    $$ out_i = skip1_i + skip2_i + \sum_{j<K} scales_{i,j} \,
+       (rows_{d(i,j)} + bias_{expert_{i,j}}) $$
+
+    where $d(i,j)$ is `expanded_src_to_dst_row[j * N + i]` (by column) or `[i * K + j]` (by row); a
+    dropped row ($-1$) counts as zeros.
+
+    Args:
+        expanded_permuted_rows: what the experts computed; (N * K, H) without dropping, (E, C, H)
+            with; float16, bfloat16 or float32.
+        skip1: added to the result, (N, H), or None.
+        skip2: added to the result, (N, H), or None; only together with `skip1`.
+        bias: of each expert, (E, H), or None; needs `export_for_source_row`.
+        scales: the weight of each expert, (N, K), or None for 1; the rows' dtype, or float32.
+        expanded_src_to_dst_row: the row that holds a token's result, (N * K), int32; in
+            [0, N * K) without dropping, in [-1, E * C) with.
+        export_for_source_row: the experts of each token, (N, K), int32, in [0, E).
+        drop_pad_mode: 0 no dropping, by column; 1 dropping, by column; 2 no dropping, by row;
+            3 dropping, by row.
+        k: how many experts a token has where `scales` does not say it.
+
+    Returns:
+        One row per token, (N, H), with the dtype of `expanded_permuted_rows`; summed in float32.
+    """
+
+    def check(
+        expanded_permuted_rows,
+        skip1,
+        skip2,
+        bias,
+        scales,
+        expanded_src_to_dst_row,
+        export_for_source_row,
+        drop_pad_mode=0,
+        k=1,
+    ):
+        rows, index = expanded_permuted_rows, expanded_src_to_dst_row
+        mode = 0 if drop_pad_mode is None else drop_pad_mode
+        must.choice("drop_pad_mode", mode, (0, 1, 2, 3))
+        dropping = mode in (1, 3)
+        must.dtype("expanded_permuted_rows", rows, *FLOATS)
+        must.ndim("expanded_permuted_rows", rows, 3 if dropping else 2)
+        must.dtype("expanded_src_to_dst_row", index, torch.int32)
+        must.ndim("expanded_src_to_dst_row", index, 1)
+        must.dtype("scales", scales, rows.dtype, torch.float32)
+        must.ndim("scales", scales, 2)
+        top_k = _top_k(scales, k)
+        if scales is not None and k is not None and k > 1:
+            must.be(k == top_k, "k", f"the second size of 'scales' ({top_k})", k)
+        must.be(top_k > 0, "k", "positive", top_k)
+        must.be(
+            index.numel() % top_k == 0,
+            "expanded_src_to_dst_row",
+            f"of a length that {top_k} experts a token divide",
+            index.numel(),
+        )
+        tokens, hidden = index.numel() // top_k, rows.size(-1)
+        must.shape("scales", scales, (tokens, top_k))
+        if not dropping:
+            must.shape("expanded_permuted_rows", rows, (index.numel(), hidden))
+        for name, skip in (("skip1", skip1), ("skip2", skip2)):
+            must.same_dtype(name, skip, "expanded_permuted_rows", rows)
+            must.shape(name, skip, (tokens, hidden))
+        if skip1 is None:
+            must.be(skip2 is None, "skip2", "None where 'skip1' is None", "a tensor")
+        must.same_dtype("bias", bias, "expanded_permuted_rows", rows)
+        must.shape("bias", bias, (rows.size(0) if dropping else None, hidden))
+        must.dtype("export_for_source_row", export_for_source_row, torch.int32)
+        must.shape("export_for_source_row", export_for_source_row, (tokens, top_k))
+        if bias is not None:
+            must.present("export_for_source_row", export_for_source_row, "together with 'bias'")
+            inside("export_for_source_row", export_for_source_row, bias.size(0))
+        count = rows.shape[:-1].numel()
+        inside("expanded_src_to_dst_row", index, count, low=-1 if dropping else 0)
+
+    def kernel(
+        expanded_permuted_rows,
+        skip1,
+        skip2,
+        bias,
+        scales,
+        expanded_src_to_dst_row,
+        export_for_source_row,
+        drop_pad_mode=0,
+        k=1,
+    ):
+        rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.size(-1))
+        top_k = _top_k(scales, k)
+        tokens = expanded_src_to_dst_row.numel() // top_k
+        if drop_pad_mode in (2, 3):
+            index = expanded_src_to_dst_row.reshape(tokens, top_k)
+        else:
+            index = expanded_src_to_dst_row.reshape(top_k, tokens).t()
+        out = None
+        for j in range(top_k):  # one expert's slot at a time: no (N, K, H) copy of the rows
+            term = wide(take_rows(rows, index[:, j]))
+            if bias is not None:
+                term = term + wide(bias).index_select(0, export_for_source_row[:, j].long())
+            if scales is not None:
+                term = term * wide(scales[:, j : j + 1])
+            out = term if out is None else out + term
+        for skip in (skip1, skip2):
+            if skip is not None:
+                out = out + wide(skip)
+        return out.to(rows.dtype)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(8, 6), make(4, 6), make(4, 6), make(3, 6), make(4, 2),
+                make(8, dtype=torch.int32, low=0, high=8),
+                make(4, 2, dtype=torch.int32, low=0, high=3),
+            )
+        ),
+        Sample(
+            lambda make: (
+                make(3, 2, 6), None, None, None, make(4, 2),
+                make(8, dtype=torch.int32, low=-1, high=6), None,
+            ),
+            {"drop_pad_mode": 3},
+            name="dropping, by row",
+        ),
+        Sample(
+            lambda make: (
+                make(8, 6, dtype=torch.bfloat16), None, None, None, None,
+                make(8, dtype=torch.int32, low=0, high=8), None,
+            ),
+            {"drop_pad_mode": 2, "k": 2},
+            name="without scales",
+        ),
+    ]  # fmt: skip

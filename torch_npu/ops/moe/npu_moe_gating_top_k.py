@@ -1,0 +1,254 @@
+"""npu_moe_gating_top_k and its backward: the K best experts of each token, chosen within the best groups."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.moe._routing import FLOATS
+from torch_npu.ops.scatter._indices import inside
+
+SOFTMAX, SIGMOID = 0, 1
+
+
+def _scores(x: torch.Tensor, norm_type: int) -> torch.Tensor:
+    return wide(x).sigmoid() if norm_type == SIGMOID else torch.softmax(wide(x), dim=-1)
+
+
+def _best(values: torch.Tensor, k: int) -> torch.Tensor:
+    """The indices of the k largest values, of equal ones the smaller index first."""
+    return torch.sort(values, dim=-1, descending=True, stable=True).indices[..., :k]
+
+
+def _renormalises(norm_type: int, renorm: int) -> bool:
+    return norm_type == SIGMOID or renorm == 1
+
+
+@npu_op(
+    "npu_moe_gating_top_k(Tensor x, int k, *, Tensor? bias=None, Tensor? input_ids=None, "
+    "Tensor? tid2eid=None, int k_group=1, int group_count=1, int group_select_mode=0, int renorm=0, "
+    "int norm_type=0, bool out_flag=False, float routed_scaling_factor=1.0, float eps=1e-20) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+class NpuMoeGatingTopK:
+    r"""Scores the experts, keeps the best groups of them, and chooses the k best in those groups.
+
+    $$ s = \begin{cases} \mathrm{softmax}(x) & norm\_type = 0 \\ \sigma(x) & norm\_type = 1 \end{cases},
+       \qquad E = \mathrm{topk}_{best\ groups}(s + bias) $$
+
+    $$ y = factor \cdot \frac{s_E}{\sum s_E + \epsilon} \ (norm\_type = 1), \qquad
+       y = factor \cdot s_E \ (norm\_type = 0) $$
+
+    The bias only steers the choice, the weights come from s. Of equal values the smaller index wins.
+    With `input_ids` and `tid2eid` the experts are looked up instead: $E = tid2eid[input\_ids]$.
+
+    Args:
+        x: the gate's logits, (rows, experts), at most 2048 experts; float16, bfloat16 or float32.
+        k: how many experts to choose, 1 to `experts / group_count * k_group`.
+        bias: added for the choice, (experts), the dtype of `x`.
+        input_ids: the key of each row, (rows), int32 or int64; only together with `tid2eid`.
+        tid2eid: the experts of each key, (keys, k), int32 or int64.
+        k_group: how many groups to keep, 1 to `group_count`.
+        group_count: into how many equal groups the experts fall; each holds more than two, and a
+            group's size rounded up to 32, times the count, is at most 2048.
+        group_select_mode: a group's score, 0 its largest value, 1 the sum of its two largest.
+        renorm: 0, the only value that upstream's page allows.
+        norm_type: 0 softmax, 1 sigmoid.
+        out_flag: whether the third result is filled.
+        routed_scaling_factor: multiplies the weights.
+        eps: keeps the division of norm_type 1 finite.
+
+    Returns:
+        The weights (rows, k) in the dtype of `x`, the experts (rows, k) in int32, and s in float32
+        (rows, experts): zeros unless `out_flag`.
+
+    Differs from upstream:
+        The gradient does not need `out_flag`, and exists for softmax too. `renorm=1` (newer CANN:
+        weights of norm_type 0 sum up to 1) works with SOFTNPU_STRICT=0.
+    """
+
+    saves = ("x", "output:1")
+
+    def check(
+        x,
+        k,
+        bias=None,
+        input_ids=None,
+        tid2eid=None,
+        k_group=1,
+        group_count=1,
+        group_select_mode=0,
+        renorm=0,
+        norm_type=0,
+        out_flag=False,
+        routed_scaling_factor=1.0,
+        eps=1e-20,
+    ):
+        must.dtype("x", x, *FLOATS)
+        must.ndim("x", x, 2)
+        experts = x.size(1)
+        must.be(experts <= 2048, "x", "of at most 2048 experts", experts)
+        must.choice("group_select_mode", group_select_mode, (0, 1))
+        must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
+        must.choice("renorm", renorm, (0,))
+        fits = group_count > 0 and experts % group_count == 0 and experts // group_count > 2
+        must.be(
+            fits,
+            "group_count",
+            f"a divisor of the {experts} experts that leaves more than 2 in each group",
+            group_count,
+        )
+        padded = -(-(experts // group_count) // 32) * 32 * group_count
+        must.be(padded <= 2048, "group_count", "such that groups padded to 32 hold 2048", group_count)
+        must.be(0 < k_group <= group_count, "k_group", f"within [1, {group_count}]", k_group)
+        most = experts // group_count * k_group
+        must.be(0 < k <= most, "k", f"within [1, {most}]", k)
+        must.same_dtype("bias", bias, "x", x)
+        must.shape("bias", bias, (experts,))
+        if input_ids is not None or tid2eid is not None:
+            must.present("input_ids", input_ids, "together with 'tid2eid'")
+            must.present("tid2eid", tid2eid, "together with 'input_ids'")
+            must.dtype("input_ids", input_ids, torch.int32, torch.int64)
+            must.dtype("tid2eid", tid2eid, torch.int32, torch.int64)
+            must.shape("input_ids", input_ids, (x.size(0),))
+            must.shape("tid2eid", tid2eid, (None, k))
+            inside("input_ids", input_ids, tid2eid.size(0))
+            inside("tid2eid", tid2eid, experts)
+
+    def kernel(
+        x,
+        k,
+        bias=None,
+        input_ids=None,
+        tid2eid=None,
+        k_group=1,
+        group_count=1,
+        group_select_mode=0,
+        renorm=0,
+        norm_type=0,
+        out_flag=False,
+        routed_scaling_factor=1.0,
+        eps=1e-20,
+    ):
+        scores = _scores(x, norm_type)
+        if input_ids is not None:
+            expert = tid2eid.index_select(0, input_ids.long()).long()
+        else:
+            choice = scores if bias is None else scores + wide(bias)
+            if group_count > 1:
+                groups = choice.reshape(x.size(0), group_count, -1)
+                if group_select_mode == 1:
+                    merit = groups.topk(2, dim=-1).values.sum(-1)
+                else:
+                    merit = groups.amax(-1)
+                kept = torch.zeros_like(merit, dtype=torch.bool)
+                kept = kept.scatter(1, _best(merit, k_group), True)
+                choice = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
+            expert = _best(choice, k)
+        y = scores.gather(1, expert)
+        if _renormalises(norm_type, renorm):
+            y = y / (y.sum(-1, keepdim=True) + eps)
+        y = y * routed_scaling_factor
+        norm = scores.clone() if out_flag else torch.zeros_like(scores)
+        return y.to(x.dtype), expert.to(torch.int32), norm
+
+    def backward(ctx, grad_y, _grad_expert, _grad_norm):
+        args = ctx.args
+        grad = torch.ops.npu.npu_moe_gating_top_k_backward(
+            _scores(args.x, args.norm_type),
+            grad_y,
+            ctx.outputs[1],
+            renorm=args.renorm,
+            norm_type=args.norm_type,
+            routed_scaling_factor=args.routed_scaling_factor,
+            eps=args.eps,
+        )
+        return {"x": grad.to(args.x.dtype)}
+
+    samples = [
+        Sample(lambda make: (make(4, 16), 3), {"norm_type": 1, "out_flag": True}),
+        Sample(
+            lambda make: (make(4, 32), 4),
+            lambda make: {
+                "bias": make(32), "k_group": 2, "group_count": 4, "group_select_mode": 1,
+                "norm_type": 1, "routed_scaling_factor": 2.5,
+            },
+            name="groups",
+        ),
+        Sample(lambda make: (make(3, 8, dtype=torch.bfloat16), 2), name="softmax"),
+        Sample(
+            lambda make: (make(4, 16), 3),
+            lambda make: {
+                "input_ids": make(4, dtype=torch.int64, low=0, high=5),
+                "tid2eid": make(5, 3, dtype=torch.int32, low=0, high=16), "norm_type": 1,
+            },
+            name="experts by key",
+        ),
+    ]  # fmt: skip
+
+
+@npu_op(
+    "npu_moe_gating_top_k_backward(Tensor x_norm, Tensor grad_y, Tensor expertIdx, *, int renorm=0, "
+    "int norm_type=0, float routed_scaling_factor=1.0, float eps=1e-20) -> Tensor"
+)
+class NpuMoeGatingTopKBackward:
+    r"""Gradient of `npu_moe_gating_top_k` with respect to `x`, from the scores s and the chosen experts.
+
+    $$ g = factor \cdot \frac{dy - \sum_p w_p\,dy_p}{\sum s_E + \epsilon},\ w = \frac{s_E}{\sum s_E + \epsilon}
+       \qquad dx = \begin{cases} s (1 - s)\, g & norm\_type = 1 \\
+       s\,(g - \sum_j s_j g_j) & norm\_type = 0 \end{cases} $$
+
+    with $g = factor \cdot dy$ where the forward did not divide, scattered to the experts it came from.
+
+    Args:
+        x_norm: the scores s, (rows, experts), float32.
+        grad_y: gradient of the weights, (rows, k); float16, bfloat16 or float32.
+        expertIdx: the chosen experts, (rows, k), int32, in [0, experts).
+        renorm: as in the forward.
+        norm_type: as in the forward.
+        routed_scaling_factor: as in the forward.
+        eps: as in the forward.
+
+    Returns:
+        (rows, experts) with the dtype of `grad_y`.
+    """
+
+    def check(
+        x_norm, grad_y, expertIdx, renorm=0, norm_type=0, routed_scaling_factor=1.0, eps=1e-20
+    ):
+        must.dtype("x_norm", x_norm, torch.float32)
+        must.ndim("x_norm", x_norm, 2)
+        must.dtype("grad_y", grad_y, *FLOATS)
+        must.shape("grad_y", grad_y, (x_norm.size(0), None))
+        must.dtype("expertIdx", expertIdx, torch.int32)
+        must.shape("expertIdx", expertIdx, tuple(grad_y.shape))
+        must.choice("renorm", renorm, (0,))
+        must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
+        inside("expertIdx", expertIdx, x_norm.size(1))
+
+    def kernel(
+        x_norm, grad_y, expertIdx, renorm=0, norm_type=0, routed_scaling_factor=1.0, eps=1e-20
+    ):
+        scores, expert = wide(x_norm), expertIdx.long()
+        g = wide(grad_y).to(scores.dtype) * routed_scaling_factor
+        if _renormalises(norm_type, renorm):
+            chosen = scores.gather(1, expert)
+            total = chosen.sum(-1, keepdim=True) + eps
+            g = (g - (chosen / total * g).sum(-1, keepdim=True)) / total
+        full = torch.zeros_like(scores).scatter_add(1, expert, g)
+        if norm_type == SIGMOID:
+            dx = scores * (1 - scores) * full
+        else:
+            dx = scores * (full - (scores * full).sum(-1, keepdim=True))
+        return dx.to(grad_y.dtype)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(4, 8, low=0, high=1), make(4, 2), make(4, 2, dtype=torch.int32, low=0, high=8)
+            ),
+            {"norm_type": 1},
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,257 @@
+"""npu_moe_token_unpermute and its gradients: the experts' rows merged back, in the order of the tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.moe._routing import FLOATS, take_rows
+from torch_npu.ops.moe.npu_moe_token_permute import MOST_EXPERTS_A_TOKEN, sum_over_experts
+from torch_npu.ops.scatter._indices import first_bad
+
+
+def _top_k(probs: torch.Tensor | None) -> int:
+    return 1 if probs is None else probs.size(1)
+
+
+def _check(rows, rows_name, sorted_indices, probs, padded_mode, restore_shape):
+    must.dtype(rows_name, rows, *FLOATS)
+    must.ndim(rows_name, rows, 2)
+    must.dtype("sorted_indices", sorted_indices, torch.int32)
+    must.ndim("sorted_indices", sorted_indices, 1)
+    must.dtype("probs", probs, *FLOATS)
+    must.ndim("probs", probs, 2)
+    top_k = _top_k(probs)
+    must.be(0 < top_k <= MOST_EXPERTS_A_TOKEN, "probs", "of 1 to 512 experts a token", top_k)
+    if probs is not None:
+        tokens = sorted_indices.numel() // top_k
+        must.shape("probs", probs, (tokens, top_k))
+        fits = sorted_indices.numel() == tokens * top_k
+        expected = f"of a length that {top_k} experts a token divide"
+        must.be(fits, "sorted_indices", expected, sorted_indices.numel())
+    must.unset("padded_mode", padded_mode, False)
+    sizes = restore_shape or ()
+    must.be(all(s >= 0 for s in sizes), "restore_shape", "sizes (or None)", list(sizes))
+    if must.has_data(sorted_indices):
+        host = sorted_indices.cpu()
+        first_bad("sorted_indices", "non-negative", host, host < 0)
+
+
+def _backward(ctx, grad):
+    args = ctx.args
+    d_rows, d_probs = torch.ops.npu.npu_moe_token_unpermute_grad_v2(
+        grad,
+        args.sorted_indices,
+        args.permuted_tokens.size(0),
+        args.permuted_tokens.dtype,
+        args.probs,
+        args.padded_mode,
+        args.restore_shape,
+        None if args.probs is None else args.permuted_tokens,
+    )
+    return {"permuted_tokens": d_rows, "probs": d_probs}
+
+
+_SAMPLES = [
+    Sample(
+        lambda make: (
+            make(8, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device), make(4, 2)
+        )
+    ),
+    Sample(
+        lambda make: (make(5, 6), torch.arange(4, -1, -1, dtype=torch.int32, device=make(1).device)),
+        name="one expert a token",
+    ),
+]  # fmt: skip
+
+
+@npu_op(
+    "npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, "
+    "bool padded_mode=False, int[]? restore_shape=None) -> Tensor"
+)
+class NpuMoeTokenUnpermute:
+    r"""Undoes `npu_moe_token_permute`: each token becomes the weighted sum of its K rows.
+
+    $$ out_i = \sum_{j<K} probs_{i,j} \, permuted_{sorted\_indices_{iK+j}} $$
+
+    Args:
+        permuted_tokens: (rows, H); float16, bfloat16 or float32.
+        sorted_indices: where each (token, expert) pair's row is, (N * K), int32, not negative; places
+            behind the last row (dropped pairs) add nothing.
+        probs: the weights, (N, K) with K at most 512, or None for one expert a token and weight 1.
+        padded_mode: False (upstream supports nothing else).
+        restore_shape: the shape before the permutation, which only padded mode would need.
+
+    Returns:
+        (N, H) with the dtype of `permuted_tokens`, summed in float32.
+    """
+
+    saves = ("permuted_tokens", "sorted_indices", "probs")
+    samples = _SAMPLES
+    backward = _backward
+
+    def check(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+        _check(
+            permuted_tokens, "permuted_tokens", sorted_indices, probs, padded_mode, restore_shape
+        )
+
+    def kernel(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+        out = sum_over_experts(permuted_tokens, sorted_indices, _top_k(probs), probs)
+        return out.to(permuted_tokens.dtype)
+
+
+@npu_op(
+    "_npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, "
+    "bool padded_mode=False, int[]? restore_shape=None) "
+    "-> (Tensor unpermuted_tokens, Tensor permuted_tokens_for_backward)"
+)
+class UnderNpuMoeTokenUnpermute:
+    """`npu_moe_token_unpermute` with what its gradient needs: the rows, or nothing without `probs`."""
+
+    saves = ("permuted_tokens", "sorted_indices", "probs")
+    samples = _SAMPLES
+    check = NpuMoeTokenUnpermute.check
+
+    def kernel(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+        out = NpuMoeTokenUnpermute.kernel(permuted_tokens, sorted_indices, probs)
+        kept = permuted_tokens if probs is not None else permuted_tokens[:0]
+        return out, kept.clone(memory_format=torch.contiguous_format)
+
+    def backward(ctx, grad, _grad_kept):
+        return _backward(ctx, grad)
+
+
+def _gradients(grad, sorted_indices, rows, dtype, probs, permuted_tokens):
+    top_k = _top_k(probs)
+    there = sorted_indices < rows
+    place = torch.where(there, sorted_indices, rows).long()
+    spread = wide(grad)
+    if top_k > 1:
+        spread = spread.repeat_interleave(top_k, 0)
+    weighted = spread if probs is None else spread * wide(probs).reshape(-1, 1)
+    d_rows = torch.zeros(rows + 1, grad.size(1), dtype=weighted.dtype, device=grad.device)
+    d_rows = d_rows.index_add(0, place, weighted)[:rows].to(dtype)
+    if probs is None:
+        return d_rows, torch.zeros(0, dtype=grad.dtype, device=grad.device)
+    d_probs = (spread * wide(take_rows(permuted_tokens, sorted_indices))).sum(1)
+    return d_rows, d_probs.reshape(probs.shape).to(probs.dtype)
+
+
+@npu_op(
+    "npu_moe_token_unpermute_grad_v2(Tensor grad_unpermuted_tokens, Tensor sorted_indices, "
+    "int permuted_tokens_size_0, ScalarType permuted_tokens_dtype, Tensor? probs=None, "
+    "bool padded_mode=False, int[]? restore_shape=None, Tensor? permuted_tokens=None) "
+    "-> (Tensor, Tensor)"
+)
+class NpuMoeTokenUnpermuteGradV2:
+    r"""Gradients of `npu_moe_token_unpermute`.
+
+    $$ dpermuted_{sorted\_indices_{iK+j}} = probs_{i,j}\, dout_i, \qquad
+       dprobs_{i,j} = dout_i \cdot permuted_{sorted\_indices_{iK+j}} $$
+
+    Args:
+        grad_unpermuted_tokens: dout, (N, H).
+        sorted_indices: as in the forward.
+        permuted_tokens_size_0: how many rows the forward had.
+        permuted_tokens_dtype: their dtype.
+        probs: as in the forward.
+        padded_mode: False.
+        restore_shape: as in the forward.
+        permuted_tokens: the forward's rows, needed with `probs`.
+
+    Returns:
+        The gradients of the rows and of `probs` (empty without `probs`).
+    """
+
+    def check(
+        grad_unpermuted_tokens,
+        sorted_indices,
+        permuted_tokens_size_0,
+        permuted_tokens_dtype,
+        probs=None,
+        padded_mode=False,
+        restore_shape=None,
+        permuted_tokens=None,
+    ):
+        grad = grad_unpermuted_tokens
+        name = "grad_unpermuted_tokens"
+        _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
+        must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), None))
+        must.choice("permuted_tokens_dtype", permuted_tokens_dtype, FLOATS)
+        if probs is not None:
+            must.present("permuted_tokens", permuted_tokens, "together with 'probs'")
+            shape = (permuted_tokens_size_0, grad.size(1))
+            must.shape("permuted_tokens", permuted_tokens, shape)
+
+    def kernel(
+        grad_unpermuted_tokens,
+        sorted_indices,
+        permuted_tokens_size_0,
+        permuted_tokens_dtype,
+        probs=None,
+        padded_mode=False,
+        restore_shape=None,
+        permuted_tokens=None,
+    ):
+        return _gradients(
+            grad_unpermuted_tokens,
+            sorted_indices,
+            permuted_tokens_size_0,
+            permuted_tokens_dtype,
+            probs,
+            permuted_tokens,
+        )
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(4, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
+                8, torch.float32, make(4, 2), False, None, make(8, 6),
+            )
+        ),
+    ]  # fmt: skip
+
+
+@npu_op(
+    "npu_moe_token_unpermute_grad(Tensor permuted_tokens, Tensor grad_unpermuted_tokens, "
+    "Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, int[]? restore_shape=None) "
+    "-> (Tensor, Tensor)"
+)
+class NpuMoeTokenUnpermuteGrad:
+    """Gradients of `npu_moe_token_unpermute` from its inputs; see `npu_moe_token_unpermute_grad_v2`."""
+
+    def check(
+        permuted_tokens,
+        grad_unpermuted_tokens,
+        sorted_indices,
+        probs=None,
+        padded_mode=False,
+        restore_shape=None,
+    ):
+        grad, name = grad_unpermuted_tokens, "grad_unpermuted_tokens"
+        _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
+        must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), permuted_tokens.size(-1)))
+
+    def kernel(
+        permuted_tokens,
+        grad_unpermuted_tokens,
+        sorted_indices,
+        probs=None,
+        padded_mode=False,
+        restore_shape=None,
+    ):
+        rows = permuted_tokens
+        return _gradients(
+            grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
+        )
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(8, 6), make(4, 6),
+                torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device), make(4, 2),
+            )
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,47 @@
+"""What the RMS norms of this room share: their statistics and the constraints on gamma."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops.activation._dtypes import vector_floats
+
+
+def rms_normalise(
+    x: torch.Tensor, gamma: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x / rms(x) over the trailing dimensions that gamma covers, and 1 / rms(x), both unrounded."""
+    dims = tuple(range(x.dim() - gamma.dim(), x.dim()))
+    x = wide(x)
+    rstd = torch.rsqrt(x.square().mean(dims, keepdim=True) + epsilon)
+    return x * rstd, rstd
+
+
+def check_gamma(name: str, x: torch.Tensor, gamma: torch.Tensor) -> None:
+    """x is a float tensor of 1 to 8 dimensions; gamma has its dtype and its trailing shape."""
+    must.dtype(name, x, *vector_floats())
+    must.ndim(name, x, 1, 8)
+    must.same_dtype("gamma", gamma, name, x)
+    must.ndim("gamma", gamma, 1, x.dim())
+    must.shape("gamma", gamma, tuple(x.shape[x.dim() - gamma.dim() :]))
+
+
+def add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y unrounded, rstd and the sum x = x1 + x2.
+
+    The sum is rounded to the dtype of x1 once, and the norm works on the rounded sum.
+    """
+    x = (wide(x1) + wide(x2)).to(x1.dtype)
+    normed, rstd = rms_normalise(x, gamma, epsilon)
+    return normed * wide(gamma), rstd, x
+
+
+def check_addends(x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor) -> None:
+    """x1 and x2 are alike and gamma fits them."""
+    check_gamma("x1", x1, gamma)
+    must.same_dtype("x2", x2, "x1", x1)
+    must.shape("x2", x2, tuple(x1.shape))

@@ -1,0 +1,39 @@
+"""npu_gemma_rms_norm: root-mean-square normalisation with the scale 1 + gamma."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.norm._rms import check_gamma, rms_normalise
+
+
+@npu_op("npu_gemma_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)")
+class NpuGemmaRmsNorm:
+    r"""The RMS norm of the Gemma models, whose scale is stored as its distance from one.
+
+    $$ y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot (1 + \gamma) $$
+
+    Args:
+        self: x, 1 to 8 dimensions; float16, bfloat16 or float32.
+        gamma: of shape `self.shape[n:]` and the dtype of `self`.
+        epsilon: added to the mean square.
+
+    Returns:
+        y with the shape and dtype of `self`, and rstd = 1 / rms in float32, of shape
+        `self.shape[:n]` followed by ones for the normalised dimensions.
+    """
+
+    def check(self, gamma, epsilon=1e-6):
+        check_gamma("self", self, gamma)
+
+    def kernel(self, gamma, epsilon=1e-6):
+        normed, rstd = rms_normalise(self, gamma, epsilon)
+        return (normed * (1 + wide(gamma))).to(self.dtype), rstd
+
+    samples = [
+        Sample(lambda make: (make(4, 3, 32), make(32))),
+        Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
+        Sample(lambda make: (make(4, 64, dtype=torch.float16), make(64, dtype=torch.float16))),
+    ]

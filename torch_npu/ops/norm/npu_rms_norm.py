@@ -1,0 +1,78 @@
+"""npu_rms_norm and npu_rms_norm_backward: root-mean-square normalisation."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+
+
+def _normalised_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
+    return tuple(range(x.dim() - gamma.dim(), x.dim()))
+
+
+@npu_op("npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)")
+class NpuRmsNorm:
+    r"""Root-mean-square normalisation over the trailing dimensions that `gamma` covers.
+
+    $$ y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
+
+    Args:
+        self: the input x, 1 to 8 dimensions; float16, bfloat16 or float32.
+        gamma: the scale, of shape `self.shape[n:]`; the dtype of `self`, or float32.
+        epsilon: added to the mean square.
+
+    Returns:
+        y with the shape and dtype of `self`, and rstd = 1 / rms in float32, of shape
+        `self.shape[:n]` followed by ones for the normalised dimensions.
+    """
+
+    saves = ("self", "gamma", "output:1")
+
+    def check(self, gamma, epsilon=1e-6):
+        must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
+        must.ndim("self", self, 1, 8)
+        must.dtype("gamma", gamma, self.dtype, torch.float32)
+        must.ndim("gamma", gamma, 1, self.dim())
+        must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
+
+    def kernel(self, gamma, epsilon=1e-6):
+        x = wide(self)
+        rstd = torch.rsqrt(x.square().mean(_normalised_dims(self, gamma), keepdim=True) + epsilon)
+        return (x * rstd * wide(gamma)).to(self.dtype), rstd
+
+    def backward(ctx, dy, _drstd):
+        dx, dgamma = torch.ops.npu.npu_rms_norm_backward(
+            dy, ctx.args.self, ctx.args.gamma, ctx.outputs[1]
+        )
+        return {"self": dx, "gamma": dgamma.to(ctx.args.gamma.dtype)}
+
+    samples = [
+        Sample(lambda make: (make(4, 3, 32), make(32))),
+        Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
+        Sample(lambda make: (make(4, 64, dtype=torch.bfloat16), make(64))),
+    ]
+
+
+@npu_op(
+    "npu_rms_norm_backward(Tensor dy, Tensor self, Tensor gamma, Tensor rstd) -> (Tensor, Tensor)"
+)
+class NpuRmsNormBackward:
+    """Gradients of `npu_rms_norm` with respect to `self` (its dtype) and `gamma` (float32)."""
+
+    def check(dy, self, gamma, rstd):
+        must.shape("dy", dy, tuple(self.shape))
+        must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
+
+    def kernel(dy, self, gamma, rstd):
+        dims = _normalised_dims(self, gamma)
+        batch = tuple(range(self.dim() - gamma.dim()))
+        normed = wide(self) * rstd
+        scaled = wide(dy) * wide(gamma)
+        dx = rstd * (scaled - normed * (scaled * normed).mean(dims, keepdim=True))
+        dgamma = wide(dy) * normed
+        return dx.to(self.dtype), dgamma.sum(batch) if batch else dgamma
+
+    samples = [Sample(lambda make: (make(4, 3, 32), make(4, 3, 32), make(32), make(4, 3, 1, low=1, high=2)))]

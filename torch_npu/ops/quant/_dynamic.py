@@ -1,0 +1,84 @@
+"""Dynamic quantisation: scales from the data. Shared by the symmetric and the asymmetric operator and by fusions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops.quant import _chip, _formats, _groups
+
+_HALVES = (torch.float16, torch.bfloat16)
+MODES = ("pertoken", "pertensor", "perchannel")
+
+
+def check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max):
+    """The constraints that `npu_dynamic_quant` and `npu_dynamic_quant_asymmetric` share."""
+    must.dtype("input", input, *_HALVES)
+    must.ndim("input", input, 2, 8)
+    _formats.check("dst_type", dst_type, *_chip.formats("int8", "int4"))
+    _formats.check_packing("input", input, _formats.chosen(dst_type))
+    must.choice("quant_mode", quant_mode, MODES if _chip.on_950() else MODES[:1])
+    if not _chip.on_950():
+        must.unset("dst_type_max", dst_type_max, 0.0)
+    must.be(
+        dst_type_max >= 0, "dst_type_max", "0 (the type's largest value) or positive", dst_type_max
+    )
+    must.dtype("smooth_scales", smooth_scales, *_HALVES)
+    if must.has_data(input) and smooth_scales is not None:  # graphs may mix them
+        must.same_dtype("smooth_scales", smooth_scales, "input", input)
+    if group_index is None:
+        size = input.shape[-2] if quant_mode == "perchannel" else input.shape[-1]
+        must.shape("smooth_scales", smooth_scales, (size,))
+        return
+    must.choice("quant_mode", quant_mode, ("pertoken",))
+    must.present("smooth_scales", smooth_scales, "with 'group_index'")
+    must.dtype("group_index", group_index, torch.int32)
+    must.ndim("group_index", group_index, 1)
+    experts = group_index.shape[0]
+    must.be(1 <= experts <= 1024, "group_index", "of 1 to 1024 elements", experts, ErrCode.PARAM)
+    must.shape("smooth_scales", smooth_scales, (experts, input.shape[-1]))
+    _groups.check_ends("group_index", group_index, math.prod(input.shape[:-1]))
+
+
+def smoothed(x, smooth_scales, group_index, quant_mode):
+    """The input in fp32 times its smoothing scales."""
+    x = wide(x)
+    if smooth_scales is None:
+        return x
+    smooth = wide(smooth_scales)
+    if group_index is not None:
+        group = _groups.group_of_rows(group_index, math.prod(x.shape[:-1]))
+        return x * smooth[group].view(x.shape)
+    return x * (smooth.unsqueeze(-1) if quant_mode == "perchannel" else smooth)
+
+
+def dims(x, quant_mode):
+    """The dimensions that share one scale."""
+    if quant_mode == "pertensor":
+        return tuple(range(x.dim()))
+    return (-2,) if quant_mode == "perchannel" else (-1,)
+
+
+def squeezed(scale, quant_mode):
+    """Scales as they are returned: without the dimensions that they span."""
+    if quant_mode == "pertensor":
+        return scale.reshape(1)
+    return scale.squeeze(-2 if quant_mode == "perchannel" else -1).contiguous()
+
+
+def extreme(reduce, x, over):
+    """A maximum or minimum over dimensions that may be empty, where it is 0."""
+    if any(x.shape[d] == 0 for d in over):
+        return x.sum(over, keepdim=True)
+    return reduce(x, over, keepdim=True)
+
+
+def symmetric(x, name, top=0.0, quant_mode="pertoken", mode="rint"):
+    """Rounds fp32 `x` to the format with scale = max |x| / top; returns (y, scale). Zeros stay zeros."""
+    scale = extreme(torch.amax, x.abs(), dims(x, quant_mode)) / (top or _formats.largest(name))
+    divisor = torch.where(scale == 0, 1.0, scale)
+    return _formats.encode(x / divisor, name, mode), squeezed(scale, quant_mode)

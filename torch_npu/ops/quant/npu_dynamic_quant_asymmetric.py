@@ -1,0 +1,89 @@
+"""npu_dynamic_quant_asymmetric: quantisation with scales and offsets from the data."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.quant import _dynamic, _formats
+
+
+@npu_op(
+    "npu_dynamic_quant_asymmetric(Tensor input, *, Tensor? smooth_scales=None, "
+    'Tensor? group_index=None, int? dst_type=None, str quant_mode="pertoken", '
+    "float dst_type_max=0.0) -> (Tensor, Tensor, Tensor)"
+)
+class NpuDynamicQuantAsymmetric:
+    r"""Quantises each row with a scale and an offset of its own, over the whole range of the type.
+
+    $$ scale = \frac{\max_{row}(x) - \min_{row}(x)}{DST\_MAX - DST\_MIN}, \qquad
+       offset = DST\_MAX - \frac{\max_{row}(x)}{scale}, \qquad
+       y = \mathrm{round}\left(\frac{x}{scale} + offset\right) $$
+
+    where x is the input times its smoothing scales. Halves round to even. A row of equal values has scale 0, so its
+    offset is infinite (NaN if they are 0) and it quantises to 0.
+
+    Args:
+        input: x, 2 to 8 dimensions; float16 or bfloat16.
+        smooth_scales: factors for the last dimension, or one such row for each group; the dtype of `input` (in a graph
+            float16 and bfloat16 may mix).
+        group_index: int32, the end of each group of rows: non-decreasing, the last one is the number of rows; 1 to
+            1024 groups, as many as `smooth_scales` has rows.
+        dst_type: int8 (the default) or quint4x2; on Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.
+        quant_mode: "pertoken"; Ascend950 also has "perchannel" and "pertensor", as in `npu_dynamic_quant`.
+        dst_type_max: Ascend950: the largest value to quantise to; 0 is the type's. The smallest is its negative.
+
+    Returns:
+        y (quint4x2: int32 with an eighth of the last dimension), the scales and the offsets, both float32 in the
+        shape of `input` without the last dimension.
+
+    Constraints:
+        quint4x2 needs a last dimension divisible by 8.
+    """
+
+    def check(
+        input,
+        smooth_scales=None,
+        group_index=None,
+        dst_type=None,
+        quant_mode="pertoken",
+        dst_type_max=0.0,
+    ):
+        _dynamic.check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
+
+    def kernel(
+        input,
+        smooth_scales=None,
+        group_index=None,
+        dst_type=None,
+        quant_mode="pertoken",
+        dst_type_max=0.0,
+    ):
+        name = _formats.chosen(dst_type)
+        top = dst_type_max or _formats.largest(name)
+        bottom = -dst_type_max or _formats.smallest(name)
+        x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
+        over = _dynamic.dims(x, quant_mode)
+        high, low = (_dynamic.extreme(f, x, over) for f in (torch.amax, torch.amin))
+        scale = (high - low) / (top - bottom)
+        offset = top - high / scale
+        y = _formats.encode(x / scale + offset, name)
+        return y, _dynamic.squeezed(scale, quant_mode), _dynamic.squeezed(offset, quant_mode)
+
+    samples = [
+        Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
+        Sample(
+            lambda make: (make(2, 3, 16, dtype=torch.bfloat16),),
+            lambda make: {
+                "smooth_scales": make(16, dtype=torch.bfloat16),
+                "dst_type": torch.quint4x2,
+            },
+        ),
+        Sample(
+            lambda make: (make(6, 8, dtype=torch.float16),),
+            lambda make: {
+                "smooth_scales": make(1, 8, dtype=torch.float16),
+                "group_index": make(1, dtype=torch.int32, low=6, high=7),
+            },
+        ),
+    ]

@@ -1,0 +1,204 @@
+"""npu_quant_scatter and npu_quant_scatter_: updates quantised, then written into a cache at an offset for each row."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops.scatter import _segments
+
+#: what a cache of each dtype holds on Ascend950
+_HOLDS = {
+    torch.int8: "int8",
+    torch.uint8: "hifloat8",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+}
+
+
+def _check(
+    self,
+    indices,
+    updates,
+    quant_scales,
+    quant_zero_points,
+    axis,
+    quant_axis,
+    reduce,
+    dst_type,
+    mode,
+):
+    old, new = _chip.on_310p(), _chip.on_950()
+    bf16 = () if old else (torch.bfloat16,)
+    must.dtype("self", self, *(tuple(_HOLDS) if new else (torch.int8,)))
+    must.ndim("self", self, 3, 8)
+    must.dtype("indices", indices, torch.int32)
+    must.dtype("updates", updates, torch.float16, *bf16)
+    must.dtype("quant_scales", quant_scales, torch.float32, *bf16)
+    must.dtype("quant_zero_points", quant_zero_points, torch.int32, *bf16)
+    must.choice("reduce", reduce, ("update",))
+    _formats.check("dst_type", dst_type, _HOLDS[self.dtype])
+    must.choice(
+        "round_mode", mode, (None, "round") if self.dtype == torch.uint8 else (None, "rint")
+    )
+    _segments.check(self, indices, updates, axis, last_axis=False)
+    _segments.check_disjoint(indices, updates.shape[axis])
+    must.choice("quant_axis", quant_axis, (-1, updates.dim() - 1))
+    size = updates.shape[-1]
+    aligned = size * updates.element_size() % 32 == 0
+    must.be(
+        aligned, "updates", "a multiple of 32 bytes long in the last dimension", size, ErrCode.PARAM
+    )
+    for name, factor in (("quant_scales", quant_scales), ("quant_zero_points", quant_zero_points)):
+        if factor is not None:
+            expected = f"of {size} elements, the size of dimension 'quant_axis' of 'updates'"
+            must.be(factor.numel() == size, name, expected, tuple(factor.shape), ErrCode.PARAM)
+
+
+def _quantised(self, updates, quant_scales, quant_zero_points):
+    y = wide(updates) / wide(quant_scales).flatten()
+    if quant_zero_points is not None:
+        y = y + wide(quant_zero_points).flatten()
+    return _formats.encode(y, _HOLDS[self.dtype])
+
+
+def _write(target, indices, quantised, axis):
+    """8-bit floats go in as bytes: there is no index_put for them."""
+    raw = torch.uint8 if target.dtype.is_floating_point else target.dtype
+    _segments.write(target.view(raw), indices, quantised.view(raw), axis)
+    return target
+
+
+_SAMPLES = [
+    Sample(
+        lambda make: (
+            make(2, 6, 32, dtype=torch.int8, low=-9, high=9),
+            make(2, dtype=torch.int32, low=0, high=6),
+            make(2, 1, 32, dtype=torch.float16),
+            make(1, 1, 32, low=0.01, high=0.1),
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(3, 2, 6, 32, dtype=torch.int8, low=-9, high=9),
+            make(1, 2, dtype=torch.int32, low=0, high=3),
+            make(1, 2, 3, 32, dtype=torch.bfloat16),
+            make(32, dtype=torch.bfloat16, low=0.01, high=0.1),
+            make(32, dtype=torch.bfloat16),
+        ),
+        {"axis": 2, "quant_axis": 3},
+    ),
+]
+
+
+@npu_op(
+    "npu_quant_scatter(Tensor self, Tensor indices, Tensor updates, Tensor quant_scales, "
+    "Tensor? quant_zero_points=None, int axis=-2, int quant_axis=-1, str reduce='update', "
+    "int? dst_type=None, str? round_mode='rint') -> Tensor"
+)
+class NpuQuantScatter:
+    r"""A copy of `self` in which each row of `updates`, quantised, replaces a segment along `axis`.
+
+    $$ out[i, \ldots, indices_i + k, \ldots] =
+       \mathrm{round}\left(\frac{updates[i, \ldots, k, \ldots]}{quant\_scales} + quant\_zero\_points\right) $$
+
+    Halves round to even, results saturate, NaN becomes 0. With (row, offset) pairs the segment goes to `out[row]`.
+
+    Args:
+        self: the data, 3 to 8 dimensions; int8. On Ascend950 also float8_e4m3fn, float8_e5m2, and uint8 for hifloat8.
+        indices: int32, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
+        updates: float16 or (not on the Atlas inference series) bfloat16, the rank of `self`; as long as `indices` in
+            dimension 0, at most as long as `self` in `axis` and dimension 0, equal elsewhere.
+        quant_scales: float32 or bfloat16 (not on the Atlas inference series), as many elements as the last dimension.
+        quant_zero_points: int32 or bfloat16 (not on the Atlas inference series), as many elements, or None.
+        axis: the dimension that offsets count along, neither the first nor the last.
+        quant_axis: the last dimension.
+        reduce: "update".
+        dst_type: the type that `self` holds, or None.
+        round_mode: "rint"; for hifloat8 "round".
+
+    Returns:
+        The updated copy.
+
+    Constraints:
+        The last dimension of `updates` is a multiple of 32 bytes. Segments do not overlap.
+
+    Differs from upstream: an index out of range and segments that overlap raise; upstream leaves both to the caller.
+    """
+
+    def check(
+        self,
+        indices,
+        updates,
+        quant_scales,
+        quant_zero_points=None,
+        axis=-2,
+        quant_axis=-1,
+        reduce="update",
+        dst_type=None,
+        round_mode="rint",
+    ):
+        scales = (quant_scales, quant_zero_points)
+        _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
+
+    def kernel(
+        self,
+        indices,
+        updates,
+        quant_scales,
+        quant_zero_points=None,
+        axis=-2,
+        quant_axis=-1,
+        reduce="update",
+        dst_type=None,
+        round_mode="rint",
+    ):
+        quantised = _quantised(self, updates, quant_scales, quant_zero_points)
+        return _write(self.clone(), indices, quantised, axis)
+
+    samples = _SAMPLES
+
+
+@npu_op(
+    "npu_quant_scatter_(Tensor(a!) self, Tensor indices, Tensor updates, Tensor quant_scales, "
+    "Tensor? quant_zero_points=None, int axis=-2, int quant_axis=-1, str reduce='update', "
+    "int? dst_type=None, str? round_mode='rint') -> Tensor(a!)"
+)
+class NpuQuantScatter_:
+    """`npu_quant_scatter` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
+
+    def check(
+        self,
+        indices,
+        updates,
+        quant_scales,
+        quant_zero_points=None,
+        axis=-2,
+        quant_axis=-1,
+        reduce="update",
+        dst_type=None,
+        round_mode="rint",
+    ):
+        scales = (quant_scales, quant_zero_points)
+        _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
+
+    def kernel(
+        self,
+        indices,
+        updates,
+        quant_scales,
+        quant_zero_points=None,
+        axis=-2,
+        quant_axis=-1,
+        reduce="update",
+        dst_type=None,
+        round_mode="rint",
+    ):
+        quantised = _quantised(self, updates, quant_scales, quant_zero_points)
+        return _write(self, indices, quantised, axis)
+
+    samples = _SAMPLES

@@ -1,0 +1,1 @@
+"""Rotary position embedding operators, alone and fused with normalisation and cache writes."""

@@ -1,0 +1,288 @@
+"""npu_kv_rmsnorm_rope_cache and its _v2 forms: the cache update of multi-head latent attention."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.norm._rms import rms_normalise
+from torch_npu.ops.rope._kv_cache import MODES, blocks_of, quantise, write_tokens
+from torch_npu.ops.rope._rotate import rotate
+
+#: the sizes that A2 and A3 take: RMS part, rope part; and with `v`: the key, the value
+RMS, ROPE = 512, 64
+KEY, VALUE = 192, 128
+
+_ARGUMENTS = (
+    "(Tensor kv, Tensor gamma, Tensor cos, Tensor sin, Tensor index, Tensor{a} k_cache,"
+    " Tensor{b} ckv_cache, *, Tensor? k_rope_scale=None, Tensor? c_kv_scale=None,"
+    " Tensor? k_rope_offset=None, Tensor? c_kv_offset=None, Tensor? v=None, float epsilon=1e-5,"
+    " str cache_mode='Norm', bool is_output_kv=False"
+)
+
+
+def _check_inputs(kv, gamma, cos, sin, v):
+    must.dtype("kv", kv, torch.float16, torch.bfloat16)
+    must.ndim("kv", kv, 4)
+    must.ndim("gamma", gamma, 1)
+    must.ndim("cos", cos, 4)
+    batch, _, length, width = kv.shape
+    fixed = chips.current().family != "A5"
+    rope = ROPE if fixed else cos.shape[3]
+    if v is None:
+        rms = RMS if fixed else gamma.shape[0]
+        must.shape("kv", kv, (None, 1, None, rms + rope))
+        must.shape("gamma", gamma, (rms,))
+    else:
+        key, value = (KEY, VALUE) if fixed else (width, v.shape[-1])
+        must.shape("kv", kv, (None, 1, None, key))
+        must.shape("gamma", gamma, (key,))
+        must.shape("v", v, (batch, 1, length, value))
+    must.shape("cos", cos, (batch, 1, length, rope))
+    must.shape("sin", sin, tuple(cos.shape))
+    for name, tensor in (("gamma", gamma), ("cos", cos), ("sin", sin), ("v", v)):
+        must.same_dtype(name, tensor, "kv", kv)
+
+
+def _check_cache(name, cache, size, scale_name, scale, kv, mode):
+    low = (torch.int8,)
+    if chips.current().family == "A5":
+        low += (torch.float8_e4m3fn, torch.float8_e5m2)
+    if scale is None:
+        must.same_dtype(name, cache, "kv", kv)
+    else:
+        must.dtype(scale_name, scale, torch.float32)
+        must.shape(scale_name, scale, (size,))
+        must.dtype(name, cache, *low)
+    batch, length = kv.shape[0], kv.shape[2]
+    if mode == "Norm":
+        must.shape(name, cache, (batch, 1, None, size))
+        room = cache.shape[2]
+        must.be(room >= length, name, f"at least {length} tokens long", tuple(cache.shape))
+        return
+    must.shape(name, cache, (None, None, 1, size))
+    blocks, block = cache.shape[0], cache.shape[1]
+    if "BLK" in mode:
+        needed = blocks_of(length, block) * batch
+        must.be(blocks >= needed, name, f"at least {needed} blocks", tuple(cache.shape))
+    else:
+        tokens = batch * length
+        must.be(
+            blocks * block >= tokens, name, f"room for at least {tokens} tokens", tuple(cache.shape)
+        )
+    if mode.endswith("NZ"):
+        must.be(cache.is_contiguous(), name, "contiguous in the NZ modes", cache.stride())
+
+
+def _check_all(
+    kv, gamma, cos, sin, index, k_cache, ckv_cache,
+    *, k_rope_scale=None, c_kv_scale=None, k_rope_offset=None, c_kv_offset=None, v=None,
+    epsilon=1e-5, cache_mode="Norm", is_output_kv=False,
+):  # fmt: skip
+    must.choice("cache_mode", cache_mode, MODES)
+    must.unset("k_rope_offset", k_rope_offset)
+    must.unset("c_kv_offset", c_kv_offset)
+    _check_inputs(kv, gamma, cos, sin, v)
+    if chips.current().family != "A5" and (k_rope_scale is None) != (c_kv_scale is None):
+        missing, given = ("k_rope_scale", "c_kv_scale")[:: 1 if k_rope_scale is None else -1]
+        must.present(missing, None, f"where '{given}' is")
+    key, value = (cos.shape[3], gamma.shape[0]) if v is None else (kv.shape[3], v.shape[3])
+    _check_cache("k_cache", k_cache, key, "k_rope_scale", k_rope_scale, kv, cache_mode)
+    _check_cache("ckv_cache", ckv_cache, value, "c_kv_scale", c_kv_scale, kv, cache_mode)
+    must.dtype("index", index, torch.int64)
+    batch, length = kv.shape[0], kv.shape[2]
+    if cache_mode == "Norm":
+        must.shape("index", index, (batch, length))
+        return
+    must.shape("ckv_cache", ckv_cache, (*k_cache.shape[:3], None))
+    entries = blocks_of(length, k_cache.shape[1]) if "BLK" in cache_mode else length
+    must.shape("index", index, (batch * entries,))
+
+
+def _shapes(kv, gamma, cos, v):
+    """The shapes of the rotated key and of the value before they go into the cache."""
+    rows = kv.shape[:3]
+    if v is None:
+        return (*rows, cos.shape[3]), (*rows, gamma.shape[0])
+    return tuple(kv.shape), (*rows, v.shape[3])
+
+
+def _update(
+    kv, gamma, cos, sin, index, k_cache, ckv_cache,
+    *, k_rope_scale=None, c_kv_scale=None, k_rope_offset=None, c_kv_offset=None, v=None,
+    epsilon=1e-5, cache_mode="Norm", is_output_kv=False,
+):  # fmt: skip
+    """Writes both caches and returns the unquantised key and value, zeros where not asked for."""
+    angles = wide(cos), wide(sin)
+    rope = cos.shape[3]
+    if v is None:
+        rms_in, rope_in = kv.split((gamma.shape[0], rope), -1)
+        value = rms_normalise(rms_in, gamma, epsilon)[0] * wide(gamma)
+        key = rotate(wide(rope_in), *angles, "interleave-half")
+    else:
+        value = wide(v)
+        key = rms_normalise(kv, gamma, epsilon)[0] * wide(gamma)
+        turned = rotate(key[..., :rope], *angles, "interleave-half")
+        key = torch.cat((turned, key[..., rope:]), -1)
+    write_tokens(k_cache, index, quantise(key, k_rope_scale, k_cache.dtype), cache_mode)
+    write_tokens(ckv_cache, index, quantise(value, c_kv_scale, ckv_cache.dtype), cache_mode)
+    if is_output_kv and cache_mode != "Norm":
+        return key.to(kv.dtype), value.to(kv.dtype)
+    return tuple(kv.new_zeros(shape) for shape in _shapes(kv, gamma, cos, v))
+
+
+def _new_outputs(kv, gamma, cos, v):
+    return tuple(kv.new_empty(shape) for shape in _shapes(kv, gamma, cos, v))
+
+
+def _sample(mode="Norm", quantised=False, with_value=False, **options):
+    """Two sequences of three tokens, into caches of blocks of two."""
+
+    def build(make):
+        half = torch.float16
+        width, key, value = (KEY, KEY, VALUE) if with_value else (RMS + ROPE, ROPE, RMS)
+        index = make(6, dtype=torch.int64, low=0, high=1)
+        index = index + torch.arange(6, device=index.device)
+        if mode == "Norm":
+            index, shape = index.view(2, 3), (2, 1, 8)
+        else:
+            index, shape = (2 * index[:4] if "BLK" in mode else index), (4, 2, 1)
+        kind = {"dtype": torch.int8, "low": 0, "high": 2} if quantised else {"dtype": half}
+        return (
+            make(2, 1, 3, width, dtype=half),
+            make(KEY if with_value else RMS, dtype=half),
+            make(2, 1, 3, ROPE, dtype=half),
+            make(2, 1, 3, ROPE, dtype=half, low=0),
+            index,
+            make(*shape, key, **kind),
+            make(*shape, value, **kind),
+        )
+
+    def kwargs(make):
+        scales = {"k_rope_scale": make(ROPE), "c_kv_scale": make(RMS)} if quantised else {}
+        value = {"v": make(2, 1, 3, VALUE, dtype=torch.float16)} if with_value else {}
+        return {"cache_mode": mode, **scales, **value, **options}
+
+    return Sample(build, kwargs, name=mode)
+
+
+@npu_op(
+    f"npu_kv_rmsnorm_rope_cache{_ARGUMENTS.format(a='', b='')}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+class NpuKvRmsnormRopeCache:
+    r"""Splits kv, normalises the one part, rotates the other, and writes both into caches.
+
+    $$ (c, r) = \mathrm{split}(kv), \qquad
+       y = \frac{c}{\sqrt{\mathrm{mean}(c^2) + \epsilon}} \cdot \gamma, \qquad
+       k = \mathrm{rope}(r) $$
+
+    rope is that of `npu_interleave_rope`; k goes to `k_cache` and y to `ckv_cache`. With `v`, the
+    whole of kv is normalised, its first 64 elements are rotated, the result goes to `k_cache` and
+    `v` to `ckv_cache`.
+
+    Args:
+        kv: (B, 1, S, 576), the RMS part of 512 before the rope part of 64; with `v` (B, 1, S, 192);
+            float16 or bfloat16, which gamma, cos, sin and v share.
+        gamma: (512,), with `v` (192,).
+        cos, sin: (B, 1, S, 64).
+        index: int64; its shape and meaning depend on `cache_mode`. A negative value skips its token
+            or block; a repeated one leaves undefined which token is kept.
+        k_cache, ckv_cache: written in place; their last dimension is 64 and 512 (with `v` 192 and
+            128); the dtype of `kv`, or int8 where scales are given.
+        k_rope_scale, c_kv_scale: float32 factors of one cache row; given together, they make the
+            caches int8: round(x * scale), saturating.
+        k_rope_offset, c_kv_offset: reserved.
+        v: (B, 1, S, 128), see above; not on upstream's page.
+        epsilon: added to the mean square.
+        cache_mode: how the caches are laid out and what `index` says:
+            Norm: caches (B, 1, length, D); index (B, S), the position in each sequence.
+            PA, PA_BNSD: caches (blocks, block, 1, D); index (B * S,), the position in all blocks.
+            PA_NZ: as PA, but a block is stored as (D / d0, block, d0), d0 = 16, for int8 32.
+            PA_BLK_BNSD: as PA, index (B * ceil(S / block),), where the page of each block starts.
+            PA_BLK_NZ: blocks stored as in PA_NZ, index as in PA_BLK_BNSD.
+        is_output_kv: whether k and y are given as well, unquantised; not in the mode Norm.
+
+    Returns:
+        `k_cache` and `ckv_cache` themselves, k of shape (B, 1, S, 64) and y of shape (B, 1, S, 512)
+        in the dtype of `kv` (with `v` 192 and 128). Where they are not asked for upstream leaves k
+        and y uninitialised; here they are then zero.
+
+    Upstream's schema does not declare the mutation of the caches, so neither does this one; the _v2
+    form does.
+
+    Differs from upstream: the page asks for ceil(S / block) * B blocks in every PA mode; those that
+    map single tokens need only room for B * S of them here, as inference engines use them. On
+    Ascend950 other sizes, 8-bit float caches and one scale alone are accepted.
+    """
+
+    check = _check_all
+
+    def kernel(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options):
+        return (
+            k_cache,
+            ckv_cache,
+            *_update(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options),
+        )
+
+    def meta(kv, gamma, cos, sin, index, k_cache, ckv_cache, *, v=None, **options):
+        outputs = _new_outputs(kv, gamma, cos, v)
+        return torch.empty_like(k_cache), torch.empty_like(ckv_cache), *outputs
+
+    samples = [
+        _sample(),
+        _sample("PA_BNSD", is_output_kv=True),
+        _sample("PA_NZ", quantised=True, epsilon=1e-3),
+        _sample("PA_BLK_NZ", is_output_kv=True),
+        _sample("PA_BLK_BNSD", with_value=True),
+    ]
+
+
+def _check_dtypes(k_cache_dtype, ckv_cache_dtype):
+    for name, value in (("k_cache_dtype", k_cache_dtype), ("ckv_cache_dtype", ckv_cache_dtype)):
+        must.be(value is None, name, "None (the cache's own dtype)", value, ErrCode.NOT_SUPPORT)
+
+
+@npu_op(
+    f"npu_kv_rmsnorm_rope_cache_v2{_ARGUMENTS.format(a='(a!)', b='(b!)')},"
+    " int? k_cache_dtype=None, int? ckv_cache_dtype=None) -> (Tensor, Tensor)"
+)
+class NpuKvRmsnormRopeCacheV2:
+    """`npu_kv_rmsnorm_rope_cache` with the caches' mutation declared; it returns k and y only.
+
+    `k_cache_dtype` and `ckv_cache_dtype`, which reinterpret the caches' bytes, are not supported.
+    """
+
+    def check(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
+        _check_dtypes(k_cache_dtype, ckv_cache_dtype)
+        _check_all(*tensors, **options)
+
+    def kernel(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
+        return _update(*tensors, **options)
+
+    samples = [_sample("PA", is_output_kv=True), _sample("PA_BLK_BNSD", quantised=True)]
+
+
+@npu_op(
+    f"npu_kv_rmsnorm_rope_cache_v2_functional{_ARGUMENTS.format(a='', b='')},"
+    " int? k_cache_dtype=None, int? ckv_cache_dtype=None) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+class NpuKvRmsnormRopeCacheV2Functional:
+    """`npu_kv_rmsnorm_rope_cache_v2` that leaves the caches alone: k, y and the new caches.
+
+    Differs from upstream: there the given caches are written and copies made before returned.
+    """
+
+    def check(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
+        _check_dtypes(k_cache_dtype, ckv_cache_dtype)
+        _check_all(*tensors, **options)
+
+    def kernel(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
+        *inputs, k_cache, ckv_cache = tensors
+        k_cache, ckv_cache = k_cache.clone(), ckv_cache.clone()
+        return *_update(*inputs, k_cache, ckv_cache, **options), k_cache, ckv_cache
+
+    samples = [_sample("PA_NZ", is_output_kv=True), _sample("Norm")]

@@ -1,0 +1,149 @@
+"""npu_rotary_mul and npu_rotary_mul_backward: rotary position embedding of one tensor."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu._errors import BadArgument, ErrCode, operator_error
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops.rope import _rotate as rope
+from torch_npu.ops.rope._layouts import check_rotary
+
+
+def _check_inputs(self, r1, r2, rotary_mode):
+    must.choice("rotary_mode", rotary_mode, rope.MODES)
+    must.ndim("self", self, 3, 4)
+    for name, tensor in (("self", self), ("r1", r1), ("r2", r2)):
+        must.dtype(name, tensor, *vector_floats())
+    must.ndim("r1", r1, self.dim())
+    must.shape("r2", r2, tuple(r1.shape))
+
+
+@npu_op(
+    "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None)"
+    " -> Tensor"
+)
+class NpuRotaryMul:
+    r"""Rotary position embedding: pairs of elements of the last dimension, turned by an angle.
+
+    $$ y = x \cdot \cos + \mathrm{rot}(x) \cdot \sin $$
+
+    | rotary_mode | rot(x) | chips |
+    |---|---|---|
+    | half | $(-x_2, x_1)$ of the halves | all |
+    | interleave | $(-x_1, x_0, -x_3, x_2, \ldots)$ | A2, A3, Ascend950 |
+    | quarter | $(-x_2, x_1, -x_4, x_3)$ of the quarters | Ascend950 |
+    | interleave-half | x sorted, even positions first, then as half | Ascend950 |
+
+    With `rotate`, rot(x) is the matrix product of x and `rotate`.
+
+    Args:
+        self: x, of layout BNSD, BSND, SBND or TND; float16, bfloat16 or float32. D is even and less
+            than 896 (Ascend950: up to 1024, a multiple of 4 for quarter).
+        r1: cos, of the rank of `self`; it is first rounded to the dtype of `self`. Its shape:
+            half: BNSD takes 11SD, B1SD, BNSD; BSND takes 1S1D, BS1D, BSND; SBND takes S11D, SB1D,
+            SBND; TND takes T1D, TND. B and N are less than 1000; where r1 or r2 needs a gradient
+            B * N is at most 1024.
+            interleave: 11SD, 1S1D, S11D, T1D respectively; B * N is less than 1000.
+            Ascend950: any shape that broadcasts to `self`.
+            Atlas training and inference series: 11SD, 1S1D, S11D; D is 128; B and N up to 1000.
+        r2: sin, of the shape of `r1`.
+        rotary_mode: see above.
+        rotate: a (D, D) matrix that replaces the rotation; not on Ascend950, nor differentiable.
+
+    Returns:
+        y, with the shape and dtype of `self`.
+
+    The page gives [-1, 1] as the range of r1 and r2; it is not verified, since scaled embeddings
+    exceed it.
+    """
+
+    def check(self, r1, r2, rotary_mode="half", rotate=None):
+        _check_inputs(self, r1, r2, rotary_mode)
+        check_rotary(self, r1, rotary_mode, gradient=False)
+        if rotate is not None:
+            family = chips.current().family
+            must.be(family in ("A2", "A3"), "rotate", "None on this chip", tuple(rotate.shape))
+            must.dtype("rotate", rotate, *vector_floats())
+            must.shape("rotate", rotate, (self.shape[-1], self.shape[-1]))
+
+    def kernel(self, r1, r2, rotary_mode="half", rotate=None):
+        x, cos, sin = wide(self), wide(r1.to(self.dtype)), wide(r2.to(self.dtype))
+        if rotate is not None:
+            return (x * cos + (x @ rotate.to(x.dtype)) * sin).to(self.dtype)
+        return rope.rotate(x, cos, sin, rotary_mode).to(self.dtype)
+
+    def backward(ctx, grad):
+        a = ctx.args
+        if a.rotate is not None:
+            bad = BadArgument(
+                "rotate", "None for backward", tuple(a.rotate.shape), ErrCode.NOT_SUPPORT
+            )
+            raise operator_error("npu_rotary_mul", bad)
+        dx, dr1, dr2 = torch.ops.npu.npu_rotary_mul_backward(
+            grad, a.self, a.r1, a.r2, a.rotary_mode
+        )
+        return {"self": dx, "r1": dr1.to(a.r1.dtype), "r2": dr2.to(a.r2.dtype)}
+
+    samples = [
+        Sample(lambda make: (make(2, 3, 5, 64), make(1, 3, 1, 64), make(1, 3, 1, 64))),
+        Sample(lambda make: (make(2, 4, 3, 8), make(2, 1, 3, 8), make(2, 1, 3, 8), "half")),
+        Sample(
+            lambda make: (make(5, 3, 16), make(5, 1, 16), make(5, 1, 16)),
+            {"rotary_mode": "interleave"},
+        ),
+        Sample(
+            lambda make: (make(2, 2, 3, 8), make(1, 1, 3, 8), make(1, 1, 3, 8), "half", make(8, 8)),
+        ),
+        Sample(lambda make: (make(4, 2, 8, dtype=torch.bfloat16), make(4, 1, 8), make(4, 1, 8))),
+    ]
+
+
+@npu_op(
+    "npu_rotary_mul_backward(Tensor grad, Tensor self, Tensor r1, Tensor r2,"
+    " str rotary_mode='half') -> (Tensor, Tensor, Tensor)"
+)
+class NpuRotaryMulBackward:
+    r"""Gradients of `npu_rotary_mul` with respect to self, r1 and r2.
+
+    $$ dx = dy \cdot \cos - \mathrm{rot}(dy \cdot \sin), \quad d\cos = \sum dy \cdot x, \quad
+       d\sin = \sum dy \cdot \mathrm{rot}(x) $$
+
+    the sums over the dimensions that cos and sin were broadcast in; in the mode interleave-half x
+    is sorted first, and dx is put back in order.
+
+    Args:
+        grad: dy, of the shape of `self`.
+        self, r1, r2, rotary_mode: as in the forward.
+
+    Returns:
+        dx, dr1 and dr2, of the shapes of `self`, `r1` and `r2`, all in the dtype of `self`.
+    """
+
+    def check(grad, self, r1, r2, rotary_mode="half"):
+        _check_inputs(self, r1, r2, rotary_mode)
+        check_rotary(self, r1, rotary_mode, gradient=r1.requires_grad or r2.requires_grad)
+        must.dtype("grad", grad, *vector_floats())
+        must.shape("grad", grad, tuple(self.shape))
+
+    def kernel(grad, self, r1, r2, rotary_mode="half"):
+        dy, cos, sin = (wide(t.to(self.dtype)) for t in (grad, r1, r2))
+        x = rope.arrange(wide(self), rotary_mode)
+        dx = rope.restore(dy * cos - rope.turn(dy * sin, rotary_mode), rotary_mode)
+        dcos = (dy * x).sum_to_size(r1.shape)
+        dsin = (dy * rope.turn(x, rotary_mode)).sum_to_size(r2.shape)
+        return dx.to(self.dtype), dcos.to(self.dtype), dsin.to(self.dtype)
+
+    samples = [
+        Sample(
+            lambda make: (make(2, 3, 5, 8), make(2, 3, 5, 8), make(1, 3, 1, 8), make(1, 3, 1, 8))
+        ),
+        Sample(
+            lambda make: (make(5, 3, 16), make(5, 3, 16), make(5, 1, 16), make(5, 1, 16)),
+            {"rotary_mode": "interleave"},
+        ),
+    ]

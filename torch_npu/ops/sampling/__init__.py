@@ -1,0 +1,1 @@
+"""Filters and samplers for next-token logits."""

@@ -1,0 +1,1 @@
+"""Scatter, gather and prefetch: caches updated by index, rows taken by index."""

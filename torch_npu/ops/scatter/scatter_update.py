@@ -1,0 +1,97 @@
+"""scatter_update and scatter_update_: segments written into a cache at an offset for each row."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.scatter import _segments
+
+
+def _check(self, indices, updates, axis):
+    dtypes = (torch.int8, torch.float16, torch.float32, torch.int32)
+    if chips.current().family != "910A":
+        dtypes = (*dtypes, torch.bfloat16)
+    must.dtype("self", self, *dtypes)
+    must.ndim("self", self, 2, 8)
+    must.dtype("indices", indices, torch.int32, torch.int64)
+    must.same_dtype("updates", updates, "self", self)
+    for name, tensor in (("self", self), ("indices", indices), ("updates", updates)):
+        must.be(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
+    _segments.check(self, indices, updates, axis)
+
+
+_SAMPLES = [
+    Sample(
+        lambda make: (
+            make(2, 3, 8, 4),
+            make(2, dtype=torch.int64, low=0, high=8),
+            make(2, 3, 1, 4),
+            -2,
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(3, 8, 4, dtype=torch.float16),
+            make(2, 2, dtype=torch.int32, low=0, high=3),
+            make(2, 5, 4, dtype=torch.float16),
+            1,
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(3, 8, dtype=torch.int8, low=-9, high=9),
+            make(3, dtype=torch.int32, low=0, high=6),
+            make(3, 2, dtype=torch.int8, low=-9, high=9),
+            -1,
+        )
+    ),
+]
+
+
+@npu_op("scatter_update(Tensor self, Tensor indices, Tensor updates, int axis) -> Tensor")
+class ScatterUpdate:
+    r"""A copy of `self` in which each row of `updates` replaces a segment along `axis`.
+
+    $$ out[i, \ldots, indices_i + k, \ldots] = updates[i, \ldots, k, \ldots] $$
+
+    With (row, offset) pairs the segment goes to `out[row]` instead of `out[i]`.
+
+    Args:
+        self: the data, 2 to 8 dimensions, not empty; int8, float16, float32, int32 or (not on the Atlas training
+            series) bfloat16.
+        indices: int32 or int64, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
+        updates: the dtype and rank of `self`; as long as `indices` in dimension 0, at most as long as `self` in `axis`
+            and in dimension 0, and equal to `self` elsewhere.
+        axis: the dimension that offsets count along, any but the first.
+
+    Returns:
+        The updated copy.
+
+    Differs from upstream: an index out of range raises; upstream leaves that to the caller. Where segments overlap, the
+    result is that of one of them.
+    """
+
+    def check(self, indices, updates, axis):
+        _check(self, indices, updates, axis)
+
+    def kernel(self, indices, updates, axis):
+        return _segments.write(self.clone(), indices, updates, axis)
+
+    samples = _SAMPLES
+
+
+@npu_op("scatter_update_(Tensor(a!) self, Tensor indices, Tensor updates, int axis) -> Tensor(a!)")
+class ScatterUpdate_:
+    """`scatter_update` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
+
+    def check(self, indices, updates, axis):
+        _check(self, indices, updates, axis)
+
+    def kernel(self, indices, updates, axis):
+        return _segments.write(self, indices, updates, axis)
+
+    samples = _SAMPLES

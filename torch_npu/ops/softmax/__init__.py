@@ -1,0 +1,1 @@
+"""Softmax with scaling, masking and dropout."""

@@ -1,0 +1,131 @@
+"""npu_scaled_masked_softmax and its backward: softmax of scaled, masked logits."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+
+#: what the operator puts in place of a masked logit; not -inf, so a fully masked row is uniform
+MASKED = -10000.0
+
+
+def _expands_to(shape: torch.Size, target: torch.Size) -> bool:
+    tail = target[len(target) - len(shape) :]
+    return len(shape) <= len(target) and all(s in (1, t) for s, t in zip(shape, tail, strict=True))
+
+
+def _check_mask(mask, x, fixed_triu_mask, scale):
+    must.dtype("mask", mask, torch.bool)
+    must.be(
+        _expands_to(mask.shape, x.shape),
+        "mask",
+        f"of a shape that broadcasts to {tuple(x.shape)}",
+        tuple(mask.shape),
+    )
+    must.be(not isinstance(scale, complex), "scale", "an int or a float", repr(scale))
+    must.unset("fixed_triu_mask", fixed_triu_mask, False)
+
+
+@npu_op(
+    "npu_scaled_masked_softmax(Tensor x, Tensor mask, Scalar scale=1, bool fixed_triu_mask=False)"
+    " -> Tensor"
+)
+class NpuScaledMaskedSoftmax:
+    r"""Softmax over the last dimension of scaled logits, of which some are masked.
+
+    $$ y = \mathrm{softmax}(z), \qquad
+       z = \begin{cases} -10000 & \text{where mask} \\ \text{scale} \cdot x & \text{else} \end{cases} $$
+
+    Args:
+        x: the logits, (..., H, W); float16, bfloat16 or float32.
+        mask: bool, broadcastable to the shape of `x`; True hides an element.
+        scale: the factor of `x`.
+        fixed_triu_mask: reserved by upstream, must stay False.
+
+    Returns:
+        y with the shape and dtype of `x`. A row whose elements are all masked is uniform.
+
+    Constraints:
+        H and W are from 32 to 4096 and multiples of 32.
+    """
+
+    saves = ("mask", "output:0")
+
+    def check(x, mask, scale=1, fixed_triu_mask=False):
+        must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
+        must.ndim("x", x, 2, 4)
+        must.be(
+            all(32 <= size <= 4096 and size % 32 == 0 for size in x.shape[-2:]),
+            "x",
+            "a tensor whose last two sizes are from 32 to 4096 and multiples of 32",
+            tuple(x.shape),
+        )
+        _check_mask(mask, x, fixed_triu_mask, scale)
+
+    def kernel(x, mask, scale=1, fixed_triu_mask=False):
+        return (wide(x) * scale).masked_fill(mask, MASKED).softmax(-1).to(x.dtype)
+
+    def backward(ctx, grad):
+        return {
+            "x": torch.ops.npu.npu_scaled_masked_softmax_backward(
+                grad, ctx.outputs[0], ctx.args.mask, ctx.args.scale, ctx.args.fixed_triu_mask
+            )
+        }
+
+    samples = [
+        Sample(lambda make: (make(2, 3, 32, 64), make(2, 1, 32, 64, dtype=torch.bool))),
+        Sample(
+            lambda make: (
+                make(1, 2, 32, 32, dtype=torch.float16),
+                make(1, 2, 32, 32, dtype=torch.bool),
+            ),
+            {"scale": 0.125},
+        ),
+        Sample(lambda make: (make(32, 96, dtype=torch.bfloat16), make(96, dtype=torch.bool), -2)),
+    ]
+
+
+@npu_op(
+    "npu_scaled_masked_softmax_backward(Tensor y_grad, Tensor y, Tensor mask, Scalar scale,"
+    " bool fixed_triu_mask) -> Tensor"
+)
+class NpuScaledMaskedSoftmaxBackward:
+    r"""Gradient of `npu_scaled_masked_softmax` with respect to `x`.
+
+    $$ dx = \begin{cases} 0 & \text{where mask} \\
+       \text{scale} \cdot y \, (dy - \sum dy \cdot y) & \text{else} \end{cases} $$
+
+    Args:
+        y_grad: the gradient of the result.
+        y: the result.
+        mask, scale, fixed_triu_mask: the arguments of the forward operator.
+
+    Returns:
+        dx with the shape and dtype of `y_grad`.
+    """
+
+    def check(y_grad, y, mask, scale, fixed_triu_mask):
+        must.dtype("y_grad", y_grad, torch.float16, torch.bfloat16, torch.float32)
+        must.same_dtype("y", y, "y_grad", y_grad)
+        must.shape("y", y, tuple(y_grad.shape))
+        _check_mask(mask, y, fixed_triu_mask, scale)
+
+    def kernel(y_grad, y, mask, scale, fixed_triu_mask):
+        dy, p = wide(y_grad), wide(y)
+        dz = p * (dy - (dy * p).sum(-1, keepdim=True))
+        return (dz * scale).masked_fill(mask, 0).to(y_grad.dtype)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(2, 32, 32),
+                make(2, 32, 32, low=0),
+                make(1, 32, 32, dtype=torch.bool),
+                0.5,
+                False,
+            )
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Shapes, layouts, types and plain reductions of tensors."""

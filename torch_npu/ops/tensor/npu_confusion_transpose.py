@@ -1,0 +1,82 @@
+"""npu_confusion_transpose and its backward: reshape and transpose in one."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.tensor._dims import check_permutation, check_sizes, dense
+
+_DTYPES = (
+    torch.float16, torch.float32, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
+
+
+@npu_op(
+    "npu_confusion_transpose(Tensor self, int[] perm, int[] shape, bool transpose_first) -> Tensor"
+)
+class NpuConfusionTranspose:
+    r"""Permutes dimensions and reshapes, in either order.
+
+    $$ y = \mathrm{reshape}(x^{perm}, shape)\ \text{if transpose\_first, else}\
+       \mathrm{reshape}(x, shape)^{perm} $$
+
+    Args:
+        self: float16, float32 or an integer type.
+        perm: the order of the dimensions: of `self` if `transpose_first`, else of `shape`.
+        shape: the sizes to reshape to.
+        transpose_first: which of the two comes first.
+
+    Returns:
+        A contiguous tensor: of `shape`, or of `shape` permuted.
+    """
+
+    saves = ("self",)
+
+    def check(self, perm, shape, transpose_first):
+        must.dtype("self", self, *_DTYPES)
+        check_permutation("perm", perm, self.dim() if transpose_first else len(shape))
+        check_sizes("shape", shape, self.numel())
+
+    def kernel(self, perm, shape, transpose_first):
+        if transpose_first:
+            return dense(self.permute(perm).reshape(shape))
+        return dense(self.reshape(shape).permute(perm))
+
+    def backward(ctx, grad):
+        args = ctx.args
+        return {
+            "self": torch.ops.npu.npu_confusion_transpose_backward(
+                grad, args.perm, args.self.shape, not args.transpose_first
+            )
+        }
+
+    samples = [
+        Sample(lambda make: (make(2, 3, 4, 6), [0, 2, 1, 3], [2, 4, 18], True)),
+        Sample(lambda make: (make(2, 3, 4, 6), [0, 2, 1], [2, 12, 6], False)),
+    ]
+
+
+@npu_op(
+    "npu_confusion_transpose_backward(Tensor grad, int[] perm, SymInt[] shape, "
+    "bool transpose_first) -> Tensor"
+)
+class NpuConfusionTransposeBackward:
+    """Gradient of `npu_confusion_transpose`, whose input had `shape`; `transpose_first` is the opposite."""
+
+    def check(grad, perm, shape, transpose_first):
+        check_permutation("perm", perm, grad.dim() if transpose_first else len(shape))
+        check_sizes("shape", shape, grad.numel())
+
+    def kernel(grad, perm, shape, transpose_first):
+        inverse = sorted(range(len(perm)), key=lambda i: perm[i])
+        if transpose_first:
+            return dense(grad.permute(inverse).reshape(shape))
+        return dense(grad.reshape([shape[p] for p in perm]).permute(inverse))
+
+    samples = [
+        Sample(lambda make: (make(2, 4, 18), [0, 2, 1, 3], [2, 3, 4, 6], False)),
+        Sample(lambda make: (make(2, 6, 12), [0, 2, 1], [2, 3, 4, 6], True)),
+    ]

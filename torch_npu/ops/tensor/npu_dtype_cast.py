@@ -1,0 +1,157 @@
+"""npu_dtype_cast, its in-place form and its backward: another data type, also one that torch does not have."""
+
+from __future__ import annotations
+
+import torch
+
+from softnpu import chips
+from torch_npu import _dtypes
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.quant import _formats
+from torch_npu.ops.quant._packing import pack_int4, unpack_int4
+from torch_npu.ops.quant._rounding import saturate
+from torch_npu.ops.tensor._dims import dense
+
+#: formats that put two values into a byte
+_PAIRED = ("int4", "float4_e2m1fn_x2", "float4_e1m2fn_x2")
+#: formats whose tensors are bytes
+_CODED = (*_PAIRED, "hifloat8")
+
+
+def _decoded(x: torch.Tensor, name: str) -> torch.Tensor:
+    """The values of a tensor of bytes."""
+    return unpack_int4(x).float() if name == "int4" else _formats.decode(x.view(torch.uint8), name)
+
+
+def _encoded(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Values as bytes of a format that torch does not have."""
+    if name == "int4":
+        whole = saturate(x, torch.quint4x2) if x.is_floating_point() else x.clamp(-8, 7)
+        return pack_int4(whole.to(torch.int8), torch.uint8)
+    return _formats.encode(x.float(), name).view(torch.uint8)
+
+
+def _cast(x: torch.Tensor, dtype: int, input_dtype: int | None) -> torch.Tensor:
+    source = None if input_dtype is None else _dtypes.name(input_dtype)
+    if source in _CODED:
+        x = _decoded(x, source)
+    target = _dtypes.name(dtype)
+    if target in _CODED:
+        return dense(_encoded(x, target))
+    return x.to(_dtypes.storage(target), copy=True, memory_format=torch.contiguous_format)
+
+
+@npu_op("npu_dtype_cast(Tensor self, int dtype, int? input_dtype=None) -> Tensor")
+class NpuDtypeCast:
+    r"""The tensor's values in another data type, $y = \mathrm{cast}(x)$; floats become integers by truncation.
+
+    Args:
+        self: any tensor.
+        dtype: a torch dtype, or upstream's number of a type: also hifloat8, float4_e2m1fn_x2,
+            float4_e1m2fn_x2 and int4, whose results are bytes (the last three two values to a byte, so
+            that the last size, which must be even, halves).
+        input_dtype: what the bytes of `self` are where its dtype does not say it.
+
+    Returns:
+        A contiguous tensor of `dtype`.
+
+    Constraints:
+        hifloat8, float4 and int4 exist on Ascend 950 only.
+    """
+
+    saves = ("self",)
+
+    def check(self, dtype, input_dtype=None):
+        newest = chips.current().family == "A5"
+        for name, code in (("dtype", dtype), ("input_dtype", input_dtype)):
+            if code is None:
+                continue
+            known = _dtypes.name(code)
+            text = _dtypes.text(code)
+            must.be(_dtypes.storage(code) is not None, name, "a data type", text, ErrCode.TYPE)
+            if known in _CODED:
+                must.be(newest, name, "a type of this chip", text, ErrCode.TYPE)
+        source = None if input_dtype is None else _dtypes.name(input_dtype)
+        if source in _CODED:
+            must.dtype("self", self, torch.uint8)
+        elif source is not None:
+            must.dtype("self", self, _dtypes.storage(input_dtype))
+        if _dtypes.name(dtype) in _PAIRED and source not in _PAIRED:
+            even = self.dim() > 0 and self.size(-1) % 2 == 0
+            must.be(even, "self", "of an even last size", tuple(self.shape), ErrCode.PARAM)
+
+    def kernel(self, dtype, input_dtype=None):
+        return _cast(self, dtype, input_dtype)
+
+    def backward(ctx, grad):
+        args = ctx.args
+        return {
+            "self": torch.ops.npu.npu_dtype_cast_backward(
+                grad, args.self.dtype, args.dtype, args.input_dtype
+            )
+        }
+
+    samples = [
+        Sample(lambda make: (make(3, 4), torch.float16)),
+        Sample(lambda make: (make(3, 4, low=-9, high=9), torch.int32)),
+        Sample(lambda make: (make(5, dtype=torch.bool), torch.bfloat16)),
+    ]
+
+
+@npu_op(
+    "npu_dtype_cast_backward(Tensor grad, ScalarType dtype, int? grad_dtype=None, "
+    "int? input_dtype=None) -> Tensor"
+)
+class NpuDtypeCastBackward:
+    """Gradient of `npu_dtype_cast`: `grad`, of type `grad_dtype`, back in the input's type."""
+
+    def check(grad, dtype, grad_dtype=None, input_dtype=None):
+        for name, code in (("grad_dtype", grad_dtype), ("input_dtype", input_dtype)):
+            known = code is None or _dtypes.storage(code) is not None
+            must.be(known, name, "a data type", code, ErrCode.TYPE)
+        must.be(_dtypes.storage(dtype) is not None, "dtype", "a data type", dtype, ErrCode.TYPE)
+
+    def kernel(grad, dtype, grad_dtype=None, input_dtype=None):
+        return _cast(grad, dtype if input_dtype is None else input_dtype, grad_dtype)
+
+    samples = [Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))]
+
+
+@npu_op("_npu_dtype_cast(Tensor self, ScalarType dtype) -> Tensor")
+class UnderNpuDtypeCast:
+    """`npu_dtype_cast` for torch's own types."""
+
+    saves = ("self",)
+
+    def kernel(self, dtype):
+        return self.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+    def backward(ctx, grad):
+        return {"self": torch.ops.npu._npu_dtype_cast_backward(grad, ctx.args.self.dtype)}
+
+    samples = [Sample(lambda make: (make(3, 4), torch.float16))]
+
+
+@npu_op("_npu_dtype_cast_backward(Tensor grad, ScalarType dtype) -> Tensor")
+class UnderNpuDtypeCastBackward:
+    """Gradient of `_npu_dtype_cast`: `grad` in the input's type."""
+
+    def kernel(grad, dtype):
+        return grad.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+    samples = [Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))]
+
+
+@npu_op("npu_dtype_cast_(Tensor(a!) self, Tensor src) -> Tensor(a!)")
+class NpuDtypeCastInPlace:
+    """Writes the values of `src` into `self`, in its type; nothing where the types are the same (as upstream)."""
+
+    def check(self, src):
+        must.shape("src", src, tuple(self.shape))
+
+    def kernel(self, src):
+        return self if self.dtype == src.dtype else self.copy_(src)
+
+    samples = [Sample(lambda make: (make(3, 4), make(3, 4, dtype=torch.float16)))]

@@ -1,0 +1,59 @@
+"""npu_min and its backward: the smallest value along a dimension, and where it is."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gradient
+
+
+@npu_op("npu_min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
+class NpuMin:
+    r"""$$ values = \min_{dim} x, \qquad indices = \arg\min_{dim} x $$ Of equal values the first counts.
+
+    Args:
+        self: any real tensor.
+        dim: the dimension to reduce.
+        keepdim: whether it stays, with size 1.
+
+    Returns:
+        The values with the dtype of `self`, and their indices in int32.
+    """
+
+    saves = ("self", "output:1")
+    check = check_dim
+
+    def kernel(self, dim, keepdim=False):
+        return extreme(torch.min, self, dim, keepdim)
+
+    def backward(ctx, grad, _grad_indices):
+        args = ctx.args
+        return {
+            "self": torch.ops.npu.npu_min_backward(
+                grad, args.dim, ctx.outputs[1], args.self.shape, args.keepdim
+            )
+        }
+
+    samples = [
+        Sample(lambda make: (make(2, 3, 4), 1)),
+        Sample(lambda make: (make(5, 6, dtype=torch.float16), -1), {"keepdim": True}),
+        Sample(lambda make: (make(5, 6, dtype=torch.int32, low=0, high=3), 0), name="ties"),
+    ]
+
+
+@npu_op(
+    "npu_min_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor"
+)
+class NpuMinBackward:
+    """Gradient of `npu_min`: `grad` at the places that `indices` names, zeros elsewhere."""
+
+    check = check_gradient
+    kernel = gradient
+    samples = [
+        Sample(
+            lambda make: (
+                make(2, 4), 1, make(2, 4, dtype=torch.int32, low=0, high=3), [2, 3, 4], False
+            )
+        )
+    ]  # fmt: skip

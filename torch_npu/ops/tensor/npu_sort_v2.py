@@ -1,0 +1,38 @@
+"""npu_sort_v2: sorted values without their indices."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+
+
+@npu_op(
+    "npu_sort_v2(Tensor self, int dim=-1, bool descending=False) -> Tensor",
+    out="npu_sort_v2.out(Tensor self, int dim=-1, bool descending=False, *, Tensor(a!) out) "
+    "-> Tensor(a!)",
+)
+class NpuSortV2:
+    r"""$$ out = \mathrm{sort}_{dim}(self) $$
+
+    Args:
+        self: any real tensor.
+        dim: the dimension to sort along. The page knows the last one only, upstream's tests all of them.
+        descending: from the largest down.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of `self`.
+    """
+
+    def check(self, dim=-1, descending=False):
+        count = max(self.dim(), 1)
+        must.be(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
+
+    def kernel(self, dim=-1, descending=False):
+        return torch.sort(self.contiguous(), dim=dim, descending=descending).values.contiguous()
+
+    samples = [
+        Sample(lambda make: (make(3, 7),)),
+        Sample(lambda make: (make(3, 7, dtype=torch.float16), 0, True), name="descending"),
+    ]

@@ -1,0 +1,1 @@
+"""TorchAir: graph mode for the npu device. An empty floor for now."""
