@@ -23,6 +23,10 @@ from torch_npu.ops import _registry as _operators  # noqa: E402
 _operators.discover()
 globals().update(_operators.exports())
 
+from torch_npu import _dtypes  # noqa: E402
+
+globals().update(_dtypes.CODES)
+
 __version__ = _register.version()
 
 

@@ -21,14 +21,45 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
-char* reserve_pages(size_t bytes) {
+void* lazy_pages(size_t bytes) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return nullptr;
+  return at == MAP_FAILED ? nullptr : at;
+}
+
+// Pages that cost nothing until touched, aligned to 2 MiB so that the kernel can use huge pages.
+char* reserve_pages(size_t bytes) {
+  auto* raw = static_cast<char*>(lazy_pages(bytes + kRoundLarge));
+  if (raw == nullptr) return nullptr;
+  const size_t skip = (kRoundLarge - reinterpret_cast<uintptr_t>(raw) % kRoundLarge) % kRoundLarge;
+  const size_t page = 4096, end = round_up(skip + bytes, page);
+  if (skip > 0) munmap(raw, skip);
+  if (end < bytes + kRoundLarge) munmap(raw + end, bytes + kRoundLarge - end);
 #ifdef MADV_HUGEPAGE
   // Large tensors fault in 2 MiB steps; the small pool stays in small pages.
-  if (bytes > kSmallSegment) madvise(at, bytes, MADV_HUGEPAGE);
+  if (bytes > kSmallSegment) madvise(raw + skip, bytes, MADV_HUGEPAGE);
 #endif
-  return static_cast<char*>(at);
+  return raw + skip;
+}
+
+// From an address to its segment: one entry for each 2 MiB of a 47-bit address space, itself committed lazily.
+constexpr size_t kTableEntries = size_t{1} << (47 - 21);
+
+Segment** segment_table() {
+  static auto** table = static_cast<Segment**>(lazy_pages(kTableEntries * sizeof(Segment*)));
+  return table;
+}
+
+size_t table_index(const void* address) { return reinterpret_cast<uintptr_t>(address) >> 21; }
+
+void enter_segment(Segment& segment, Segment* value) {
+  const size_t last = table_index(segment.base + segment.reserved - 1);
+  for (size_t i = table_index(segment.base); i <= last && i < kTableEntries; ++i) segment_table()[i] = value;
+}
+
+size_t slots_bytes(const Segment& segment) { return (segment.reserved / kMinBlock + 1) * sizeof(Block*); }
+
+Block*& slot_of(Segment& segment, const char* start) {
+  return segment.slots[static_cast<size_t>(start - segment.base) / kMinBlock];
 }
 
 }  // namespace
@@ -46,6 +77,15 @@ void Stat::decrease(int64_t amount) {
 
 bool BlockOrder::operator()(const Block* a, const Block* b) const {
   return std::tie(a->stream, a->size, a->ptr) < std::tie(b->stream, b->size, b->ptr);
+}
+
+Block* block_at(const void* start) noexcept {
+  const size_t index = table_index(start);
+  if (start == nullptr || index >= kTableEntries) return nullptr;
+  Segment* segment = segment_table()[index];
+  if (segment == nullptr) return nullptr;
+  Block* block = slot_of(*segment, static_cast<const char*>(start));
+  return block != nullptr && block->ptr == start ? block : nullptr;
 }
 
 std::string format_size(size_t bytes) {
@@ -107,6 +147,7 @@ Block* Arena::allocate(size_t bytes, StreamId stream) {
   if (block == nullptr) block = grow(pool, size, stream);
   if (should_split(block, size)) split(block, size);
   block->allocated = true;
+  slot_of(*block->segment, block->ptr) = block;
   block->requested = bytes;
   block->idle_rounds = 0;
   if (history_on_ && context_) block->context = context_();
@@ -184,6 +225,12 @@ Block* Arena::new_segment(BlockPool& pool, size_t bytes, size_t reserve, StreamI
   segment->pool = &pool;
   segment->stream = stream;
   segment->expandable = expandable;
+  segment->slots = static_cast<Block**>(lazy_pages(slots_bytes(*segment)));
+  if (segment->slots == nullptr) {
+    munmap(base, reserve);
+    return nullptr;
+  }
+  enter_segment(*segment, segment.get());
   if (history_on_ && context_) segment->context = context_();
   Block* block = new Block;
   block->arena = this;
@@ -272,6 +319,7 @@ void Arena::split(Block* block, size_t size) {
 void Arena::free(Block* block) {
   Lock lock(mutex_);
   block->allocated = false;
+  slot_of(*block->segment, block->ptr) = nullptr;
   const BlockPool& pool = *block->pool;
   count(stats_.allocation, pool, -1);
   count(stats_.allocated_bytes, pool, -static_cast<int64_t>(block->size));
@@ -382,6 +430,8 @@ void Arena::release(Segment* segment) {
   if (segment->size >= config_.max_split_size) stats_.oversize_segments.decrease(1);
   note(segment->expandable ? MemoryEvent::SegmentUnmap : MemoryEvent::SegmentFree, segment->base, segment->size,
        segment->stream);
+  enter_segment(*segment, nullptr);
+  munmap(segment->slots, slots_bytes(*segment));
   munmap(segment->base, segment->reserved);
   delete segment->first;
   segments_.erase(segment->base);

@@ -100,8 +100,12 @@ struct Segment {
   BlockPool* pool = nullptr;
   StreamId stream = 0;
   bool expandable = false;
+  Block** slots = nullptr;  // by 512-byte step: the allocated block that starts there
   std::shared_ptr<void> context;
 };
+
+// The allocated block that starts at an address of any device, or nullptr; no lock, two loads.
+Block* block_at(const void* start) noexcept;
 
 struct BlockInfo {
   uintptr_t address;

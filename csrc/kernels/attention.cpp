@@ -1,7 +1,6 @@
 // The forward of blocked attention, and the problem description that the backward shares. See attention.h.
 #include "attention.h"
 
-#include <ATen/Dispatch.h>
 #include <torch/library.h>
 
 namespace softnpu::attention {
@@ -193,10 +192,11 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
 void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tensor& bits) {
   uint8_t* to = bits.data_ptr<uint8_t>();
   const uint64_t limit = static_cast<uint64_t>(std::llround(keep_prob * 4294967296.0));
+  const PhiloxKeys keys(static_cast<uint64_t>(seed));
   at::parallel_for(0, (bits.numel() + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
     uint32_t words[16];
     for (int64_t pair = begin; pair < end; ++pair) {
-      philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset), static_cast<uint64_t>(pair) * 4, words);
+      philox(keys, static_cast<uint64_t>(offset), static_cast<uint64_t>(pair) * 4, words);
       for (int64_t byte = 2 * pair; byte < std::min(2 * pair + 2, bits.numel()); ++byte) {
         uint8_t value = 0;
         for (int bit = 0; bit < 8; ++bit) value |= static_cast<uint8_t>(words[byte % 2 * 8 + bit] < limit) << bit;

@@ -16,8 +16,8 @@ namespace {
 
 thread_local int kernel_device = -1;
 
-void free_block(void* context) {
-  Block* block = static_cast<Block*>(context);
+void free_address(void* address) {
+  Block* block = block_at(address);
   block->arena->free(block);
 }
 
@@ -92,17 +92,26 @@ NpuAllocator& npu_allocator_instance() {
 // Stands in front of PyTorch's CPU allocator; inside a kernel it hands out device memory as CPU memory.
 class KernelCpuAllocator final : public c10::Allocator {
  public:
-  explicit KernelCpuAllocator(c10::Allocator* host) : host_(host) {}
+  explicit KernelCpuAllocator(c10::Allocator* host) : host_(host) { host_deleter_ = host->raw_deleter(); }
   c10::DataPtr allocate(size_t bytes) override {
     if (kernel_device < 0) return host_->allocate(bytes);
     return allocate_on(kernel_device, bytes, c10::Device(c10::kCPU));
   }
-  c10::DeleterFnPtr raw_deleter() const override { return kernel_device < 0 ? host_->raw_deleter() : nullptr; }
+  // oneDNN frees by raw pointer, perhaps outside the kernel that allocated: the address tells whose it is.
+  c10::DeleterFnPtr raw_deleter() const override { return &KernelCpuAllocator::free_raw; }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override { return host_->is_simple_data_ptr(data); }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
 
  private:
+  static void free_raw(void* address) {
+    if (block_at(address) != nullptr) {
+      free_address(address);
+    } else {
+      host_deleter_(address);
+    }
+  }
   c10::Allocator* host_;
+  static inline c10::DeleterFnPtr host_deleter_ = nullptr;
 };
 
 // Page-aligned host memory that remembers its ranges, with a cache of freed blocks by size.
@@ -198,11 +207,11 @@ c10::DeviceAllocator* npu_allocator() { return &npu_allocator_instance(); }
 c10::DataPtr allocate_on(int index, size_t bytes, c10::Device as) {
   if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, as};
   Block* block = allocate_block(index, bytes);
-  return {block->ptr, block, &free_block, as};
+  return {block->ptr, block->ptr, &free_address, as};
 }
 
 Block* block_of(const c10::DataPtr& data) {
-  return data.get_deleter() == &free_block ? static_cast<Block*>(data.get_context()) : nullptr;
+  return data.get_deleter() == &free_address ? block_at(data.get()) : nullptr;
 }
 
 KernelScope::KernelScope(int device) noexcept : before_(kernel_device), before_device_(exchange_device(device)) {

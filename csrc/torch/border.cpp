@@ -7,6 +7,7 @@
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/CPUAllocator.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/TensorImpl.h>
 
@@ -57,45 +58,78 @@ bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided;
 
 }  // namespace
 
-at::Tensor cpu_alias(const at::Tensor& npu) {
+namespace {
+
+// A CPU storage on the bytes of an NPU storage, which it keeps alive.
+c10::Storage make_twin(c10::StorageImpl* npu) {
+  c10::raw::intrusive_ptr::incref(npu);
+  auto release = [](void* held) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held)); };
+  c10::DataPtr bytes(const_cast<void*>(npu->data()), npu, release, c10::Device(c10::kCPU));
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), npu->nbytes(), std::move(bytes),
+                                               c10::GetAllocator(c10::kCPU), npu->resizable());
+}
+
+at::Tensor alias_on(const at::Tensor& npu, c10::Storage twin) {
   TensorImpl& from = *npu.unsafeGetTensorImpl();
   const DispatchKeySet keys = swap_keys(from.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView, kNpuOnly,
                                         DispatchKeySet(BackendComponent::CPUBit));
   c10::intrusive_ptr<TensorImpl> to;
   if (C10_UNLIKELY(from.is_quantized())) {
     const auto quantizer = static_cast<at::QTensorImpl&>(from).quantizer();
-    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, c10::Storage(from.unsafe_storage()), keys, from.dtype(),
-                                              quantizer);
+    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, std::move(twin), keys, from.dtype(), quantizer);
   } else {
-    to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, c10::Storage(from.unsafe_storage()), keys, from.dtype());
+    to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, std::move(twin), keys, from.dtype());
   }
-  Tag::device(*to) = c10::Device(c10::kCPU);
   Tag::keys(*to) = keys;
   copy_geometry(from, *to);
   if (from.is_wrapped_number()) to->set_wrapped_number(true);
   return at::Tensor::wrap_tensor_impl(std::move(to));
 }
 
-at::Tensor npu_adopt(at::Tensor cpu, c10::Device npu, bool owned) {
+}  // namespace
+
+at::Tensor cpu_alias(const at::Tensor& npu) {
+  return alias_on(npu, make_twin(npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
+}
+
+at::Tensor Border::alias(const at::Tensor& npu) {
+  c10::StorageImpl* storage = npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  for (const auto& [original, twin] : twins_) {
+    if (original == storage) return alias_on(npu, twin);
+  }
+  twins_.emplace_back(storage, make_twin(storage));
+  return alias_on(npu, twins_.back().second);
+}
+
+c10::StorageImpl* Border::npu_storage_of(const c10::StorageImpl* storage) const {
+  for (const auto& [original, twin] : twins_) {
+    if (twin.unsafeGetStorageImpl() == storage) return original;
+  }
+  return nullptr;
+}
+
+// `owned`: nobody keeps the tensor, even if references to it are still alive.
+at::Tensor Border::adopt(at::Tensor cpu, bool owned) {
   TensorImpl& impl = *cpu.unsafeGetTensorImpl();
   c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
   const bool shared = cpu.use_count() > 1;
-  if (storage.device_type() != c10::kPrivateUse1) {
+  c10::StorageImpl* original = npu_storage_of(&storage);
+  if (original == nullptr && storage.device_type() != c10::kPrivateUse1) {
     const bool ours = block_of(storage.data_ptr()) != nullptr || storage.nbytes() == 0;
     if (!ours || (shared && !owned)) {
-      at::Tensor copy = at::empty_strided(cpu.sizes(), cpu.strides(), cpu.options().device(npu));
+      at::Tensor copy = at::empty_strided(cpu.sizes(), cpu.strides(), cpu.options().device(npu()));
       cpu_alias(copy).copy_(cpu);
       return copy;
     }
-    retag_storage(storage, npu);
+    retag_storage(storage, npu());
   }
-  if (!shared) {
-    retag_as_npu(impl, npu);
-    return cpu;
+  if (shared) cpu = at::Tensor::wrap_tensor_impl(impl.shallow_copy_and_detach(impl.version_counter(), true));
+  TensorImpl& target = *cpu.unsafeGetTensorImpl();
+  if (original != nullptr) {
+    target.set_storage_keep_dtype(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(original)));
   }
-  auto view = impl.shallow_copy_and_detach(impl.version_counter(), true);
-  retag_as_npu(*view, npu);
-  return at::Tensor::wrap_tensor_impl(std::move(view));
+  retag_as_npu(target, npu());
+  return cpu;
 }
 
 void Border::mixed(c10::Device other) const {
@@ -131,7 +165,7 @@ void Border::settle() {
 
 at::Tensor Border::in(const at::Tensor& tensor, bool is_mutable) {
   if (!on_npu(tensor)) return tensor;
-  at::Tensor alias = strided(tensor) ? cpu_alias(tensor) : in_sparse(tensor);
+  at::Tensor alias = strided(tensor) ? this->alias(tensor) : in_sparse(tensor);
   crossings_.push_back({tensor, alias, is_mutable});
   return alias;
 }
@@ -142,29 +176,24 @@ at::Tensor Border::out(at::Tensor result, bool owned) {
     if (crossing.alias.is_same(result)) return crossing.npu;
   }
   if (!strided(result)) return out_sparse(result);
-  return npu_adopt(std::move(result), npu(), owned);
+  return adopt(std::move(result), owned);
 }
 
 at::Tensor Border::in_sparse(const at::Tensor& tensor) {
   if (tensor.layout() == at::kSparse) {
     const auto& impl = static_cast<const at::SparseTensorImpl&>(*tensor.unsafeGetTensorImpl());
-    auto alias = at::_sparse_coo_tensor_unsafe(cpu_alias(impl.indices()), cpu_alias(impl.values()), tensor.sizes());
+    auto alias = at::_sparse_coo_tensor_unsafe(this->alias(impl.indices()), this->alias(impl.values()), tensor.sizes());
     return alias._coalesced_(impl.coalesced());
   }
   const auto& impl = static_cast<const at::SparseCsrTensorImpl&>(*tensor.unsafeGetTensorImpl());
   return at::_sparse_compressed_tensor_unsafe(
-      cpu_alias(impl.compressed_indices()), cpu_alias(impl.plain_indices()), cpu_alias(impl.values()), tensor.sizes(),
+      alias(impl.compressed_indices()), alias(impl.plain_indices()), alias(impl.values()), tensor.sizes(),
       at::TensorOptions().dtype(tensor.dtype()).layout(tensor.layout()).device(at::kCPU));
 }
 
 at::Tensor Border::out_sparse(const at::Tensor& result) {
-  auto adopt = [&](const at::Tensor& part) {
-    for (const Crossing& crossing : crossings_) {
-      if (crossing.alias.is_same(part)) return crossing.npu;
-    }
-    // The parts are shared with the CPU wrapper: a fresh TensorImpl on the same storage takes the NPU's tags.
-    return npu_adopt(part.alias(), npu());
-  };
+  // The parts are shared with the CPU wrapper, which is about to go: fresh TensorImpls take the NPU's tags.
+  auto adopt = [&](const at::Tensor& part) { return this->adopt(part.alias(), true); };
   if (result.layout() == at::kSparse) {
     const auto& from = static_cast<const at::SparseTensorImpl&>(*result.unsafeGetTensorImpl());
     auto impl = c10::make_intrusive<at::SparseTensorImpl>(DispatchKeySet(DispatchKey::SparsePrivateUse1), result.dtype());
@@ -204,12 +233,16 @@ void Border::write_back() {
                                                                    source.values(), fresh.sizes());
       continue;
     }
-    c10::StorageImpl* storage = from.unsafe_storage().unsafeGetStorageImpl();
-    if (storage != to.unsafe_storage().unsafeGetStorageImpl()) {
-      if (storage->device_type() != c10::kPrivateUse1) retag_storage(*storage, npu());
-      to.set_storage_keep_dtype(from.unsafe_storage());
-    } else if (storage->device_type() != c10::kPrivateUse1) {
-      retag_storage(*storage, npu());  // a resize to zero bytes forgets where it was
+    c10::StorageImpl& twin = *from.unsafe_storage().unsafeGetStorageImpl();
+    c10::StorageImpl& own = *to.unsafe_storage().unsafeGetStorageImpl();
+    if (npu_storage_of(&twin) != &own) {  // set_ gave it another storage
+      to.set_storage_keep_dtype(adopt(crossing.alias, true).storage());
+    } else if (twin.data() != own.data() || twin.nbytes() != own.nbytes()) {  // resized
+      c10::DataPtr bytes = std::move(twin._mutable_data_ptr_no_checks());
+      bytes.unsafe_set_device(npu());
+      own.set_data_ptr_noswap(std::move(bytes));
+      own.set_nbytes(twin.nbytes());
+      twin.set_data_ptr_noswap({const_cast<void*>(own.data()), c10::Device(c10::kCPU)});
     }
     if (from.sizes() != to.sizes() || from.strides() != to.strides() || from.storage_offset() != to.storage_offset()) {
       copy_geometry(from, to);

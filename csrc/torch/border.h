@@ -1,8 +1,9 @@
 // The border between the npu device and PyTorch's CPU kernels, crossed without copying a byte.
 //
-// Going in, an NPU tensor becomes a CPU TensorImpl on the *same* StorageImpl, so a kernel that resizes or views its
-// argument works on the NPU tensor's own storage. Coming out, a CPU result whose bytes were drawn from the device
-// (see KernelScope) is retagged in place as an NPU tensor. Mutable arguments get their new sizes written back.
+// Going in, an NPU tensor becomes a CPU tensor whose storage (the twin) stands on the same bytes and keeps the NPU
+// storage alive; arguments that share a storage share its twin. Coming out, a view of a twin becomes a view of the
+// NPU storage, and a result whose bytes were drawn from the device (see KernelScope) is retagged in place. Mutable
+// arguments get their new sizes, and their twin's bytes if it was resized, written back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,6 +41,9 @@ class Border {
     at::Tensor npu, alias;
     bool is_mutable;
   };
+  c10::StorageImpl* npu_storage_of(const c10::StorageImpl* twin) const;
+  at::Tensor alias(const at::Tensor& npu);
+  at::Tensor adopt(at::Tensor cpu, bool owned);
   at::Tensor in_sparse(const at::Tensor& tensor);
   at::Tensor out_sparse(const at::Tensor& result);
   [[noreturn]] void mixed(c10::Device other) const;
@@ -48,11 +52,10 @@ class Border {
   int device_ = -1;
   bool sparse_ = false, host_tensor_ = false, from_tensor_ = false;
   c10::SmallVector<Crossing, 6> crossings_;
+  c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 6> twins_;  // NPU storage -> CPU storage
 };
 
 // A CPU tensor on the bytes of a strided NPU tensor, for kernels written by hand.
 at::Tensor cpu_alias(const at::Tensor& npu);
-// A strided CPU tensor whose bytes came from the device (or are copied there), as an NPU tensor.
-at::Tensor npu_adopt(at::Tensor cpu, c10::Device npu, bool owned = false);
 
 }  // namespace softnpu

@@ -7,7 +7,7 @@ import torch
 
 import torch_npu
 from tests.ops.activation._elementwise import by_number
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 ROOT = math.sqrt(2 / math.pi)
@@ -70,7 +70,7 @@ def test_dtypes():
     with pytest.raises(RuntimeError, match="argument 'input' must be of dtype .*int8"):
         torch_npu.npu_gelu_mul(make(2, 8, dtype=torch.int8, high=3))
     with (
-        on_family("310P"),
+        on("310P"),
         pytest.raises(RuntimeError, match="'input' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_gelu_mul(make(2, 8, dtype=torch.bfloat16))

@@ -7,7 +7,7 @@ import torch
 
 import torch_npu
 from tests.ops.activation._elementwise import by_number
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, gradcheck, make
 
 CASES = [((4, 3, 32), -1), ((2, 6, 5, 3), 1), ((8, 5), 0), ((2, 4, 3), -2), ((1, 2), -1), ((2,), 0)]
@@ -95,7 +95,7 @@ def test_bad_dtype():
 
 
 def test_no_bfloat16_on_old_chips():
-    with on_family("310P"), pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
+    with on("310P"), pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
         torch_npu.npu_swiglu(make(4, 8, dtype=torch.bfloat16))
 
 

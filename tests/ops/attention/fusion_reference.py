@@ -25,26 +25,21 @@ def to_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
     )
 
 
-def sees(mode, i, j, sq, skv, pre=0, after=0, prefix=0, first=False, last=False) -> bool:
-    """Whether row i sees column j, as the page's drawings have it."""
+def hidden(mode, sq, skv, pre=0, after=0, prefix=0, first=False, last=False) -> torch.Tensor:
+    """The mask of a mode, True where hidden, as the page's drawings have it."""
+    i, j = torch.arange(sq)[:, None], torch.arange(skv)
     from_upper_left, from_lower_right = j - i, (j - skv) - (i - sq)
     if mode == 0:
-        return -pre <= from_upper_left <= after
+        return (from_upper_left < -pre) | (from_upper_left > after)
     if mode == 1:
-        return True
+        return torch.zeros(sq, skv, dtype=torch.bool)
     if mode == 4 or (mode == 7 and last) or (mode == 8 and first):
-        return -pre <= from_lower_right <= after
+        return (from_lower_right < -pre) | (from_lower_right > after)
     if mode in (2, 8):
-        return from_upper_left <= 0
+        return from_upper_left > 0
     if mode in (3, 7):
-        return from_lower_right <= 0
-    return from_lower_right <= 0 or j < prefix
-
-
-def hidden(mode: int, sq: int, skv: int, **options) -> torch.Tensor:
-    """The mask of a mode, True where hidden."""
-    rows = [[not sees(mode, i, j, sq, skv, **options) for j in range(skv)] for i in range(sq)]
-    return torch.tensor(rows, dtype=torch.bool).view(sq, skv)
+        return from_lower_right > 0
+    return (from_lower_right > 0) & (j >= prefix)
 
 
 def attend(q, k, v, scale, mask=None, bias=None, sink=None, keep=None, keep_prob=1.0):
@@ -65,7 +60,7 @@ def attend(q, k, v, scale, mask=None, bias=None, sink=None, keep=None, keep_prob
     if sink is not None:
         weights = weights[..., :-1]
     if keep is not None:
-        weights = weights * keep / keep_prob
+        weights = weights * keep.to(weights.dtype) / keep_prob
     limit = torch.finfo(torch.float32).max
     return (
         weights @ v,

@@ -1,4 +1,4 @@
-"""What the tests of inference attention share: the formula row by row, and sequences in and out of layouts."""
+"""What the tests of inference attention share: the formula row by row, and layouts."""
 
 import torch
 
@@ -16,7 +16,7 @@ def draw(heads, tokens, size, dtype=torch.float64, seed=0):
 
 
 def attend(query, key, value, scale, hidden=None, bias=None, sink=None):
-    """One sequence, (N, S, D), in the dtype it comes in: (out, lse). `hidden(i, j)` tells what row i may not see."""
+    """One sequence, (N, S, D), in its dtype: (out, lse). Row i may not see `hidden(i, j)`."""
     heads, rows, _ = query.shape
     group = heads // key.shape[0]
     out = torch.zeros(heads, rows, value.shape[2], dtype=value.dtype)
@@ -29,7 +29,9 @@ def attend(query, key, value, scale, hidden=None, bias=None, sink=None):
             scores = key[h // group][seen] @ query[h, i] * scale
             if bias is not None:
                 scores = scores + bias[h, i][seen].to(scores.dtype)
-            logits = scores if sink is None else torch.cat((scores, sink[h : h + 1].to(scores.dtype)))
+            logits = (
+                scores if sink is None else torch.cat((scores, sink[h : h + 1].to(scores.dtype)))
+            )
             weights = (logits - logits.max()).exp()
             weights = weights / weights.sum()
             out[h, i] = weights[: len(seen)] @ value[h // group][seen]
@@ -79,3 +81,39 @@ def compare(found, query, key, value, dtype, slack=1e-6, **options):
 def triangle():
     """The causal template of sparse_mode 2, 3 and 4."""
     return on_device(torch.triu(torch.ones(2048, 2048, dtype=torch.bool), 1))
+
+
+def batch(rows, columns, heads=4, kv_heads=2, size=16, value=None, dtype=torch.float16):
+    """Lists of query, key and value, one entry a sequence."""
+    q = [draw(heads, n, size, dtype, seed=b) for b, n in enumerate(rows)]
+    k = [draw(kv_heads, n, size, dtype, seed=b + 50) for b, n in enumerate(columns)]
+    v = [draw(kv_heads, n, value or size, dtype, seed=b + 90) for b, n in enumerate(columns)]
+    return q, k, v
+
+
+def packed(sequences, layout):
+    return [on_device(pack(s, layout)) for s in sequences]
+
+
+def paginate(sequences, block, form, spare=3, fill=float("nan")):
+    """Sequences (N, S, D) in shuffled pages; the block table ends with numbers out of range."""
+    counts = [-(-s.shape[1] // block) for s in sequences]
+    heads, _, size = sequences[0].shape
+    dtype = sequences[0].dtype
+    blocks = sum(counts) + spare
+    fill = fill if dtype.is_floating_point else 99
+    cache = torch.full((blocks, heads, block, size), fill, dtype=torch.float32).to(dtype)
+    order = torch.randperm(blocks, generator=torch.Generator().manual_seed(3)).tolist()
+    table = torch.full((len(sequences), max(counts) + 1), 10**6, dtype=torch.int32)
+    for b, sequence in enumerate(sequences):
+        for n in range(counts[b]):
+            page = order.pop()
+            table[b, n] = page
+            part = sequence[:, n * block : (n + 1) * block]
+            cache[page, :, : part.shape[1]] = part
+    if form == "BnBsH":
+        cache = cache.transpose(1, 2).reshape(blocks, block, heads * size)
+    elif form == "NZ":
+        lane = 32 // cache.element_size()
+        cache = cache.view(blocks, heads, block, size // lane, lane).transpose(2, 3)
+    return on_device(cache.contiguous()), on_device(table)

@@ -1,19 +1,22 @@
-"""npu_fused_infer_attention_score against the formula, row by row in fp64: layouts, lengths, masks, prefixes, outputs."""
+"""npu_fused_infer_attention_score against the formula in fp64: layouts, lengths, masks, biases."""
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.attention.infer_reference import (
     attend,
+    batch,
     compare,
-    draw,
     on_device,
     pack,
+    packed,
     triangle,
     unpack,
 )
 from tests.ops.support import assert_accurate, make
+from torch_npu.ops.attention import _engine
+from torch_npu.ops.attention.npu_fused_infer_attention_score import NpuFusedInferAttentionScore
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 SCALE = 0.25
@@ -23,26 +26,14 @@ def fia(*args, **kwargs):
     return torch_npu.npu_fused_infer_attention_score(*args, **kwargs)
 
 
-def batch(rows, columns, heads=4, kv_heads=2, size=16, value=None, dtype=HALF):
-    """Lists of query, key and value, one entry a sequence."""
-    q = [draw(heads, n, size, dtype, seed=b) for b, n in enumerate(rows)]
-    k = [draw(kv_heads, n, size, dtype, seed=b + 50) for b, n in enumerate(columns)]
-    v = [draw(kv_heads, n, value or size, dtype, seed=b + 90) for b, n in enumerate(columns)]
-    return q, k, v
-
-
-def packed(sequences, layout):
-    return [on_device(pack(s, layout)) for s in sequences]
-
-
 def run(layout, q, k, v, source=None, **options):
     options = {"num_heads": 4, "num_key_value_heads": 2, "scale": SCALE, **options}
     return fia(*packed((q, k, v), source or layout), input_layout=layout, **options)
 
 
 DENSE = {
-    "BSH": "BSH", "BSND": "BSND", "BNSD": "BNSD", "BNSD_BSND": "BSND", "BSH_BNSD": "BNSD", "BSND_BNSD": "BNSD",
-    "BSH_NBSD": "NBSD", "BSND_NBSD": "NBSD", "BNSD_NBSD": "NBSD",
+    "BSH": "BSH", "BSND": "BSND", "BNSD": "BNSD", "BNSD_BSND": "BSND", "BSH_BNSD": "BNSD",
+    "BSND_BNSD": "BNSD", "BSH_NBSD": "NBSD", "BSND_NBSD": "NBSD", "BNSD_NBSD": "NBSD",
 }  # fmt: skip
 
 
@@ -50,7 +41,12 @@ DENSE = {
 def test_dense_layouts(layout):
     q, k, v = batch((3, 3), (7, 7))
     out, lse = run(layout, q, k, v, source=layout.partition("_")[0], softmax_lse_flag=True)
-    shapes = {"BSH": (2, 3, 64), "BSND": (2, 3, 4, 16), "BNSD": (2, 4, 3, 16), "NBSD": (4, 2, 3, 16)}
+    shapes = {
+        "BSH": (2, 3, 64),
+        "BSND": (2, 3, 4, 16),
+        "BNSD": (2, 4, 3, 16),
+        "NBSD": (4, 2, 3, 16),
+    }
     assert out.shape == shapes[DENSE[layout]] and out.dtype == HALF and out.is_contiguous()
     assert lse.shape == (2, 4, 3, 1) and lse.dtype == torch.float32
     for b, found in enumerate(unpack(out, DENSE[layout], [3, 3], 4)):
@@ -90,7 +86,13 @@ def test_ragged_head_sizes(size, value):
 def test_lengths(lengths, keys):
     q, k, v = batch((3, 3), (7, 7))
     out, lse = run(
-        "BNSD", q, k, v, actual_seq_lengths=lengths, actual_seq_lengths_kv=keys, softmax_lse_flag=True
+        "BNSD",
+        q,
+        k,
+        v,
+        actual_seq_lengths=lengths,
+        actual_seq_lengths_kv=keys,
+        softmax_lse_flag=True,
     )
     for b in range(2):
         n = lengths[b] if len(lengths) > 1 else lengths[0]
@@ -120,18 +122,24 @@ def test_windows(mode, rows, columns, layout):
     mask = triangle()
     if mode == 0:
         mask = on_device(torch.zeros(1, rows, columns, dtype=torch.uint8))
-    out, _ = run(layout, q, k, v, sparse_mode=mode, atten_mask=mask, pre_tokens=2, next_tokens=1, **options)
+    out, _ = run(
+        layout, q, k, v, sparse_mode=mode, atten_mask=mask, pre_tokens=2, next_tokens=1, **options
+    )
     hidden = window(mode, rows, columns, 2, 1)
     compare(unpack(out, layout, [rows], 4)[0], q[0], k[0], v[0], HALF, scale=SCALE, hidden=hidden)
 
 
 def test_window_far_below_the_diagonal():
     q, k, v = batch((4,), (9,))
-    out, _ = run("BNSD", q, k, v, sparse_mode=4, atten_mask=triangle(), pre_tokens=3, next_tokens=-2)
+    out, _ = run(
+        "BNSD", q, k, v, sparse_mode=4, atten_mask=triangle(), pre_tokens=3, next_tokens=-2
+    )
     compare(out[0], q[0], k[0], v[0], HALF, scale=SCALE, hidden=window(4, 4, 9, 3, -2))
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (1, 3, 7), (2, 3, 7), (2, 1, 3, 7), (1, 1, 3, 7), (1, 16, 32)])
+@pytest.mark.parametrize(
+    "shape", [(3, 7), (1, 3, 7), (2, 3, 7), (2, 1, 3, 7), (1, 1, 3, 7), (1, 16, 32)]
+)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8])
 def test_mask_shapes(shape, dtype):
     q, k, v = batch((3, 3), (7, 7))
@@ -141,7 +149,9 @@ def test_mask_shapes(shape, dtype):
     full = mask.cpu().reshape(-1, *shape[-2:])
     for b in range(2):
         of = full[b % full.shape[0]]
-        compare(out[b], q[b], k[b], v[b], HALF, scale=SCALE, hidden=lambda i, j, of=of: bool(of[i, j]))
+        compare(
+            out[b], q[b], k[b], v[b], HALF, scale=SCALE, hidden=lambda i, j, of=of: bool(of[i, j])
+        )
     assert not out[:, :, 1].any() and torch.isposinf(lse[:, :, 1]).all()
 
 
@@ -149,11 +159,21 @@ def test_decode_ignores_sparse_mode_and_window():
     q, k, v = batch((1, 1), (7, 7))
     mask = make(2, 7, dtype=torch.bool)
     out, _ = run(
-        "BSH", q, k, v, atten_mask=mask, pre_tokens=0, next_tokens=0, actual_seq_lengths=[29], inner_precise=1
+        "BSH",
+        q,
+        k,
+        v,
+        atten_mask=mask,
+        pre_tokens=0,
+        next_tokens=0,
+        actual_seq_lengths=[29],
+        inner_precise=1,
     )
     hidden = mask.cpu()
     for b, found in enumerate(unpack(out, "BSH", [1, 1], 4)):
-        compare(found, q[b], k[b], v[b], HALF, scale=SCALE, hidden=lambda i, j, b=b: bool(hidden[b, j]))
+        compare(
+            found, q[b], k[b], v[b], HALF, scale=SCALE, hidden=lambda i, j, b=b: bool(hidden[b, j])
+        )
     out, _ = run("BSH", q, k, v, sparse_mode=2, atten_mask=triangle())
     compare(unpack(out, "BSH", [1, 1], 4)[1], q[1], k[1], v[1], HALF, scale=SCALE)
 
@@ -169,85 +189,6 @@ def test_position_bias(dtype, rows, shape):
         compare(out[b], q[b], k[b][:, :m], v[b][:, :m], dtype, scale=SCALE, bias=bias)
 
 
-@pytest.mark.parametrize("length", [None, [3]])
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("layout", ["BNSD", "BSH"])
-def test_shared_prefix(length, rows, layout):
-    q, k, v = batch((rows, rows), (6, 6))
-    shared = [draw(2, 4, 16, HALF, seed) for seed in (7, 8)]
-    mask = on_device(torch.rand(2, 1, rows, 10, generator=torch.Generator().manual_seed(1)) < 0.3)
-    prefixes = [on_device(pack([s], layout)) for s in shared]
-    out, _ = run(
-        layout, q, k, v, key_shared_prefix=prefixes[0], value_shared_prefix=prefixes[1],
-        actual_shared_prefix_len=length, atten_mask=mask, actual_seq_lengths_kv=[6, 2],
-    )  # fmt: skip
-    n = 4 if length is None else 3
-    hidden = mask.cpu()[:, 0]
-    for b, (found, m) in enumerate(zip(unpack(out, layout, [rows, rows], 4), (6, 2), strict=True)):
-        key, value = (torch.cat((s[:, :n], x[b][:, :m]), 1) for s, x in zip(shared, (k, v), strict=True))
-        compare(found, q[b], key, value, HALF, scale=SCALE, hidden=lambda i, j, b=b: bool(hidden[b, i, j]))
-
-
-def test_left_padding():
-    q, k, v = batch((5, 5), (9, 9))
-    mask = make(2, 1, 5, 9, dtype=torch.bool)
-    pad = {
-        "query_padding_size": on_device(torch.tensor([1])),
-        "kv_padding_size": on_device(torch.tensor([2, -3])),
-    }
-    out, lse = run(
-        "BNSD", q, k, v, atten_mask=mask, actual_seq_lengths=[3, 4], actual_seq_lengths_kv=[4, 6],
-        softmax_lse_flag=True, pre_tokens=0, **pad,
-    )  # fmt: skip
-    spans = (((1, 4), (3, 7)), ((0, 4), (3, 9)))
-    for b, ((top, bottom), (left, right)) in enumerate(spans):
-        of = mask.cpu()[b, 0, top:bottom, left:right]
-        found = out[b, :, top:bottom]
-        key, value = k[b][:, left:right], v[b][:, left:right]
-        compare(
-            found, q[b][:, top:bottom], key, value, HALF, scale=SCALE, hidden=lambda i, j, of=of: bool(of[i, j])
-        )
-    assert not out[0, :, 0].any() and not out[:, :, 4].any() and torch.isposinf(lse[:, :, 4]).all()
-
-
-def test_left_padding_before_the_cache_gives_zeros_when_decoding():
-    q, k, v = batch((1, 1), (6, 6))
-    pad = on_device(torch.tensor([3]))
-    out, _ = run("BSH", q, k, v, kv_padding_size=pad, actual_seq_lengths_kv=[2, 5])
-    compare(unpack(out, "BSH", [1, 1], 4)[0], q[0], k[0][:, 1:3], v[0][:, 1:3], HALF, scale=SCALE)
-    assert not out[1].any()
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("shape", [(1,), (64,), (1, 4, 1, 16), (4, 16), (2, 32, 1)])
-def test_int8_output(rows, offset, shape):
-    q, k, v = batch((rows, rows), (7, 7), dtype=BRAIN)
-    if len(shape) > 1 or shape[0] > 1:
-        q, k, v = batch((rows, rows), (7, 7), size=32, dtype=BRAIN)
-        shape = {(64,): (128,), (1, 4, 1, 16): (1, 4, 1, 32), (4, 16): (4, 32), (2, 32, 1): (1, 1, 128)}[shape]
-    scale = make(*shape, low=90, high=200)
-    shift = make(*shape, low=-20, high=20) if offset else None
-    out, _ = run("BNSD", q, k, v, quant_scale2=scale, quant_offset2=shift)
-    assert out.dtype == torch.int8 and out.shape == (2, 4, rows, q[0].shape[2])
-    for b in range(2):
-        want, _ = attend(q[b].double(), k[b].double(), v[b].double(), SCALE)
-        factor = scale.cpu().double().reshape(-1)
-        factor = factor.view(4, 1, -1) if factor.numel() > 1 else factor
-        want = want * factor
-        if offset:
-            add = shift.cpu().double().reshape(-1)
-            want = want + (add.view(4, 1, -1) if add.numel() > 1 else add)
-        error = (out[b].cpu().double() - want.clamp(-128, 127)).abs().max()
-        assert error <= 0.501
-
-
-def test_int8_output_takes_a_bfloat16_scale():
-    q, k, v = batch((3,), (7,), dtype=BRAIN)
-    out, _ = run("BSND", q, k, v, quant_scale2=make(1, dtype=BRAIN, low=64, high=65))
-    assert out.dtype == torch.int8 and out.any()
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 def test_no_keys_give_zeros(rows):
     q, k, v = batch((rows, rows), (0, 0))
@@ -256,7 +197,12 @@ def test_no_keys_give_zeros(rows):
 
 
 def test_no_queries_and_no_sequences():
-    out, _ = fia(make(0, 3, 64, dtype=HALF), make(0, 5, 64, dtype=HALF), make(0, 5, 64, dtype=HALF), num_heads=4)
+    out, _ = fia(
+        make(0, 3, 64, dtype=HALF),
+        make(0, 5, 64, dtype=HALF),
+        make(0, 5, 64, dtype=HALF),
+        num_heads=4,
+    )
     assert out.shape == (0, 3, 64)
 
 
@@ -279,33 +225,35 @@ def test_every_inner_precise_is_the_same():
     assert all(torch.equal(r, results[0]) for r in results)
 
 
-def test_out_form_with_workspace():
-    q, k, v = batch((3, 3), (7, 7))
-    tensors = packed((q, k, v), "BNSD")
-    options = {"num_heads": 4, "num_key_value_heads": 2, "input_layout": "BNSD", "scale": SCALE}
-    workspace = torch_npu._npu_fused_infer_attention_score_get_max_workspace(*tensors, **options)
-    assert workspace.dtype == HALF and workspace.dim() == 1
-    keep = {n: options[n] for n in ("num_heads", "num_key_value_heads", "input_layout")}
-    out, lse = torch_npu._npu_fused_infer_attention_score_infer_output(
-        tensors[0], tensors[2], softmax_lse_flag=True, **keep
+@pytest.mark.parametrize("mode,masked", [(0, False), (0, True), (3, False), (4, False)])
+def test_native_form_agrees_with_the_formula_in_blocks(mode, masked, monkeypatch):
+    monkeypatch.setattr(_engine, "BLOCK", 4096)  # many blocks of rows
+    q, k, v = batch((70, 70), (133, 133), size=32)
+    tensors = [pack(t, "BNSD") for t in (q, k, v)]
+    options = {
+        "num_heads": 4,
+        "num_key_value_heads": 2,
+        "input_layout": "BNSD",
+        "scale": 2.0,
+        "sparse_mode": mode,
+    }
+    options |= {
+        "pre_tokens": 40,
+        "next_tokens": 9,
+        "actual_seq_lengths": [70, 31],
+        "softmax_lse_flag": True,
+    }
+    mask = (
+        triangle().cpu()
+        if mode
+        else torch.rand(2, 1, 70, 133, generator=torch.Generator().manual_seed(1)) < 0.9
     )
-    assert out.shape == (2, 4, 3, 16) and lse.shape == (2, 4, 3, 1)
-    returned = torch_npu.npu_fused_infer_attention_score.out(
-        *tensors, workspace=workspace, softmax_lse_flag=True, out=[out, lse], **options
-    )
-    want = fia(*tensors, softmax_lse_flag=True, **options)
-    assert torch.equal(out, want[0]) and torch.equal(lse, want[1])
-    assert returned[0].data_ptr() == out.data_ptr() and returned[1].data_ptr() == lse.data_ptr()
-
-
-def test_out_form_takes_any_softmax_lse_that_is_not_asked_for():
-    q, k, v = batch((1,), (7,))
-    tensors = packed((q, k, v), "BNSD")
-    out, lse = make(1, 4, 1, 16, dtype=HALF), make(1, dtype=HALF, low=1, high=2)
-    torch_npu.npu_fused_infer_attention_score.out(
-        *tensors, num_heads=4, num_key_value_heads=2, input_layout="BNSD", out=[out, lse]
-    )
-    assert lse.dtype == HALF and lse.tolist() == [0.0] and out.any()
+    mask = mask if mode or masked else None
+    want, logs = NpuFusedInferAttentionScore.kernel(*tensors, atten_mask=mask, **options)
+    moved = None if mask is None else on_device(mask)
+    out, lse = fia(*map(on_device, tensors), atten_mask=moved, **options)
+    assert_accurate(out, want.double(), want + torch.finfo(HALF).eps)
+    assert_accurate(lse, logs.double(), logs + 1e-5)
 
 
 def refuse(match, *args, **kwargs):
@@ -320,19 +268,68 @@ def test_refuses_bad_arguments():
     refuse(name + "'input_layout' must be .*'SBH'", q, k, v, num_heads=4, input_layout="SBH")
     refuse(name + "'query' must be of dtype .*float32", q.float(), k, v, **options)
     refuse("'value' must be of the dtype of 'key'", q, k, v.to(BRAIN), **options)
-    refuse("'num_heads' must be the query's number of heads .4., but received 8", q, k, v, num_heads=8, input_layout="BNSD")
+    refuse(
+        "'num_heads' must be the query's number of heads .4., but received 8",
+        q,
+        k,
+        v,
+        num_heads=8,
+        input_layout="BNSD",
+    )
     refuse("'key' must be of .B, N, S. = .2, 2, 3.", q, k, v, num_key_value_heads=2, **options)
-    refuse("'sparse_mode' must be 0, 1, 2, 3 or 4, but received 5", q, k, v, sparse_mode=5, **options)
+    refuse(
+        "'sparse_mode' must be 0, 1, 2, 3 or 4, but received 5", q, k, v, sparse_mode=5, **options
+    )
     refuse("'atten_mask' must be given with sparse_mode 3", q, k, v, sparse_mode=3, **options)
-    refuse("'atten_mask' must be of shape .2048, 2048.", q, k, v, sparse_mode=3, atten_mask=make(3, 3, dtype=torch.bool), **options)
-    refuse("'atten_mask' must be of shape .*KV_S >= 3", q, k, v, atten_mask=make(3, 2, dtype=torch.bool), **options)
-    refuse("'actual_seq_lengths' must be of 1 or 2 entries", q, k, v, actual_seq_lengths=[], **options)
-    refuse("'actual_seq_lengths_kv' must be from 0 to 3, but received 4", q, k, v, actual_seq_lengths_kv=[4], **options)
+    refuse(
+        "'atten_mask' must be of shape .2048, 2048.",
+        q,
+        k,
+        v,
+        sparse_mode=3,
+        atten_mask=make(3, 3, dtype=torch.bool),
+        **options,
+    )
+    refuse(
+        "'atten_mask' must be of shape .*KV_S >= 3",
+        q,
+        k,
+        v,
+        atten_mask=make(3, 2, dtype=torch.bool),
+        **options,
+    )
+    refuse(
+        "'actual_seq_lengths' must be of 1 or 2 entries", q, k, v, actual_seq_lengths=[], **options
+    )
+    refuse(
+        "'actual_seq_lengths_kv' must be from 0 to 3, but received 4",
+        q,
+        k,
+        v,
+        actual_seq_lengths_kv=[4],
+        **options,
+    )
     refuse("'inner_precise' must be", q, k, v, inner_precise=4, **options)
-    refuse("'key_rope_antiquant_scale' must be left", q, k, v, key_rope_antiquant_scale=make(1), **options)
-    refuse("'quant_offset2' must be left out without quant_scale2", q, k, v, quant_offset2=make(1), **options)
+    refuse(
+        "'key_rope_antiquant_scale' must be left",
+        q,
+        k,
+        v,
+        key_rope_antiquant_scale=make(1),
+        **options,
+    )
+    refuse(
+        "'quant_offset2' must be left out without quant_scale2",
+        q,
+        k,
+        v,
+        quant_offset2=make(1),
+        **options,
+    )
     refuse("'value_shared_prefix' must be given", q, k, v, key_shared_prefix=k[:1], **options)
-    refuse("head size divisible by 8", *(make(2, 4, 3, 12, dtype=HALF) for _ in range(3)), **options)
+    refuse(
+        "head size divisible by 8", *(make(2, 4, 3, 12, dtype=HALF) for _ in range(3)), **options
+    )
 
 
 def test_refuses_a_mask_that_is_not_the_template():
@@ -342,26 +339,28 @@ def test_refuses_a_mask_that_is_not_the_template():
     refuse(match, q, k, v, num_heads=4, input_layout="BNSD", sparse_mode=3, atten_mask=inverted)
 
 
-def test_refuses_an_offset_where_rows_attend_to_nothing():
-    q, k = make(1, 4, 4, 32, dtype=HALF), make(1, 4, 3, 32, dtype=HALF)
-    quant = {"quant_scale2": make(1), "quant_offset2": make(1), "sparse_mode": 3, "atten_mask": triangle()}
-    refuse("'quant_offset2' must be left out when rows attend to nothing", q, k, k, num_heads=4, input_layout="BNSD", **quant)
-
-
 def test_refuses_ragged_lengths():
     q = make(4, 2, 64, dtype=HALF)
     options = {"num_heads": 2, "input_layout": "TND"}
     refuse("'actual_seq_lengths' must be given for layout TND", q, q, q, **options)
     kv = {"actual_seq_lengths_kv": [2, 4]}
-    refuse("'actual_seq_lengths' must be cumulative .from 3 to 4", q, q, q, actual_seq_lengths=[3, 2], **kv, **options)
-    refuse("'actual_seq_lengths_kv' must be of 1 entries", q, q, q, actual_seq_lengths=[4], **kv, **options)
+    refuse(
+        "'actual_seq_lengths' must be cumulative .from 3 to 4",
+        q,
+        q,
+        q,
+        actual_seq_lengths=[3, 2],
+        **kv,
+        **options,
+    )
+    refuse(
+        "'actual_seq_lengths_kv' must be of 1 entries",
+        q,
+        q,
+        q,
+        actual_seq_lengths=[4],
+        **kv,
+        **options,
+    )
     small = make(4, 2, 32, dtype=HALF)
     refuse("head sizes", small, small, small, actual_seq_lengths=[2, 4], **kv, **options)
-
-
-def test_refuses_an_out_tensor_of_another_shape():
-    q = make(1, 4, 3, 16, dtype=HALF)
-    with pytest.raises(RuntimeError, match=r"'attention_out' must be of shape \(1, 4, 3, 16\)"):
-        torch_npu.npu_fused_infer_attention_score.out(
-            q, q, q, num_heads=4, input_layout="BNSD", out=[make(4, 3, 16, dtype=HALF), make(1)]
-        )

@@ -208,6 +208,9 @@ def run_tnd(mode=0, softmax_layout="", masks=None, spare=0, dropout=None, **opti
     want, peaks, totals = [], [], []
     i = j = first = 0
     for b, (n, m) in enumerate(zip(Q_LENGTHS, KV_LENGTHS, strict=True)):
+        if n == 0:
+            j += m
+            continue
         rows = [exact[0][i : i + n], exact[1][j : j + m], exact[2][j : j + m]]
         more = {"mask": None if masks is None else masks[b]}
         if dropout is not None:
@@ -267,6 +270,15 @@ def test_tnd_modes(mode):
 def test_tnd_dropout():
     count = 4 * sum(n * m for n, m in zip(Q_LENGTHS, KV_LENGTHS, strict=True))
     run_tnd(dropout=(kept(7, 3, 0.75, count), 0.75), keep_prob=0.75, seed=7, offset=3)
+
+
+def test_tnd_rows_without_keys():
+    q, k = make(5, 2, 8), make(3, 2, 8)
+    out, peak, *_ = torch_npu.npu_fusion_attention(
+        q, k, k, 2, "TND", actual_seq_qlen=[2, 5], actual_seq_kvlen=[3, 3], softmax_layout="TND"
+    )
+    assert out[:2].ne(0).all() and out[2:].eq(0).all()
+    assert peak[2:].eq(-torch.finfo(torch.float32).max).all()
 
 
 @pytest.mark.parametrize("mode,uncut", [(7, 3), (8, 2)])

@@ -116,8 +116,8 @@ def test_lse_without_returning_zloss():
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted,ignore,smoothing,z", [(False, -100, 0, 0), (True, 2, 0.3, 0.1)])
 def test_gradients(reduction, weighted, ignore, smoothing, z):
-    x, target = inputs(6, 5, torch.float64, requires_grad=True)
-    weight = make(5, low=0.1) if weighted else None
+    x, target = inputs(4, 3, torch.float64, requires_grad=True)
+    weight = make(3, low=0.1) if weighted else None
 
     def losses(a):
         found = torch_npu.npu_cross_entropy_loss(
@@ -125,6 +125,7 @@ def test_gradients(reduction, weighted, ignore, smoothing, z):
         )
         return found[0] + 3 * found[2] if z else found[0]
 
+    assert (target == 2).any()
     gradcheck(losses, x)
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-import torch_npu
+import torch_npu  # noqa: F401
 
 from tests.ops.support import make
+from torch_npu.ops.matmul.matmul_checksum import matmul_checksum
 
 BF16 = torch.bfloat16
 
@@ -15,7 +16,7 @@ def normal(*shape, seed=0):
 
 
 def check(a, b, c):
-    flag = torch_npu.matmul_checksum(a, b, c)
+    flag = matmul_checksum(a, b, c)
     assert flag.dtype == torch.bool and flag.dim() == 0 and flag.device == a.device
     return flag.item()
 
@@ -34,7 +35,10 @@ def test_clean_products_of_many_sizes(m, k, n, scale):
 
 def test_rounding_of_equal_elements_is_no_fault():
     # all roundings of a row go the same way, so that its sum is far off
-    a, b = make(16, 100, dtype=BF16, low=1.37, high=1.37), make(100, 333, dtype=BF16, low=0.77, high=0.77)
+    a, b = (
+        make(16, 100, dtype=BF16, low=1.37, high=1.37),
+        make(100, 333, dtype=BF16, low=0.77, high=0.77),
+    )
     assert not check(a, b, torch.matmul(a, b))
 
 
@@ -84,15 +88,19 @@ def test_vectors():
 
 def test_other_devices_and_types():
     a = normal(4, 4)
-    with pytest.raises(TypeError, match="matmul_checksum: argument 'b' must be a tensor on the .*list"):
-        torch_npu.matmul_checksum(a, [1.0], a)
+    with pytest.raises(
+        TypeError, match="matmul_checksum: argument 'b' must be a tensor on the .*list"
+    ):
+        matmul_checksum(a, [1.0], a)
     with pytest.raises(TypeError, match="argument 'c' must be a tensor on the .*meta"):
-        torch_npu.matmul_checksum(a, a, a.to("meta"))
-    with pytest.raises(RuntimeError, match="'a' must be of dtype torch.bfloat16, but received torch.float32"):
-        torch_npu.matmul_checksum(a.float(), a, a)
+        matmul_checksum(a, a, a.to("meta"))
+    with pytest.raises(
+        RuntimeError, match="'a' must be of dtype torch.bfloat16, but received torch.float32"
+    ):
+        matmul_checksum(a.float(), a, a)
 
 
 def test_product_of_another_shape():
     a = normal(4, 4)
     with pytest.raises(RuntimeError, match=r"'c' must be of shape \(4, 4\), .*\(3, 4\)"):
-        torch_npu.matmul_checksum(a, a, a[:3])
+        matmul_checksum(a, a, a[:3])

@@ -43,7 +43,13 @@ def test_integers_are_exact():
 
 @pytest.mark.parametrize(
     "sizes,summed",
-    [([2, 3, 4, 6], ()), ([3, 4, 6], (0,)), ([4, 6], (0, 1)), ([2, 1, 4, 6], (1,)), ([1, 3, 4, 6], (0,))],
+    [
+        ([2, 3, 4, 6], ()),
+        ([3, 4, 6], (0,)),
+        ([4, 6], (0, 1)),
+        ([2, 1, 4, 6], (1,)),
+        ([1, 3, 4, 6], (0,)),
+    ],
 )
 def test_output_sizes_sum_the_batches(sizes, summed):
     a, b = make(2, 3, 4, 5), make(2, 3, 5, 6)
@@ -94,7 +100,9 @@ def test_bad_dtype():
 
 
 def test_bad_depth():
-    with pytest.raises(RuntimeError, match=r"'mat2' must be of 5 rows \(K of 'self'\), but received 4"):
+    with pytest.raises(
+        RuntimeError, match=r"'mat2' must be of 5 rows \(K of 'self'\), but received 4"
+    ):
         torch_npu.npu_bmmV2(make(2, 3, 5), make(2, 4, 3), [])
 
 
@@ -104,10 +112,16 @@ def test_batches_that_do_not_broadcast():
 
 
 def test_bad_output_sizes():
-    with pytest.raises(RuntimeError, match=r"'output_sizes' must be empty, or \(2, 3, 4\).*\[3, 5\]"):
+    with pytest.raises(
+        RuntimeError, match=r"'output_sizes' must be empty, or \(2, 3, 4\).*\[3, 5\]"
+    ):
         torch_npu.npu_bmmV2(make(2, 3, 5), make(2, 5, 4), [3, 5])
 
 
 def test_bad_gradient_shape():
-    with pytest.raises(RuntimeError, match=r"npu_bmm_v2_mat1_backward: argument 'grad' must be of shape"):
-        torch.ops.npu.npu_bmm_v2_mat1_backward(make(2, 3, 3), make(2, 3, 5), make(2, 5, 4), [2, 3, 5])
+    with pytest.raises(
+        RuntimeError, match=r"npu_bmm_v2_mat1_backward: argument 'grad' must be of shape"
+    ):
+        torch.ops.npu.npu_bmm_v2_mat1_backward(
+            make(2, 3, 3), make(2, 3, 5), make(2, 5, 4), [2, 3, 5]
+        )

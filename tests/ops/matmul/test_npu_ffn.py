@@ -27,15 +27,19 @@ ACTIVATIONS = {
     "fastgelu": lambda x: x * torch.exp(0.851 * (x - x.abs())) / (1 + torch.exp(-1.702 * x.abs())),
     "geglu": lambda x: x[..., : x.shape[-1] // 2] * gelu(x[..., x.shape[-1] // 2 :]),
     "reglu": lambda x: x[..., : x.shape[-1] // 2] * x[..., x.shape[-1] // 2 :].clamp(min=0),
-    "swiglu": lambda x: x[..., : x.shape[-1] // 2]
-    * (x[..., x.shape[-1] // 2 :] / (1 + torch.exp(-x[..., x.shape[-1] // 2 :]))),
+    "swiglu": lambda x: (
+        x[..., : x.shape[-1] // 2]
+        * (x[..., x.shape[-1] // 2 :] / (1 + torch.exp(-x[..., x.shape[-1] // 2 :])))
+    ),
 }
 
 
 def reference(x, weight1, weight2, activation, bias1=None, bias2=None):
     x, weight1, weight2 = (t.cpu().double() for t in (x, weight1, weight2))
     hidden = x @ weight1 + (0 if bias1 is None else bias1.cpu().double())
-    return ACTIVATIONS[activation](hidden) @ weight2 + (0 if bias2 is None else bias2.cpu().double())
+    return ACTIVATIONS[activation](hidden) @ weight2 + (
+        0 if bias2 is None else bias2.cpu().double()
+    )
 
 
 def by_expert(counts, network, *tensors):
@@ -72,9 +76,7 @@ def test_gated(activation):
     assert_accurate(y, want, want.half())
 
 
-@pytest.mark.parametrize(
-    "counts", [[3, 2, 4], [0, 9, 0], [9, 0, 0], [0, 0, 9], [1, 0, 8]], ids=str
-)
+@pytest.mark.parametrize("counts", [[3, 2, 4], [0, 9, 0], [9, 0, 0], [0, 0, 9], [1, 0, 8]], ids=str)
 @pytest.mark.parametrize("as_index", [False, True])
 def test_experts(counts, as_index):
     x = make(9, 8, dtype=F16)
@@ -92,7 +94,11 @@ def test_experts(counts, as_index):
 
 
 def test_experts_of_a_three_dimensional_input():
-    x, weight1, weight2 = make(2, 3, 8, dtype=BF16), make(2, 8, 4, dtype=BF16), make(2, 4, 8, dtype=BF16)
+    x, weight1, weight2 = (
+        make(2, 3, 8, dtype=BF16),
+        make(2, 8, 4, dtype=BF16),
+        make(2, 4, 8, dtype=BF16),
+    )
     y = torch_npu.npu_ffn(x, weight1, weight2, "relu", expert_tokens=[5, 1])
     want = by_expert(
         [5, 1],
@@ -117,12 +123,15 @@ def test_quantised(result, deq, by_column, experts):
         deq = "packed"
     lead = (2,) if experts else ()
     # relu and powers of two keep the middle exact, so that no int8 can fall on the other side of a half
-    x = make(6, 8, dtype=I8, low=-20, high=20)
-    w1, w2 = make(*lead, 8, 16, dtype=I8, low=-20, high=20), make(*lead, 16, 8, dtype=I8, low=-20, high=20)
+    x = make(6, 8, dtype=I8, low=-9, high=9)
+    w1, w2 = (
+        make(*lead, 8, 16, dtype=I8, low=-9, high=9),
+        make(*lead, 16, 8, dtype=I8, low=-9, high=9),
+    )
     b1 = make(*lead, 16, dtype=torch.int32, low=-99, high=99)
     b2 = make(*lead, 8, dtype=torch.int32, low=-99, high=99)
     d1, d2 = torch.full((*lead, 16), 0.25), make(*lead, 8).bfloat16().float().cpu()
-    scale = torch.full((*lead, 16) if by_column else (lead or (1,)), 0.125)
+    scale = torch.full((*lead, 16) if by_column else (lead or (1,)), 1.0)
     offset = torch.full(lead or (1,), 3.0)
     kinds = {
         "packed": lambda t: pack_scale(t.flatten()).reshape(t.shape),
@@ -151,7 +160,10 @@ def test_quantised(result, deq, by_column, experts):
 def test_weight_quantised(dtype, experts, with_offset):
     lead = (2,) if experts else ()
     x = make(6, 8, dtype=dtype)
-    w1, w2 = make(*lead, 8, 16, dtype=I8, low=-9, high=9), make(*lead, 16, 8, dtype=I8, low=-9, high=9)
+    w1, w2 = (
+        make(*lead, 8, 16, dtype=I8, low=-9, high=9),
+        make(*lead, 16, 8, dtype=I8, low=-9, high=9),
+    )
     s1, s2 = make(*lead, 16, dtype=dtype, seed=1), make(*lead, 8, dtype=dtype, seed=2)
     o1 = make(*lead, 16, dtype=dtype, seed=3) if with_offset else None
     o2 = make(*lead, 8, dtype=dtype, seed=4) if with_offset else None
@@ -162,15 +174,19 @@ def test_weight_quantised(dtype, experts, with_offset):
         bias2=b2, expert_tokens_index=[2, 6] if experts else None, inner_precise=1,
     )  # fmt: skip
 
-    def network(x, w1, w2, s1, s2, o1, o2, b2):
-        w1 = (w1.double() + (0 if o1 is None else o1.double())) * s1.double()
-        w2 = (w2.double() + (0 if o2 is None else o2.double())) * s2.double()
+    def network(x, w1, w2, s1, s2, o1, o2, b2, kind=torch.float64):
+        w1 = (w1.to(kind) + (0 if o1 is None else o1.to(kind))) * s1.to(kind)
+        w2 = (w2.to(kind) + (0 if o2 is None else o2.to(kind))) * s2.to(kind)
         return reference(x, w1, w2, "silu", None, b2)
+
+    def in_its_dtype(*tensors):
+        return network(*tensors, kind=dtype).to(dtype)
 
     tensors = [None if t is None else t.cpu() for t in (x, w1, w2, s1, s2, o1, o2, b2)]
     want = by_expert([2, 4], network, *tensors) if experts else network(*tensors)
+    plain = by_expert([2, 4], in_its_dtype, *tensors) if experts else in_its_dtype(*tensors)
     assert y.dtype == dtype
-    assert_accurate(y, want, want.to(dtype))
+    assert_accurate(y, want, plain)
 
 
 # --- what it refuses ------------------------------------------------------------------------------------
@@ -195,22 +211,34 @@ REFUSED = [
         lambda: {"activation": "swiglu", "weight2": make(8, 8, dtype=F16)},
         "'inner_precise' must be 1 for 'swiglu', but received None",
     ),
-    (lambda: {"weight2": make(16, 9, dtype=F16)}, r"'weight2' must be of shape \(16, 8\).*\(16, 9\)"),
+    (
+        lambda: {"weight2": make(16, 9, dtype=F16)},
+        r"'weight2' must be of shape \(16, 8\).*\(16, 9\)",
+    ),
     (lambda: {"inner_precise": 2}, "'inner_precise' must be None, 0 or 1, but received 2"),
     (lambda: {"bias1": make(16)}, "'bias1' must be of dtype torch.float16.*float32"),
     (lambda: {"scale": make(1)}, "'scale' must be None in the plain form"),
     (lambda: {"antiquant_scale1": make(16)}, "'antiquant_scale1' must be None in the plain form"),
-    (lambda: experts(expert_tokens=[1, 2]), "'expert_tokens' .*the sum is 4, the rows of 'x'.*received 3"),
+    (
+        lambda: experts(expert_tokens=[1, 2]),
+        "'expert_tokens' .*the sum is 4, the rows of 'x'.*received 3",
+    ),
     (lambda: experts(expert_tokens=[5, -1]), "'expert_tokens' must be non-negative.*-1 at index 1"),
     (lambda: experts(expert_tokens_index=[3, 2]), "'expert_tokens_index' must be .*2 at index 1"),
-    (lambda: experts(expert_tokens_index=[3, 5]), "'expert_tokens_index' .*the last value is 4.*received 5"),
+    (
+        lambda: experts(expert_tokens_index=[3, 5]),
+        "'expert_tokens_index' .*the last value is 4.*received 5",
+    ),
     (lambda: experts(expert_tokens=[4]), "'expert_tokens' must be of 2 values, the experts.*1"),
     (
         lambda: experts(expert_tokens=[2, 2], expert_tokens_index=[2, 4]),
         "'expert_tokens_index' must be None when 'expert_tokens' is given",
     ),
     (
-        lambda: {"weight1": make(8, 16, dtype=I8, high=3), "weight2": make(16, 8, dtype=I8, high=3)},
+        lambda: {
+            "weight1": make(8, 16, dtype=I8, high=3),
+            "weight2": make(16, 8, dtype=I8, high=3),
+        },
         "'antiquant_scale1' must be given in the weight-quantised form",
     ),
 ]
@@ -243,5 +271,7 @@ def test_quantised_parameters():
         quantised_call(scale=make(3))
     with pytest.raises(RuntimeError, match="'deq_scale1' must be of dtype torch.bfloat16"):
         quantised_call(output_dtype=BF16)
-    with pytest.raises(RuntimeError, match="'output_dtype' must be None, torch.float16 or torch.bfloat16"):
+    with pytest.raises(
+        RuntimeError, match="'output_dtype' must be None, torch.float16 or torch.bfloat16"
+    ):
         quantised_call(output_dtype=F32)

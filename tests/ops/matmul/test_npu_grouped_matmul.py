@@ -7,7 +7,7 @@ import torch
 import torch_npu
 
 from softnpu import settings
-from tests.ops.matmul._packing import cut_scale, pack_int4, pack_scale, to_int8
+from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
 F16, BF16, F32, I8, I32 = torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.int32
@@ -91,7 +91,9 @@ def test_separate_products(split_item):
     x = [make(*shape, dtype=F16) for shape in shapes]
     weight = [make(5, 4, dtype=F16), make(6, 3, dtype=F16), make(5, 1, dtype=F16)]
     bias = [make(n, dtype=F16) for n in (4, 3, 1)]
-    results = torch_npu.npu_grouped_matmul(x, weight, bias=bias, split_item=split_item, group_type=-1)
+    results = torch_npu.npu_grouped_matmul(
+        x, weight, bias=bias, split_item=split_item, group_type=-1
+    )
     assert len(results) == 3
     for y, a, w, b in zip(results, x, weight, bias, strict=True):
         want = a.cpu().double() @ w.cpu().double() + b.cpu().double()
@@ -154,7 +156,9 @@ def test_pairs_name_their_groups():
         [x], [weight], split_item=2, group_type=0, output_dtype=I32, tuning_config=[5],
         group_list=longs(listed), group_list_type=2,
     )  # fmt: skip
-    want = torch.cat([x.cpu().long()[:5] @ weight.cpu().long()[2], x.cpu().long()[5:] @ weight.cpu().long()[0]])
+    want = torch.cat(
+        [x.cpu().long()[:5] @ weight.cpu().long()[2], x.cpu().long()[5:] @ weight.cpu().long()[0]]
+    )
     assert torch.equal(y.cpu().long(), want)
 
 
@@ -268,17 +272,21 @@ def test_weight_quantised(dtype, form, separate):
     shape = (3, 4, 16) if "groups" in form else (3, 16)
     scale, offset = make(*shape, dtype=dtype), make(*shape, dtype=dtype, low=-8, high=8, seed=3)
     bias = make(3, 16, dtype=F32 if dtype == BF16 else F16)
-    spread = (lambda t: t.cpu().double().repeat_interleave(8, 1)) if "groups" in form else (
-        lambda t: t.cpu().double()[:, None]
-    )
+
+    def restore(kind):
+        def over(t):
+            t = t.cpu().to(kind)
+            return t.repeat_interleave(8, 1) if "groups" in form else t[:, None]
+
+        return (values.to(kind) + over(offset)) * over(scale)
+
     pack = list if separate else (lambda t: [t])
     (y,) = torch_npu.npu_grouped_matmul(
         [x], pack(words), antiquant_scale=pack(scale), antiquant_offset=pack(offset), bias=pack(bias),
         group_list=longs(ends(counts)), split_item=3, group_type=0,
     )  # fmt: skip
-    restored = (values.double() + spread(offset)) * spread(scale)
-    want = loop(x, restored, counts, bias)
-    assert_accurate(y, want, want.to(dtype))
+    want = loop(x, restore(torch.float64), counts, bias)
+    assert_accurate(y, want, loop(x, restore(dtype), counts, bias).to(dtype))
 
 
 def test_quantised_rows_of_no_group_are_zero():
@@ -304,6 +312,24 @@ def test_float8_on_950(scale_kind):
     used = cut_scale(scale.cpu()) if scale_kind == "packed" else scale.cpu().double()
     want = loop(x.float(), weight.float(), [2, 4]) * used[torch.tensor([0] * 2 + [1] * 4)]
     assert_accurate(y, want, want.float())
+
+
+def test_hifloat8_on_950():
+    x = make(6, 16, dtype=torch.uint8, low=0x10, high=0x40)
+    weight = make(2, 16, 8, dtype=torch.uint8, low=0x90, high=0xC0)
+    scale, token = make(2, 8), make(6)
+    with settings.override(soc="Ascend950"):
+        (y,) = torch_npu.npu_grouped_matmul(
+            [x], [weight], scale=[scale], per_token_scale=[token], group_list=longs([2, 6]),
+            split_item=2, group_type=0, output_dtype=BF16, x_dtype=HIFLOAT8, weight_dtype=HIFLOAT8,
+        )  # fmt: skip
+    values = [
+        torch.tensor([hifloat8(b) for b in t.cpu().flatten().tolist()]).reshape(t.shape)
+        for t in (x, weight)
+    ]
+    factors = scale.cpu().double()[torch.tensor([0] * 2 + [1] * 4)] * token.cpu().double()[:, None]
+    want = loop(*values, [2, 4]) * factors
+    assert_accurate(y, want, want.bfloat16())
 
 
 # --- the overload with a list of ints -------------------------------------------------------------------
@@ -334,9 +360,19 @@ def test_list_of_ints_with_many_x():
 
 
 def test_list_of_ints_quantised():
-    x, weight, scale = int8(6, 20, low=-20), int8(2, 20, 8, low=-20), make(2, 8, low=-0.3, high=0.3).cpu()
+    x, weight, scale = (
+        int8(6, 20, low=-20),
+        int8(2, 20, 8, low=-20),
+        make(2, 8, low=-0.3, high=0.3).cpu(),
+    )
     (y,) = torch_npu.npu_grouped_matmul(
-        [x], list(weight), scale=[on_device(pack_scale(s)) for s in scale], group_list=[2, 6], split_item=3
+        [x],
+        list(weight),
+        scale=[on_device(pack_scale(s)) for s in scale],
+        group_list=[2, 6],
+        split_item=3,
     )
     of_row = torch.tensor([0] * 2 + [1] * 4)
-    assert torch.equal(y.cpu(), to_int8(quantised(x, weight, [2, 4]).double() * cut_scale(scale)[of_row]))
+    assert torch.equal(
+        y.cpu(), to_int8(quantised(x, weight, [2, 4]).double() * cut_scale(scale)[of_row])
+    )

@@ -22,7 +22,10 @@ def call(x=None, weight=None, **changes):
 
 
 def int8s(**changes):
-    return {"x": [make(6, 8, dtype=I8, high=3)], "weight": [make(3, 8, 4, dtype=I8, high=3)]} | changes
+    return {
+        "x": [make(6, 8, dtype=I8, high=3)],
+        "weight": [make(3, 8, 4, dtype=I8, high=3)],
+    } | changes
 
 
 def halves(**changes):
@@ -138,9 +141,16 @@ def test_reserved(name):
         call(**{name: [make(4)]})
 
 
-@pytest.mark.parametrize("name", ["x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype"])
+@pytest.mark.parametrize("name", ["scale_dtype", "per_token_scale_dtype"])
 def test_unsupported_codes(name):
     with pytest.raises(NotImplementedError, match=f"'{name}' must be left at None"):
+        call(**{name: 293})
+
+
+@pytest.mark.parametrize("name", ["x_dtype", "weight_dtype"])
+def test_codes_need_the_950(name):
+    message = f"'{name}' must be None, or hifloat8 on Ascend950, but received hifloat8"
+    with pytest.raises(NotImplementedError, match=message):
         call(**{name: 290})
 
 
@@ -149,25 +159,41 @@ def test_older_chip():
     with settings.override(soc="Ascend310P3"):
         with pytest.raises(RuntimeError, match="'x' must be of dtype torch.float16.*float32"):
             call()
-        with pytest.raises(RuntimeError, match="'weight' must be of an N that is a multiple of 16.*4"):
+        with pytest.raises(
+            RuntimeError, match="'weight' must be of an N that is a multiple of 16.*4"
+        ):
             call(x, weight)
 
 
 def listed(x=None, weight=None, **changes):
     x = [make(6, 8)] if x is None else x
     weight = [make(8, 4), make(8, 4)] if weight is None else weight
-    return torch_npu.npu_grouped_matmul(x, weight, **{"group_list": [2, 6], "split_item": 3} | changes)
+    return torch_npu.npu_grouped_matmul(
+        x, weight, **{"group_list": [2, 6], "split_item": 3} | changes
+    )
 
 
 LIST_REFUSED = [
-    (lambda: {"group_list": [2, 7]}, "'group_list' .*cover 6 rows of 'x', but received 7 by index 1"),
+    (
+        lambda: {"group_list": [2, 7]},
+        "'group_list' .*cover 6 rows of 'x', but received 7 by index 1",
+    ),
     (lambda: {"group_list": [2, 5]}, "'group_list' .*cover 6 rows of 'x', but received 5"),
     (lambda: {"group_list": [7, 6]}, "'group_list' .*received 7 by index 0"),
     (lambda: {"group_list": [2, 4, 6]}, "'group_list' must be of 2 values, but received 3"),
-    (lambda: {"group_list": [6], "weight": [make(8, 4)]}, "'group_list' must be of more than one value"),
+    (
+        lambda: {"group_list": [6], "weight": [make(8, 4)]},
+        "'group_list' must be of more than one value",
+    ),
     (lambda: {"group_list": []}, "'group_list' must be given where 'x' is one tensor"),
-    (lambda: {"weight": [make(3, 8, 4)], "group_list": [6]}, "'weight' must be a tensor of 2 dimensions"),
-    (lambda: {"weight": [make(8, 4), make(8, 5)]}, r"'weight' must be of the same N \(4\).*5 at index 1"),
+    (
+        lambda: {"weight": [make(3, 8, 4)], "group_list": [6]},
+        "'weight' must be a tensor of 2 dimensions",
+    ),
+    (
+        lambda: {"weight": [make(8, 4), make(8, 5)]},
+        r"'weight' must be of the same N \(4\).*5 at index 1",
+    ),
 ]
 
 

@@ -9,7 +9,11 @@ from tests.ops.support import assert_accurate, gradcheck, make
 
 
 def reference(x, weight, bias=None):
-    y = torch.stack([(row * weight).sum(-1) for row in x]) if len(x) else x.new_zeros(0, len(weight))
+    y = (
+        torch.stack([(row * weight).sum(-1) for row in x])
+        if len(x)
+        else x.new_zeros(0, len(weight))
+    )
     return y if bias is None else y + bias
 
 
@@ -74,7 +78,9 @@ def test_half_gradients_keep_their_dtypes():
     weight = make(3, 5, dtype=torch.float16, requires_grad=True)
     bias = make(3, requires_grad=True)
     torch_npu.npu_linear(x, weight, bias).sum().backward()
-    assert (x.grad.dtype, weight.grad.dtype, bias.grad.dtype) == (torch.float16,) * 2 + (torch.float32,)
+    assert (x.grad.dtype, weight.grad.dtype, bias.grad.dtype) == (torch.float16,) * 2 + (
+        torch.float32,
+    )
     assert torch.equal(bias.grad.cpu(), torch.full((3,), 4.0))
 
 
@@ -85,7 +91,10 @@ def test_bad_dtype():
 
 def test_bfloat16_needs_a2():
     x = make(2, 4, dtype=torch.bfloat16)
-    with settings.override(soc="Ascend910A"), pytest.raises(RuntimeError, match="'input' must be of dtype"):
+    with (
+        settings.override(soc="Ascend910A"),
+        pytest.raises(RuntimeError, match="'input' must be of dtype"),
+    ):
         torch_npu.npu_linear(x, x)
 
 

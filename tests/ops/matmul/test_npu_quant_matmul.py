@@ -5,7 +5,7 @@ import torch
 import torch_npu
 
 from softnpu import settings
-from tests.ops.matmul._packing import cut_scale, pack_int4, pack_scale, to_int8
+from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -117,9 +117,7 @@ def test_bfloat16_results(scale_dtype, bias_dtype, per_token):
 def test_per_token_float16(bias_dtype):
     x1, x2 = integers(2, 6, 40, low=-9, high=9), integers(2, 40, 16, low=-9, high=9, seed=1)
     scale, token, bias = make(16), make(6, seed=8), make(16, dtype=bias_dtype, low=-9, high=9)
-    y = torch_npu.npu_quant_matmul(
-        x1, x2, scale, pertoken_scale=token, bias=bias, output_dtype=F16
-    )
+    y = torch_npu.npu_quant_matmul(x1, x2, scale, pertoken_scale=token, bias=bias, output_dtype=F16)
     inside = bias.cpu().long() if bias_dtype == torch.int32 else 0
     want = (total(x1, x2) + inside).double() * scale.cpu().double() * token.cpu().double()[:, None]
     want = want if bias_dtype == torch.int32 else want + bias.cpu().double()
@@ -254,7 +252,10 @@ REFUSED = [
     (lambda: {"scale": make(1, dtype=BF16)}, "'scale' must be of dtype .* for torch.int8 results"),
     (lambda: {"output_dtype": torch.float64}, "'output_dtype' must be torch.int8, .*float64"),
     (lambda: {"offset": make(6), "output_dtype": BF16}, "'offset' must be None for torch.bfloat16"),
-    (lambda: {"offset": make(4)}, r"'offset' must be of shape \(1,\) or \(6,\), but received \(4,\)"),
+    (
+        lambda: {"offset": make(4)},
+        r"'offset' must be of shape \(1,\) or \(6,\), but received \(4,\)",
+    ),
     (lambda: {"pertoken_scale": make(4)}, "'pertoken_scale' must be None for int8 and int32"),
     (
         lambda: {"pertoken_scale": make(3), "output_dtype": BF16},
@@ -265,7 +266,10 @@ REFUSED = [
         lambda: {"bias": make(5, dtype=torch.int32, high=3)},
         r"'bias' must be of shape \(6,\), but received \(5,\)",
     ),
-    (lambda: {"group_sizes": [1, 2]}, r"'group_sizes' must be \[group_m, group_n, group_k\].*\[1, 2\]"),
+    (
+        lambda: {"group_sizes": [1, 2]},
+        r"'group_sizes' must be \[group_m, group_n, group_k\].*\[1, 2\]",
+    ),
     (
         lambda: {"x1": integers(2, 4, 8), "x2": integers(3, 8, 6)},
         r"'x2' must be of batch dimensions that broadcast with \(2,\), but received \(3,\)",
@@ -279,10 +283,45 @@ def test_refused(arguments, message):
         call(**arguments())
 
 
-@pytest.mark.parametrize("name", ["x1_dtype", "x2_dtype", "scale_dtype", "pertoken_scale_dtype"])
+@pytest.mark.parametrize("name", ["scale_dtype", "pertoken_scale_dtype"])
 def test_unsupported_codes(name):
     with pytest.raises(NotImplementedError, match=f"'{name}' must be left at None"):
-        call(**{name: 290})
+        call(**{name: 293})
+
+
+@pytest.mark.parametrize("name", ["x1_dtype", "x2_dtype"])
+def test_codes_need_the_950(name):
+    with pytest.raises(
+        NotImplementedError, match=f"'{name}' must be None, or hifloat8 on Ascend950.*290"
+    ):
+        call(**{name: HIFLOAT8})
+    with (
+        settings.override(soc="Ascend950"),
+        pytest.raises(NotImplementedError, match=f"'{name}' .*float4_e2m1fn_x2"),
+    ):
+        call(**{name: 296})
+
+
+def test_hifloat8_on_950():
+    x1 = make(3, 64, dtype=torch.uint8, low=8, high=0x60)
+    x2 = make(64, 5, dtype=torch.uint8, low=0x88, high=0xE0)
+    scale, token = make(5), make(3)
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_quant_matmul(
+            x1,
+            x2,
+            scale,
+            pertoken_scale=token,
+            x1_dtype=HIFLOAT8,
+            x2_dtype=HIFLOAT8,
+            output_dtype=F32,
+        )
+    left, right = (
+        torch.tensor([hifloat8(b) for b in t.cpu().flatten().tolist()]).reshape(t.shape).double()
+        for t in (x1, x2)
+    )
+    want = left @ right * scale.cpu().double() * token.cpu().double()[:, None]
+    assert_accurate(y, want, want.float(), slack=1e-6 * want.abs().max().item())
 
 
 def test_int4_by_groups_needs_its_offset():
@@ -293,7 +332,9 @@ def test_int4_by_groups_needs_its_offset():
 
 def test_older_chip():
     with settings.override(soc="Ascend310P3"):
-        with pytest.raises(RuntimeError, match="'output_dtype' must be torch.int8 or torch.float16"):
+        with pytest.raises(
+            RuntimeError, match="'output_dtype' must be torch.int8 or torch.float16"
+        ):
             call(output_dtype=BF16)
         with pytest.raises(RuntimeError, match="'pertoken_scale' must be None on this chip"):
             call(pertoken_scale=make(4), output_dtype=F16)

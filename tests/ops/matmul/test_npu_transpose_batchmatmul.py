@@ -77,7 +77,9 @@ def test_reserved_bias():
 
 
 def test_bad_permutations():
-    with pytest.raises(RuntimeError, match=r"'perm_x1' must be .*\[1, 0, 2\], but received \[1, 1, 2\]"):
+    with pytest.raises(
+        RuntimeError, match=r"'perm_x1' must be .*\[1, 0, 2\], but received \[1, 1, 2\]"
+    ):
         call(perm_x1=[1, 1, 2])
     with pytest.raises(RuntimeError, match="'perm_x2' must be"):
         call(perm_x2=[1, 0, 2])
@@ -87,19 +89,27 @@ def test_bad_permutations():
 
 def test_bad_dtype():
     x = make(2, 3, 16, dtype=torch.int64, high=3)
-    with pytest.raises(RuntimeError, match="npu_transpose_batchmatmul: argument 'input' must be of dtype"):
+    with pytest.raises(
+        RuntimeError, match="npu_transpose_batchmatmul: argument 'input' must be of dtype"
+    ):
         torch_npu.npu_transpose_batchmatmul(x, x)
 
 
 def test_sizes():
-    with pytest.raises(RuntimeError, match=r"'weight' must be \(2, 16, N\) after 'perm_x2'.*\(3, 16, 16\)"):
+    with pytest.raises(
+        RuntimeError, match=r"'weight' must be \(2, 16, N\) after 'perm_x2'.*\(3, 16, 16\)"
+    ):
         call(weight=(3, 16, 16))
-    with pytest.raises(RuntimeError, match="'input' must be of K and N that are multiples of 16.*8"):
+    with pytest.raises(
+        RuntimeError, match="'input' must be of K and N that are multiples of 16.*8"
+    ):
         call(x=(2, 3, 8), weight=(2, 8, 16))
 
 
 def test_split_must_divide():
-    with pytest.raises(RuntimeError, match=r"'batch_split_factor' must be a divisor of N \(16\).*3"):
+    with pytest.raises(
+        RuntimeError, match=r"'batch_split_factor' must be a divisor of N \(16\).*3"
+    ):
         call(batch_split_factor=3)
     scale = pack_scale(torch.ones(32)).to(make(1).device)
     with pytest.raises(RuntimeError, match="'batch_split_factor' must be 1 when 'scale' is given"):

@@ -5,7 +5,7 @@ import torch
 import torch_npu
 
 from softnpu import settings
-from tests.ops.matmul._packing import cut_scale, pack_int4, pack_scale, to_int8
+from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
 F16, BF16 = torch.float16, torch.bfloat16
@@ -15,15 +15,18 @@ def on_device(tensor):
     return tensor.to(make(1).device)
 
 
-def reference(x, weight, scale, offset=None, bias=None, group=0):
-    """Column by column and row by row of the weight, from the page's formula."""
-    restored = weight.cpu().double().clone()
+def at_row(values, row, kind):
+    return values.cpu().to(kind)[row] if values.dim() == 2 else values.cpu().to(kind)
+
+
+def reference(x, weight, scale, offset=None, bias=None, group=0, kind=torch.float64):
+    """Row by row of the weight, from the page's formula; `kind` is the precision of the restored weight."""
+    restored = weight.cpu().to(kind).clone()
     for row in range(weight.shape[-2]):
         at = row // group if group else 0
-        pick = (lambda t: t.cpu().double()[at] if t.dim() == 2 else t.cpu().double())
-        moved = restored[..., row, :] + (pick(offset) if offset is not None else 0)
-        restored[..., row, :] = moved * pick(scale)
-    y = x.cpu().double() @ restored
+        moved = restored[..., row, :] + (0 if offset is None else at_row(offset, at, kind))
+        restored[..., row, :] = moved * at_row(scale, at, kind)
+    y = x.cpu().double() @ restored.double()
     return y if bias is None else y + bias.cpu().double()
 
 
@@ -38,7 +41,7 @@ def test_int8_weight(dtype, scale_shape, options):
     y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale, offset, bias=bias)
     want = reference(x, weight, scale, offset, bias)
     assert y.dtype == dtype
-    assert_accurate(y, want, want.to(dtype))
+    assert_accurate(y, want, reference(x, weight, scale, offset, bias, kind=dtype).to(dtype))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -53,7 +56,7 @@ def test_int4_weight(transposed, group):
         x, on_device(words), scale, offset, antiquant_group_size=group, inner_precise=1
     )
     want = reference(x, values, scale, offset, group=group)
-    assert_accurate(y, want, want.bfloat16())
+    assert_accurate(y, want, reference(x, values, scale, offset, group=group, kind=BF16).bfloat16())
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -62,7 +65,10 @@ def test_quantised_result(packed, shape):
     # small powers of two: every step is exact, so int8 is too
     x = make(6, 8, dtype=torch.int8, low=-4, high=5).to(F16)
     weight, scale = make(8, 16, dtype=torch.int8, low=-8, high=8), torch.full((16,), 0.5, dtype=F16)
-    quant_scale, quant_offset = make(*shape, low=-3, high=3).cpu(), make(*shape, low=-30, high=30).cpu()
+    quant_scale, quant_offset = (
+        make(*shape, low=-3, high=3).cpu(),
+        make(*shape, low=-30, high=30).cpu(),
+    )
     if packed:
         words = pack_scale(quant_scale.flatten(), quant_offset.flatten()).reshape(shape)
         given = on_device(words), None
@@ -90,7 +96,19 @@ def test_batches_and_transposed_x():
     weight, scale = make(3, 8, 6, dtype=torch.int8, low=-9, high=9), make(6, dtype=F16)
     y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale)
     want = reference(x, weight, scale)
-    assert_accurate(y, want, want.half())
+    assert_accurate(y, want, reference(x, weight, scale, kind=F16).half())
+
+
+def test_hifloat8_weight_on_950():
+    x, scale = make(5, 256, dtype=F16), make(1, 4, dtype=F16)
+    weight = on_device(torch.arange(256, dtype=torch.uint8).repeat(4, 1).t().contiguous())
+    weight[0x80] = weight[0x6F] = weight[0xEF] = 0  # NaN and the infinities
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale, weight_dtype=HIFLOAT8)
+    values = torch.tensor([hifloat8(b) for b in weight.cpu()[:, 0].tolist()], dtype=torch.float64)
+    want = x.cpu().double() @ values[:, None] * scale.cpu().double()
+    plain = (x.cpu().double() @ (values[:, None].half() * scale.cpu()).double()).half()
+    assert_accurate(y, want, plain)
 
 
 # --- what it refuses ------------------------------------------------------------------------------------
@@ -106,12 +124,24 @@ def call(**changes):
 
 
 REFUSED = [
-    (lambda: {"x": make(4, 64)}, "npu_weight_quant_batchmatmul: argument 'x' must be of dtype .*float32"),
+    (
+        lambda: {"x": make(4, 64)},
+        "npu_weight_quant_batchmatmul: argument 'x' must be of dtype .*float32",
+    ),
     (lambda: {"x": make(4, 60, dtype=F16)}, "'weight' must be of K 60, as 'x', but received 64"),
-    (lambda: {"antiquant_scale": make(15, dtype=F16)}, r"'antiquant_scale' must be of shape .*\(15,\)"),
-    (lambda: {"antiquant_scale": make(16, dtype=BF16)}, "'antiquant_scale' must be of the dtype of 'x'"),
+    (
+        lambda: {"antiquant_scale": make(15, dtype=F16)},
+        r"'antiquant_scale' must be of shape .*\(15,\)",
+    ),
+    (
+        lambda: {"antiquant_scale": make(16, dtype=BF16)},
+        "'antiquant_scale' must be of the dtype of 'x'",
+    ),
     (lambda: {"antiquant_offset": make(1, 16, dtype=F16)}, "'antiquant_offset' must be of shape"),
-    (lambda: {"antiquant_group_size": 48}, r"'antiquant_group_size' must be 0 or a multiple of 32.*48"),
+    (
+        lambda: {"antiquant_group_size": 48},
+        r"'antiquant_group_size' must be 0 or a multiple of 32.*48",
+    ),
     (lambda: {"antiquant_group_size": 64}, r"'antiquant_group_size' must be .*K - 1 \(63\).*64"),
     (lambda: {"inner_precise": 2}, "'inner_precise' must be 0 or 1, but received 2"),
     (lambda: {"quant_offset": make(16)}, "'quant_offset' must be None without 'quant_scale'"),
@@ -132,8 +162,15 @@ def test_refused(arguments, message):
 
 
 def test_unsupported_weight_dtype():
-    with pytest.raises(NotImplementedError, match="'weight_dtype' must be left at None"):
-        call(weight_dtype=290)
+    with pytest.raises(
+        NotImplementedError, match="'weight_dtype' must be None, or hifloat8 .*hifloat8"
+    ):
+        call(weight_dtype=HIFLOAT8)
+    with (
+        settings.override(soc="Ascend950"),
+        pytest.raises(NotImplementedError, match="'weight_dtype' must be .*float4_e2m1fn_x2"),
+    ):
+        call(weight_dtype=296)
 
 
 def test_older_chip():

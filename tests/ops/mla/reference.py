@@ -106,7 +106,7 @@ def scales(a, *names):
 
 
 def rotated(v, sin, cos):
-    """Pairs (v0, v1), (v2, v3), ...: firsts to the front half, seconds to the back, then rotated."""
+    """Pairs (v0, v1), (v2, v3), ...: firsts to the front half, seconds to the back, rotated."""
     half = v.shape[0] // 2
     out = torch.zeros_like(v)
     for i in range(half):
@@ -143,7 +143,7 @@ def microscaled(v):
 
 
 def projected(v, weight, s, form):
-    """c^Q times the query's weights, in the form that the scales in `s` ask for; and c^Q so quantised."""
+    """c^Q times the query's weights, in the form that the scales `s` ask for; and c^Q itself."""
     if form == "mx":
         rows = microscaled(v.bfloat16().double())
         return rows @ weight, rows
@@ -156,7 +156,7 @@ def projected(v, weight, s, form):
 
 
 def prolog(a, eps_cq=1e-5, eps_ckv=1e-5, qc=1.0, kc=1.0, form="int8", values=None, **given):
-    """query, query_rope (T, N, ..), keys (T, Hckv), rope keys (T, Dr), query scales (T, N) and c^Q (T, Hcq).
+    """query, query_rope (T, N, ..), keys, rope keys (T, ..), query scales (T, N) and c^Q (T, Hcq).
 
     `form` is the low-precision format; "mx" takes de-quantised tensors by name in `values`.
     """
@@ -196,7 +196,7 @@ def prolog(a, eps_cq=1e-5, eps_ckv=1e-5, qc=1.0, kc=1.0, form="int8", values=Non
 
 
 def cached(before, rows, index, mode="PA_BSND"):
-    """The cache after `rows` were written; in a PA_NZ cache through the order of a block's bytes."""
+    """The cache after `rows` were written; with PA_NZ through the order of a block's bytes."""
     cache = before.cpu().clone()
     blocks, size, _, width = cache.shape
     strip = 32 // cache.element_size()

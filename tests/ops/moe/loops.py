@@ -1,4 +1,4 @@
-"""The routing operators as plain loops over Python lists, written from upstream's pages. No code under test."""
+"""The routing operators as plain loops, written from upstream's pages. No code under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def by_expert(experts: list[int]) -> list[int]:
 def init_routing_v2(
     experts: list[list[int]], start: int, end: int, active_num: int = -1, capacity: int = 0
 ):
-    """Which pair each row holds (-1: none), where each pair went (-1: nowhere), the tokens of each expert."""
+    """The pair of each row (-1: none), the row of each pair (-1: none), tokens of each expert."""
     flat = [e for row in experts for e in row]
     order = [p for p in by_expert(flat) if start <= flat[p] < end]
     counts = [sum(e == expert for e in flat) for expert in range(start, end)]
@@ -53,7 +53,7 @@ def scatter_order(experts: list[list[int]], start: int) -> list[int]:
 
 
 def finalize(rows, index, top_k, by_row, scales=None, bias=None, experts=None, skips=()):
-    """out[i] = skips + sum over j of scale * (row + bias), row by row, on tensors of the given dtype."""
+    """out[i] = skips + sum over j of scale * (row + bias), row by row, in the dtype of the rows."""
     tokens = len(index) // top_k
     out = torch.zeros(tokens, rows.size(-1), dtype=rows.dtype)
     rows = rows.reshape(-1, rows.size(-1))

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import npu
 
 
@@ -31,7 +31,10 @@ def test_non_contiguous():
 
 
 def test_unsorted_names_the_first_fall():
-    with pytest.raises(RuntimeError, match="'sorted_expert_for_source_row' must be non-decreasing, but received 1 at"):
+    with pytest.raises(
+        RuntimeError,
+        match="'sorted_expert_for_source_row' must be non-decreasing, but received 1 at",
+    ):
         torch_npu.npu_moe_compute_expert_tokens(npu([0, 2, 1, 3, 2]), 4)
 
 
@@ -42,10 +45,15 @@ def test_negative_expert():
 
 @pytest.mark.parametrize("experts", [0, 2049])
 def test_bad_num_expert(experts):
-    with pytest.raises(RuntimeError, match=rf"argument 'num_expert' must be within \[1, 2048\], but received {experts}"):
+    with pytest.raises(
+        RuntimeError,
+        match=rf"argument 'num_expert' must be within \[1, 2048\], but received {experts}",
+    ):
         torch_npu.npu_moe_compute_expert_tokens(npu([0]), experts)
 
 
 def test_bad_dtype():
-    with pytest.raises(RuntimeError, match="'sorted_expert_for_source_row' must be of dtype torch.int32.*int64"):
+    with pytest.raises(
+        RuntimeError, match="'sorted_expert_for_source_row' must be of dtype torch.int32.*int64"
+    ):
         torch_npu.npu_moe_compute_expert_tokens(npu([0], torch.int64), 2)

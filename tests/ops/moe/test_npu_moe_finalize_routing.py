@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import finalize, npu
 from tests.ops.support import assert_accurate, make
 
@@ -13,7 +13,11 @@ N, K, H, E, C = 5, 3, 7, 4, 6
 
 
 def inputs(dtype, dropping, seed=0):
-    rows = make(E, C, H, dtype=dtype, seed=seed) if dropping else make(N * K, H, dtype=dtype, seed=seed)
+    rows = (
+        make(E, C, H, dtype=dtype, seed=seed)
+        if dropping
+        else make(N * K, H, dtype=dtype, seed=seed)
+    )
     low, high = (-1, E * C) if dropping else (0, N * K)
     index = make(N * K, dtype=torch.int32, low=low, high=high, seed=seed + 1)
     experts = make(N, K, dtype=torch.int32, low=0, high=E, seed=seed + 2)
@@ -45,7 +49,9 @@ def test_modes_and_dtypes(mode, dtype):
     assert_accurate(out, want, plain)
 
 
-@pytest.mark.parametrize("skips,biased,scaled", itertools.product((0, 1, 2), (False, True), (False, True)))
+@pytest.mark.parametrize(
+    "skips,biased,scaled", itertools.product((0, 1, 2), (False, True), (False, True))
+)
 def test_optional_inputs(skips, biased, scaled):
     rows, index, experts = inputs(torch.float32, dropping=True, seed=4)
     skip1, skip2 = (make(N, H, seed=s) if s < skips else None for s in range(2))
@@ -129,7 +135,9 @@ def test_bad_arguments(changes, message):
         ("experts", "outside"): npu(experts),
     }
     made = {
-        name: indices.get((name, value), tensors.get(value, value)) if isinstance(value, str) else value
+        name: indices.get((name, value), tensors.get(value, value))
+        if isinstance(value, str)
+        else value
         for name, value in changes.items()
     }
     with pytest.raises(RuntimeError, match=message):

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import largest, npu
 from tests.ops.support import assert_accurate, gradcheck, make, relaxed
 
@@ -16,7 +16,7 @@ def chosen(x, k, bias=None, k_group=1, group_count=1, group_select_mode=0, norm_
     """The experts of each row by a loop, from the float32 scores that the operator compares."""
     scores = scores_of(x.cpu().float(), norm_type)
     found = []
-    for row in (scores if bias is None else scores + bias.cpu().float()):
+    for row in scores if bias is None else scores + bias.cpu().float():
         values = row.tolist()
         size = len(values) // group_count
         groups = [values[g * size : (g + 1) * size] for g in range(group_count)]
@@ -153,15 +153,15 @@ def test_named_backward():
 )  # fmt: skip
 def test_bad_arguments(options, message):
     tensors = {"short": make(7), "half": make(8, dtype=torch.float16)}
-    made = {
-        n: npu(v) if isinstance(v, list) else tensors.get(v, v) for n, v in options.items()
-    }
+    made = {n: npu(v) if isinstance(v, list) else tensors.get(v, v) for n, v in options.items()}
     with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_moe_gating_top_k(make(2, 8), made.pop("k", 1), **made)
 
 
 def test_too_many_experts():
-    with pytest.raises(RuntimeError, match="'x' must be of at most 2048 experts, but received 2050"):
+    with pytest.raises(
+        RuntimeError, match="'x' must be of at most 2048 experts, but received 2050"
+    ):
         torch_npu.npu_moe_gating_top_k(make(1, 2050), 1)
     with pytest.raises(RuntimeError, match="'group_count' must be such that groups padded to 32"):
         torch_npu.npu_moe_gating_top_k(make(1, 390), 1, group_count=130)

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import largest, npu
 from tests.ops.support import assert_accurate, make
 
@@ -56,19 +56,25 @@ def test_no_rows_and_non_contiguous():
 
 @pytest.mark.parametrize("k", [0, 9])
 def test_bad_k(k):
-    with pytest.raises(RuntimeError, match=rf"argument 'k' must be within \[1, 8\], but received {k}"):
+    with pytest.raises(
+        RuntimeError, match=rf"argument 'k' must be within \[1, 8\], but received {k}"
+    ):
         torch_npu.npu_moe_gating_top_k_softmax(make(2, 8), k=k)
 
 
 def test_k_above_1024():
-    with pytest.raises(RuntimeError, match=r"argument 'k' must be within \[1, 1024\], but received 1025"):
+    with pytest.raises(
+        RuntimeError, match=r"argument 'k' must be within \[1, 1024\], but received 1025"
+    ):
         torch_npu.npu_moe_gating_top_k_softmax(make(1, 2000), k=1025)
 
 
 def test_bad_finished():
     with pytest.raises(RuntimeError, match=r"argument 'finished' must be of shape \(2\).*\(3,\)"):
         torch_npu.npu_moe_gating_top_k_softmax(make(2, 8), make(3, dtype=torch.bool))
-    with pytest.raises(RuntimeError, match="argument 'finished' must be of dtype torch.bool.*int32"):
+    with pytest.raises(
+        RuntimeError, match="argument 'finished' must be of dtype torch.bool.*int32"
+    ):
         torch_npu.npu_moe_gating_top_k_softmax(make(2, 8), npu([0, 1]))
 
 

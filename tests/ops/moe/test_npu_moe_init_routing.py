@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import by_expert, npu
 from tests.ops.support import make
 
@@ -26,7 +26,9 @@ def reference(x, row_idx, experts, active):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("tokens,top_k,active", [(6, 2, 6), (6, 3, 4), (5, 1, 99), (1, 4, 1), (7, 2, 0)])
+@pytest.mark.parametrize(
+    "tokens,top_k,active", [(6, 2, 6), (6, 3, 4), (5, 1, 99), (1, 4, 1), (7, 2, 0)]
+)
 def test_routing(dtype, tokens, top_k, active):
     x = make(tokens, 9, dtype=dtype)
     rows = by_column(tokens, top_k)
@@ -69,7 +71,11 @@ def test_no_tokens_and_non_contiguous():
     "name,value,message",
     [
         ("active_num", -1, "'active_num' must be at least 0, but received -1"),
-        ("row_idx", [[0, 2], [1, 4]], r"'row_idx' must be in \[0, 4\), but received 4 at index \(1, 1\)"),
+        (
+            "row_idx",
+            [[0, 2], [1, 4]],
+            r"'row_idx' must be in \[0, 4\), but received 4 at index \(1, 1\)",
+        ),
         ("row_idx", [[0], [1]], r"'row_idx' must be of shape \(2, 2\).*\(2, 1\)"),
         ("expert_idx", [[0, 2]], r"'expert_idx' must be of shape \(2, \*\).*\(1, 2\)"),
     ],

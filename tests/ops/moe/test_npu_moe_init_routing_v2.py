@@ -1,20 +1,33 @@
-"""npu_moe_init_routing_v2 without and with int8: routing against loops, rows against numpy in float32."""
+"""npu_moe_init_routing_v2 without and with int8: routing against loops, rows against numpy."""
 
 import numpy as np
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.families import on
 from tests.ops.moe.loops import init_routing_v2, npu, scatter_order
 from tests.ops.support import make
 
 N, K, H, E = 8, 3, 10, 6
-EXPERTS = [[0, 3, 3], [5, -1, 0], [3, 3, 3], [2, 5, 0], [-1, -1, -1], [1, 2, 3], [3, 6, 4], [0, 0, 5]]
+EXPERTS = [
+    [0, 3, 3],
+    [5, -1, 0],
+    [3, 3, 3],
+    [2, 5, 0],
+    [-1, -1, -1],
+    [1, 2, 3],
+    [3, 6, 4],
+    [0, 0, 5],
+]
 
 
 def run(x, experts, **options):
-    options = {"expert_num": E, "expert_tokens_num_flag": True, "expert_tokens_num_type": 1} | options
+    options = {
+        "expert_num": E,
+        "expert_tokens_num_flag": True,
+        "expert_tokens_num_type": 1,
+    } | options
     return torch_npu.npu_moe_init_routing_v2(x, npu(experts), **options)
 
 
@@ -66,7 +79,9 @@ def test_experts_without_tokens_are_left_out_of_the_pairs():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8])
 def test_capacity(capacity, dtype):
     x, scale = make(N, H, dtype=dtype, low=-9, high=9), make(N)
-    out, went, counts, scales = run(x, EXPERTS, drop_pad_mode=1, expert_capacity=capacity, scale=scale)
+    out, went, counts, scales = run(
+        x, EXPERTS, drop_pad_mode=1, expert_capacity=capacity, scale=scale
+    )
     pairs, want_went, want_counts = init_routing_v2(EXPERTS, 0, E, capacity=capacity)
     assert out.shape == (E, capacity, H)
     assert torch.equal(out.cpu().flatten(0, 1), rows_of(x.cpu(), pairs))
@@ -74,7 +89,9 @@ def test_capacity(capacity, dtype):
     assert torch.equal(scales.cpu(), rows_of(scale.cpu().unsqueeze(1), pairs).squeeze(1))
 
 
-@pytest.mark.parametrize("experts", [[[2, 2, 2]] * N, [[-1, -1, -1]] * N, [[i % E] * K for i in range(N)]])
+@pytest.mark.parametrize(
+    "experts", [[[2, 2, 2]] * N, [[-1, -1, -1]] * N, [[i % E] * K for i in range(N)]]
+)
 def test_one_expert_no_expert_equal_experts(experts):
     x = make(N, H)
     for options in ({}, {"drop_pad_mode": 1, "expert_capacity": 4}):

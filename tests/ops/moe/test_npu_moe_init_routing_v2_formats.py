@@ -1,11 +1,11 @@
-"""npu_moe_init_routing_v2 in Ascend 950's formats: each element against the nearest of all values of its format."""
+"""npu_moe_init_routing_v2 in Ascend 950's formats: elements against the nearest of all values."""
 
 import math
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.families import on
 from tests.ops.moe.loops import init_routing_v2, npu
 from tests.ops.support import make
@@ -18,7 +18,12 @@ E5M2, E4M3 = torch.float8_e5m2, torch.float8_e4m3fn
 def run(x, **options):
     with on("A5"):
         return torch_npu.npu_moe_init_routing_v2(
-            x, npu(EXPERTS), expert_num=E, expert_tokens_num_flag=True, expert_tokens_num_type=1, **options
+            x,
+            npu(EXPERTS),
+            expert_num=E,
+            expert_tokens_num_flag=True,
+            expert_tokens_num_type=1,
+            **options,
         )
 
 
@@ -35,6 +40,7 @@ def float8_values(dtype):
 
 def nearest(value, grid, away=False):
     """The code whose magnitude is nearest to |value|; halves to the even code, or away from zero."""
+
     def rank(item):
         code, magnitude = item
         tie = -magnitude if away else code % 2
@@ -46,10 +52,18 @@ def nearest(value, grid, away=False):
 def hifloat8_values():
     """Bit by bit from the format's table: prefix, exponent with sign and hidden one, mantissa."""
     values = {0: 0.0} | {m: 2.0 ** (m - 23) for m in range(1, 8)}
-    for prefix, width, fraction in (("11", 4, 1), ("10", 3, 2), ("01", 2, 3), ("001", 1, 3), ("0001", 0, 3)):
+    for prefix, width, fraction in (
+        ("11", 4, 1),
+        ("10", 3, 2),
+        ("01", 2, 3),
+        ("001", 1, 3),
+        ("0001", 0, 3),
+    ):
         for e in range(1 << width):
             for m in range(1 << fraction):
-                bits = prefix + (format(e, f"0{width}b") if width else "") + format(m, f"0{fraction}b")
+                bits = (
+                    prefix + (format(e, f"0{width}b") if width else "") + format(m, f"0{fraction}b")
+                )
                 field = format(e, f"0{width}b") if width else ""
                 power = int("1" + field[1:], 2) if width else 0
                 power = -power if field[:1] == "1" else power
@@ -95,7 +109,10 @@ def test_scales_that_are_powers_of_two(mode, dtype, width, kind):
     for r, row in enumerate(expected_rows(x)):
         for b in range(blocks):
             part = row[b * width : (b + 1) * width]
-            sizes = [abs(v) if kind is torch.bfloat16 or width == 128 else truncated(abs(v)) for v in part]
+            sizes = [
+                abs(v) if kind is torch.bfloat16 or width == 128 else truncated(abs(v))
+                for v in part
+            ]
             amax = max([*sizes, 1e-4] if mode >= 14 else sizes)
             power = max(power_above(float(torch.tensor(amax) / top)), -126) if amax else None
             if width == 32:
@@ -128,7 +145,9 @@ def test_blocks_of_128(mode, dtype):
 def test_hifloat8(mode):
     x = make(N, 14, dtype=torch.float16, low=-9, high=9)
     x[0, :4] = torch.tensor([1.0625, -1.0625, 3e-5, 0.0])
-    out, _, _, scales = run(x, quant_mode=mode, scale=npu([300.0], torch.float32) if mode == 7 else None)
+    out, _, _, scales = run(
+        x, quant_mode=mode, scale=npu([300.0], torch.float32) if mode == 7 else None
+    )
     grid = hifloat8_values()
     assert out.dtype == torch.uint8 and len(grid) == 127 and max(grid.values()) == 32768
     for r, row in enumerate(expected_rows(x)):

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.families import on
 from tests.ops.moe.loops import npu
 from tests.ops.support import make
@@ -46,7 +46,10 @@ def test_order(counts, dtype, kind):
     assert index.tolist() == want and index.dtype == torch.int32
     assert torch.equal(out.cpu(), tokens.cpu()[want]) and out.dtype == dtype
     assert torch.equal(moved.cpu(), scales.cpu()[want])
-    assert each.tolist() == [sum(column) for column in zip(*counts, strict=True)] and each.dtype == kind
+    assert (
+        each.tolist() == [sum(column) for column in zip(*counts, strict=True)]
+        and each.dtype == kind
+    )
 
 
 def test_without_scales_and_non_contiguous():
@@ -65,7 +68,9 @@ def test_scatter_indices_and_bytes_on_950():
             tokens_dtype=torch_npu._dtypes.CODES["hifloat8"],
         )  # fmt: skip
     want = sources(COUNTS[0])
-    assert torch.equal(out.cpu(), tokens.cpu()[want]) and torch.equal(moved.cpu(), scales.cpu()[want])
+    assert torch.equal(out.cpu(), tokens.cpu()[want]) and torch.equal(
+        moved.cpu(), scales.cpu()[want]
+    )
     assert [want[i] for i in index.tolist()] == list(range(10))
 
 
@@ -74,15 +79,23 @@ def test_float8_on_950(dtype):
     tokens = make(10, 4).to(dtype)
     with on("A5"):
         out = torch_npu.npu_moe_re_routing(tokens, npu(COUNTS[0]))[0]
-    assert torch.equal(out.cpu().view(torch.uint8), tokens.cpu().view(torch.uint8)[sources(COUNTS[0])])
+    assert torch.equal(
+        out.cpu().view(torch.uint8), tokens.cpu().view(torch.uint8)[sources(COUNTS[0])]
+    )
 
 
 @pytest.mark.parametrize(
     "changes,message",
     [
-        ({"counts": [[4, 5], [2, 0]]}, "must be counts that sum up to the 10 tokens, but received 11"),
+        (
+            {"counts": [[4, 5], [2, 0]]},
+            "must be counts that sum up to the 10 tokens, but received 11",
+        ),
         ({"counts": [[4, -1], [7, 0]]}, r"must be non-negative, but received -1 at index \(0, 1\)"),
-        ({"counts": [4, 6]}, r"'expert_token_num_per_rank' must be a tensor of 2 dimensions.*\(2,\)"),
+        (
+            {"counts": [4, 6]},
+            r"'expert_token_num_per_rank' must be a tensor of 2 dimensions.*\(2,\)",
+        ),
         ({"expert_token_num_type": 0}, "'expert_token_num_type' must be 1, but received 0"),
         ({"idx_type": 1}, "'idx_type' must be 0, but received 1"),
         ({"tokens_dtype": 290}, "'tokens_dtype' must be None on this chip, but received 290"),
@@ -100,5 +113,7 @@ def test_bad_arguments(changes, message):
 
 
 def test_too_wide():
-    with pytest.raises(RuntimeError, match="'tokens' must be of 1 to 16383 columns, but received 16384"):
+    with pytest.raises(
+        RuntimeError, match="'tokens' must be of 1 to 16383 columns, but received 16384"
+    ):
         torch_npu.npu_moe_re_routing(make(1, 16384, dtype=torch.int8, high=2), npu([[1]]))

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import by_expert, npu
 from tests.ops.support import assert_accurate, gradcheck, make
 
@@ -43,7 +43,9 @@ def test_one_expert_a_token(indices):
 
 
 def test_no_tokens_and_non_contiguous():
-    rows, went = torch_npu.npu_moe_token_permute(make(0, 6), npu(torch.zeros(0, 2, dtype=torch.int32)))
+    rows, went = torch_npu.npu_moe_token_permute(
+        make(0, 6), npu(torch.zeros(0, 2, dtype=torch.int32))
+    )
     assert rows.shape == (0, 6) and went.shape == (0,)
     tokens, indices = make(6, 5).t(), npu(torch.tensor(INDICES).t().contiguous()).t()
     rows, _ = torch_npu.npu_moe_token_permute(tokens, indices)

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import npu
 from tests.ops.support import gradcheck, make
 
@@ -12,7 +12,12 @@ MAP = [[1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 1, 1]]
 
 def pairs(routing_map):
     """(expert, token), expert by expert."""
-    return [(e, t) for e in range(len(routing_map[0])) for t in range(len(routing_map)) if routing_map[t][e]]
+    return [
+        (e, t)
+        for e in range(len(routing_map[0]))
+        for t in range(len(routing_map))
+        if routing_map[t][e]
+    ]
 
 
 def padded(routing_map, capacity):
@@ -60,13 +65,17 @@ def test_one_expert_a_token_by_default():
     assert torch.equal(rows.cpu(), tokens.cpu()[[1, 0, 2]]) and index.tolist() == [1, 0, 2]
 
 
-@pytest.mark.parametrize("options", [{"num_out_tokens": 8}, {"num_out_tokens": 6, "drop_and_pad": True}])
+@pytest.mark.parametrize(
+    "options", [{"num_out_tokens": 8}, {"num_out_tokens": 6, "drop_and_pad": True}]
+)
 def test_gradients(options):
     tokens = make(4, 3, dtype=torch.float64, requires_grad=True)
     probs = make(4, 3, dtype=torch.float64, requires_grad=True)
     chosen = npu(MAP, torch.bool)
     gradcheck(
-        lambda t, p: torch_npu.npu_moe_token_permute_with_routing_map(t, chosen, probs=p, **options)[:2],
+        lambda t, p: torch_npu.npu_moe_token_permute_with_routing_map(
+            t, chosen, probs=p, **options
+        )[:2],
         tokens,
         probs,
     )
@@ -76,14 +85,18 @@ def test_gradients(options):
 
 
 def test_uneven_map():
-    with pytest.raises(RuntimeError, match="'routing_map' must be of 2 experts a token, but received 1 at index 1"):
+    with pytest.raises(
+        RuntimeError, match="'routing_map' must be of 2 experts a token, but received 1 at index 1"
+    ):
         torch_npu.npu_moe_token_permute_with_routing_map(
             make(2, 3), npu([[1, 1], [0, 1]], torch.bool), num_out_tokens=4
         )
 
 
 def test_too_many_rows():
-    with pytest.raises(RuntimeError, match=r"'num_out_tokens' must be within \[0, 4\], but received 5"):
+    with pytest.raises(
+        RuntimeError, match=r"'num_out_tokens' must be within \[0, 4\], but received 5"
+    ):
         torch_npu.npu_moe_token_permute_with_routing_map(
             make(2, 3), npu([[1, 1], [1, 1]], torch.bool), num_out_tokens=5
         )
@@ -94,5 +107,7 @@ def test_bad_probs_and_map():
         torch_npu.npu_moe_token_permute_with_routing_map(
             make(2, 3), npu([[1, 1], [1, 1]], torch.bool), probs=make(2, 3), num_out_tokens=4
         )
-    with pytest.raises(RuntimeError, match="'routing_map' must be of dtype torch.bool or torch.int8"):
+    with pytest.raises(
+        RuntimeError, match="'routing_map' must be of dtype torch.bool or torch.int8"
+    ):
         torch_npu.npu_moe_token_permute_with_routing_map(make(2, 3), npu([[1], [1]]))

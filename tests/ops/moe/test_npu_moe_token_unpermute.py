@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import npu
 from tests.ops.support import assert_accurate, gradcheck, make
 
@@ -64,14 +64,16 @@ def test_gradients(rows):
     places = npu(PLACES)
     gradcheck(lambda p, w: torch_npu.npu_moe_token_unpermute(p, places, w), permuted, probs)
     gradcheck(lambda p: torch_npu.npu_moe_token_unpermute(p, places), permuted)
-    gradcheck(
-        lambda p, w: torch.ops.npu._npu_moe_token_unpermute(p, places, w)[0], permuted, probs
-    )
+    gradcheck(lambda p, w: torch.ops.npu._npu_moe_token_unpermute(p, places, w)[0], permuted, probs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_named_gradients(dtype):
-    permuted, grad, probs = make(6, 7, dtype=dtype), make(5, 7, dtype=dtype), make(5, 2, dtype=dtype)
+    permuted, grad, probs = (
+        make(6, 7, dtype=dtype),
+        make(5, 7, dtype=dtype),
+        make(5, 2, dtype=dtype),
+    )
     d_rows = torch.zeros(6, 7, dtype=torch.float64)
     d_probs = torch.zeros(5, 2, dtype=torch.float64)
     for pair, place in enumerate(PLACES):
@@ -103,7 +105,10 @@ def test_underscored_form_keeps_the_rows():
         ({"probs": (4, 2)}, r"'probs' must be of shape \(5, 2\).*\(4, 2\)"),
         ({"probs": (3, 3)}, "'sorted_indices' must be of a length that 3 experts a token divide"),
         ({"places": [0, -1]}, "'sorted_indices' must be non-negative, but received -1 at index 1"),
-        ({"restore_shape": [5, -1]}, r"'restore_shape' must be sizes \(or None\), but received \[5, -1\]"),
+        (
+            {"restore_shape": [5, -1]},
+            r"'restore_shape' must be sizes \(or None\), but received \[5, -1\]",
+        ),
         ({"dtype": torch.int8}, "'permuted_tokens' must be of dtype .*int8"),
     ],
 )

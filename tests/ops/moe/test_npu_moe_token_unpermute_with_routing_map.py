@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.moe.loops import npu
 from tests.ops.support import assert_accurate, gradcheck, make
 
@@ -98,20 +98,32 @@ def test_gradients(padded):
 
 def test_map_is_needed_with_probs():
     with pytest.raises(RuntimeError, match="'routing_map' must be given together with 'probs'"):
-        torch_npu.npu_moe_token_unpermute_with_routing_map(make(8, 5), npu(INDEX), [4, 5], probs=make(4, 3))
+        torch_npu.npu_moe_token_unpermute_with_routing_map(
+            make(8, 5), npu(INDEX), [4, 5], probs=make(4, 3)
+        )
 
 
 def test_bad_indices():
-    with pytest.raises(RuntimeError, match=r"'sorted_indices' must be in \[-1, 8\), but received 8 at index 1"):
-        torch_npu.npu_moe_token_unpermute_with_routing_map(make(8, 5), npu([0, 8, *INDEX[2:]]), [4, 5])
-    with pytest.raises(RuntimeError, match=r"'sorted_indices' must be in \[0, 4\), but received 4 at index 0"):
+    with pytest.raises(
+        RuntimeError, match=r"'sorted_indices' must be in \[-1, 8\), but received 8 at index 1"
+    ):
+        torch_npu.npu_moe_token_unpermute_with_routing_map(
+            make(8, 5), npu([0, 8, *INDEX[2:]]), [4, 5]
+        )
+    with pytest.raises(
+        RuntimeError, match=r"'sorted_indices' must be in \[0, 4\), but received 4 at index 0"
+    ):
         torch_npu.npu_moe_token_unpermute_with_routing_map(
             make(6, 5), npu([4, *PADDED[1:]]), [4, 5], drop_and_pad=True
         )
 
 
 def test_bad_shapes():
-    with pytest.raises(RuntimeError, match=r"'restore_shape' must be \[tokens, 5\], but received \[4, 6\]"):
+    with pytest.raises(
+        RuntimeError, match=r"'restore_shape' must be \[tokens, 5\], but received \[4, 6\]"
+    ):
         torch_npu.npu_moe_token_unpermute_with_routing_map(make(8, 5), npu(INDEX), [4, 6])
-    with pytest.raises(RuntimeError, match="'sorted_indices' must be of a length that 3 tokens divide"):
+    with pytest.raises(
+        RuntimeError, match="'sorted_indices' must be of a length that 3 tokens divide"
+    ):
         torch_npu.npu_moe_token_unpermute_with_routing_map(make(8, 5), npu(INDEX), [3, 5])

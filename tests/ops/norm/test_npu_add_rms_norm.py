@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 SHAPES = [
@@ -87,5 +87,5 @@ def test_gamma_shape():
 
 
 def test_no_bfloat16_on_inference_series():
-    with on_family("310P"), pytest.raises(RuntimeError, match="'x1' must be of dtype .*bfloat16"):
+    with on("310P"), pytest.raises(RuntimeError, match="'x1' must be of dtype .*bfloat16"):
         torch_npu.npu_add_rms_norm(*inputs((2, 8), (8,), torch.bfloat16))

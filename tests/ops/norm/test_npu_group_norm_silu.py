@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.norm._groups import group_norm
 from tests.ops.support import assert_accurate, make
 
@@ -48,7 +48,7 @@ def test_wider_weight():
 
 def test_statistics_are_promoted_on_ascend950():
     x, weight = make(2, 6, 4, dtype=torch.float16), make(6)
-    with on_family("A5"):
+    with on("A5"):
         y, mean, rstd = torch_npu.npu_group_norm_silu(x, weight, weight, 3)
         plain = torch_npu.npu_group_norm_silu(x, None, None, 3)
     assert (y.dtype, mean.dtype, rstd.dtype) == (torch.float16, torch.float32, torch.float32)
@@ -106,7 +106,7 @@ def test_one_dimension():
 
 def test_no_bfloat16_on_inference_series():
     with (
-        on_family("310P"),
+        on("310P"),
         pytest.raises(RuntimeError, match="'input' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_group_norm_silu(make(2, 6, dtype=torch.bfloat16), None, None, 2)

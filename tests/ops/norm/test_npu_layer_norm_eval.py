@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 
@@ -83,7 +83,7 @@ def test_bad_bias_dtype():
 
 def test_no_bfloat16_on_old_chips():
     with (
-        on_family("910A"),
+        on("910A"),
         pytest.raises(RuntimeError, match="'input' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_layer_norm_eval(make(6, 4, dtype=torch.bfloat16), [4])

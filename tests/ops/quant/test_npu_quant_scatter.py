@@ -156,3 +156,16 @@ def test_bad_options():
 def test_alignment():
     args = plain.npu([0, 1], torch.int32), make(2, 1, 8, dtype=torch.float16), make(8)
     refuses("'updates' must be a multiple of 32 bytes long", cache(2, 6, 8), *args)
+
+
+def test_in_a_graph():
+    def step(data, indices, updates, scales):
+        torch_npu.npu_quant_scatter_(data, indices, updates, scales)
+        return data + 0
+
+    data, indices = cache(2, 6, 32), plain.npu([3, 0], torch.int32)
+    updates, scales = make(2, 2, 32, dtype=torch.float16), make(32, low=0.01, high=0.1)
+    want = reference(data, indices, updates, scales, None, 1)
+    out = torch.compile(step, backend="aot_eager", fullgraph=True)(data, indices, updates, scales)
+    plain.same(data, want)
+    plain.same(out, want)

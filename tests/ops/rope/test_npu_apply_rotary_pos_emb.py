@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.rope._loops import rotate
 from tests.ops.support import assert_accurate, make
 
@@ -44,7 +44,7 @@ def test_in_place(layout, size, turned, dtype):
 @pytest.mark.parametrize("layout", ["BSND", "SBND", "BNSD", "TND"])
 @pytest.mark.parametrize("mode", ["half", "interleave", "quarter"])
 def test_ascend950(layout, mode):
-    with on_family("A5"):
+    with on("A5"):
         check(inputs(layout, 24, 16, angles_batch=1), layout, mode)
 
 
@@ -110,7 +110,7 @@ def test_dtypes_differ():
 
 def test_quarter_needs_a_multiple_of_four():
     with (
-        on_family("A5"),
+        on("A5"),
         pytest.raises(RuntimeError, match="argument 'cos' must be a multiple of 4"),
     ):
         torch_npu.npu_apply_rotary_pos_emb(*inputs("BSND", 6), "BSND", "quarter")
@@ -118,7 +118,7 @@ def test_quarter_needs_a_multiple_of_four():
 
 def test_no_bfloat16_on_inference_series():
     with (
-        on_family("310P"),
+        on("310P"),
         pytest.raises(RuntimeError, match="'query' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_apply_rotary_pos_emb(*inputs("BSND", dtype=torch.bfloat16))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.rope._loops import rotate
 from tests.ops.support import assert_accurate, make
 
@@ -55,7 +55,7 @@ def test_non_contiguous():
 
 
 def test_other_shapes_on_ascend950():
-    with on_family("A5"):
+    with on("A5"):
         check(*inputs((1, 4, 2, 16), (1, 4, 1, 16)))
         with pytest.raises(RuntimeError, match="argument 'x' must be even in its last dimension"):
             torch_npu.npu_interleave_rope(*inputs((1, 4, 2, 7), (1, 1, 2, 7)))

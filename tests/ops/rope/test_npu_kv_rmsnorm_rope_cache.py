@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.rope._loops import rotate
 from tests.ops.support import assert_accurate, make
 
@@ -187,7 +187,7 @@ def test_one_scale_on_ascend950():
     tensors, options = arguments("PA", quantised=True)
     plain, _ = arguments("PA")
     del options["k_rope_scale"]
-    with on_family("A5"):
+    with on("A5"):
         check([*tensors[:5], plain[5], tensors[6]], options)
 
 
@@ -197,7 +197,7 @@ def test_float8_cache_on_ascend950(dtype):
     plain, _ = arguments("PA")
     del options["k_rope_scale"]
     cache = torch.zeros_like(tensors[6]).view(dtype)
-    with on_family("A5"):
+    with on("A5"):
         torch_npu.npu_kv_rmsnorm_rope_cache(*tensors[:5], plain[5], cache, **options)
     _, value = key_and_value(*(t.cpu().double() for t in tensors[:4]))
     want = (value * options["c_kv_scale"].cpu().double())[0, 0, 0].float()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.norm._family import on_family
+from tests.ops.families import on
 from tests.ops.rope._loops import rotate
 from tests.ops.support import assert_accurate, gradcheck, make
 
@@ -56,7 +56,7 @@ def test_forward(shape, r_shape, mode, dtype):
 @pytest.mark.parametrize("mode", ["half", "interleave", "quarter", "interleave-half"])
 @pytest.mark.parametrize("r_shape", [(1, 1, 1, 16), (1, 3, 5, 16), (2, 3, 5, 16), (2, 1, 5, 16)])
 def test_every_mode_and_broadcast_on_ascend950(mode, r_shape):
-    with on_family("A5"):
+    with on("A5"):
         check(inputs((2, 3, 5, 16), r_shape), mode)
 
 
@@ -121,7 +121,7 @@ def test_gradients(shape, r_shape, mode):
 @pytest.mark.parametrize("mode", ["quarter", "interleave-half"])
 def test_gradients_on_ascend950(mode):
     tensors = [t.requires_grad_() for t in inputs((2, 1, 2, 8), (1, 1, 2, 8), torch.float64)]
-    with on_family("A5"):
+    with on("A5"):
         gradcheck(lambda *t: torch_npu.npu_rotary_mul(*t, mode), *tensors)
 
 
@@ -237,7 +237,7 @@ def test_rotate_shape():
 
 def test_no_rotate_on_ascend950():
     with (
-        on_family("A5"),
+        on("A5"),
         pytest.raises(RuntimeError, match="argument 'rotate' must be None on this"),
     ):
         torch_npu.npu_rotary_mul(*inputs((5, 3, 8), (5, 1, 8)), "half", make(8, 8))
@@ -245,7 +245,7 @@ def test_no_rotate_on_ascend950():
 
 def test_old_chips():
     good = inputs((2, 3, 5, 128), (1, 1, 5, 128))
-    with on_family("910A"):
+    with on("910A"):
         check(good, "half")
         with pytest.raises(
             RuntimeError, match="'rotary_mode' must be 'half', but received 'interleave'"

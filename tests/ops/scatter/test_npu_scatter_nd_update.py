@@ -111,3 +111,13 @@ def test_bad_dtypes():
     with on("310P"):
         data, updates = make(4, dtype=torch.int8, high=2), make(1, dtype=torch.int8, high=2)
         refuses("'self' must be of dtype .*int8", data, index([[0]]), updates)
+
+
+def test_in_a_graph():
+    def step(data, indices, updates):
+        return torch_npu.npu_scatter_nd_update_(data, indices, updates) + 1
+
+    data, indices, updates = make(4, 5), index([[2], [0]]), make(2, 5, seed=9)
+    want = reference(data, indices, updates)
+    out = torch.compile(step, backend="aot_eager", fullgraph=True)(data, indices, updates)
+    assert torch.equal(data.cpu(), want) and torch.equal(out.cpu(), want + 1)

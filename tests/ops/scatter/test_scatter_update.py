@@ -147,3 +147,17 @@ def test_bad_dtypes():
 
 def test_empty():
     refuses("'updates' must be not empty", make(2, 6), index([0, 0]), make(2, 0), 1)
+
+
+def test_in_a_graph():
+    def step(data, indices, updates):
+        local = data * 2
+        torch_npu.scatter_update_(local, indices, updates, 1)
+        return local, torch_npu.scatter_update_(data, indices, updates, 1).sum()
+
+    data, indices, updates = make(2, 6, 3), index([4, 1]), make(2, 2, 3, seed=9)
+    before = data.cpu().clone()
+    local, total = torch.compile(step, backend="aot_eager", fullgraph=True)(data, indices, updates)
+    want = reference(before, indices, updates, 1)
+    assert torch.equal(local.cpu(), reference(before * 2, indices, updates, 1))
+    assert torch.equal(data.cpu(), want) and torch.allclose(total.cpu(), want.sum())

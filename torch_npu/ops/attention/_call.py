@@ -1,4 +1,4 @@
-"""The arguments of an inference attention, in the words of npu_fused_infer_attention_score, and their layouts."""
+"""The arguments of an inference attention and their layouts, in upstream's words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch_npu.ops.attention import _paged
 from torch_npu.ops.attention._layouts import heads_first
 
-#: input_layout -> the layout of query (and of key and value, if not paged), the layout of the output
+#: input_layout -> the layout of the query (and of caches that are not paged), and of the output
 LAYOUTS = {
     "BSH": ("BSH", "BSH"),
     "BSND": ("BSND", "BSND"),
@@ -31,7 +31,7 @@ LAYOUTS = {
 #: the side of the causal mask that sparse_mode 2, 3 and 4 take
 TEMPLATE = 2048
 
-#: the values of sparse_mode (5 to 8 are upstream's prefix, global, dilated and block_local: not implemented there)
+#: the values of sparse_mode; 5 to 8 (prefix, global, dilated, block_local) upstream leaves out too
 DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, BAND, TREE = 0, 1, 2, 3, 4, 9
 
 
@@ -167,11 +167,11 @@ def as_bnsd(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
     return x.unsqueeze(0) if layout in ("NTD", "NSD") else heads_first(x, layout, heads)
 
 
-def empty_outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """attention_out and softmax_lse, with the documented shapes and no values."""
+def output_shapes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The documented shapes of attention_out and softmax_lse."""
     batch, heads, rows, _ = call.queries
     size = call.value_size
-    shape = {
+    out = {
         "BSH": (batch, rows, heads * size),
         "BSND": (batch, rows, heads, size),
         "BNSD": (batch, heads, rows, size),
@@ -180,11 +180,16 @@ def empty_outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         "NTD": (heads, rows, size),
         "NSD": (heads, rows, size),
     }[LAYOUTS[call.input_layout][1]]
-    lse: tuple[int, ...] = (1,)
-    if call.softmax_lse_flag:
-        lse = (rows, heads, 1) if call.ragged else (batch, heads, rows, 1)
+    if not call.softmax_lse_flag:
+        return out, (1,)
+    return out, (rows, heads, 1) if call.ragged else (batch, heads, rows, 1)
+
+
+def empty_outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """attention_out and softmax_lse, without values."""
+    out, lse = output_shapes(call)
     return (
-        call.query.new_empty(shape, dtype=call.result_dtype),
+        call.query.new_empty(out, dtype=call.result_dtype),
         call.query.new_empty(lse, dtype=torch.float32),
     )
 

@@ -1,8 +1,8 @@
-"""softmax(scale * Q K^T + bias, masked) V over segments of a batch, in row blocks: what inference attentions share.
+"""softmax(scale * Q K^T + bias, masked) V over segments of a batch, a block of rows at a time.
 
-`in_blocks` is the formula in PyTorch, a few rows of scores at a time; `natively` hands the same problem to the
-C++ kernel (csrc/kernels/attention.h), which never holds a row of scores. Both leave 0 in rows that attend to
-nothing, and infinity in their logsumexp.
+`in_blocks` is the formula in PyTorch, a few rows of scores at a time; `natively` hands the same
+problem to the C++ kernel (csrc/kernels/attention.h), which never holds a row of scores. Both leave
+0 in rows that attend to nothing, and infinity in their logsumexp.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class IntegerProducts:
-    """int8 arithmetic: the factor of Q K^T, of the probabilities before rounding, and of their product with V."""
+    """int8 arithmetic: the factors of Q K^T, of the weights before rounding, of weights times V."""
 
     scores: float
     probabilities: float
@@ -183,7 +183,7 @@ def _attend(p, scores, value, out, lse, rows) -> None:
 
 
 def _grouped(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """(B, N, r, k) @ (B, Nkv, k, c), where each head of the right serves N / Nkv heads of the left."""
+    """(B, N, r, k) @ (B, Nkv, k, c): each head of the right serves N / Nkv of the left."""
     batch, heads, rows, inner = left.shape
     stacked = left.reshape(batch, right.shape[1], -1, inner)
     return (stacked @ right).view(batch, heads, rows, right.shape[3])

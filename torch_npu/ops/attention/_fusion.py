@@ -88,12 +88,12 @@ class Attention:
         return _layouts.heads_first(self.value, self.layout, self.kv_heads)
 
     def _with_rope(self, x, rope, heads) -> torch.Tensor:
-        x = _layouts.heads_first(x, self.layout, heads)
-        return (
-            x
-            if rope is None
-            else torch.cat([x, _layouts.heads_first(rope, self.layout, heads)], -1)
-        )
+        if rope is None:
+            return _layouts.heads_first(x, self.layout, heads)
+        if self.layout in ("BSH", "SBH"):
+            parts = [_layouts.heads_first(t.clone(), self.layout, heads) for t in (x, rope)]
+            return torch.cat(parts, -1)
+        return _layouts.heads_first(torch.cat([x, rope], -1), self.layout, heads)
 
     @cached_property
     def segments(self) -> list[_layouts.Segment]:

@@ -1,7 +1,8 @@
-"""From an operator's arguments to an attention problem and back: what the inference attentions share.
+"""From arguments to an attention problem and back: what the inference attentions share.
 
-`solve` gathers pages, dequantises caches, appends rope halves and prefixes, turns lengths and sparse modes into
-segments and windows, hands the `_engine.Problem` to an engine and quantises the output.
+`solve` gathers pages, dequantises caches, appends rope halves and prefixes, turns lengths and
+sparse modes into segments and windows, hands the `_engine.Problem` to an engine and quantises the
+output.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor,
     return out, lse.copy_(logs.unsqueeze(-1))
 
 
-# --- query, key and value as (B, N, S, D) -----------------------------------------------------------------
+# --- query, key and value as (B, N, S, D) -------------------------------------------------------
 
 
 def _query(call: Call) -> torch.Tensor:
@@ -103,7 +104,7 @@ def _caches(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
 def _cache(
     call: Call, cache: torch.Tensor, prefix: torch.Tensor | None, which: int
 ) -> torch.Tensor:
-    """Key (`which` 0) or value (1): pages gathered, the shared prefix in front, integers made floats."""
+    """Key (`which` 0) or value (1): pages gathered, the prefix in front, integers made floats."""
     dense = _quantised.values(_dense(call, cache))
     if prefix is not None:
         shared = _quantised.values(as_bnsd(prefix, call.layout, call.kv_heads))
@@ -129,7 +130,7 @@ def _stretch(call: Call, scale: torch.Tensor, mode: int) -> torch.Tensor:
 
 
 def scales(call: Call, which: int) -> tuple[torch.Tensor | None, torch.Tensor | None, int]:
-    """(scale, offset, mode) of key (0) or value (1), from its own arguments or the half of the common ones."""
+    """(scale, offset, mode) of key (0) or value (1): its own, or its half of the common ones."""
     if call.key_antiquant_scale is not None:
         if which == 0:
             return call.key_antiquant_scale, call.key_antiquant_offset, call.key_antiquant_mode
@@ -147,7 +148,7 @@ def _integer(call: Call) -> IntegerProducts | None:
     return IntegerProducts(*(_quantised.scalar(f) for f in factors))
 
 
-# --- lengths, windows and masks ---------------------------------------------------------------------------
+# --- lengths, windows and masks -----------------------------------------------------------------
 
 
 def _segments(call: Call, columns: int) -> list[Segment]:
@@ -220,7 +221,7 @@ def _near(offset: int) -> int:
 
 
 def _parts(call: Call, problem: Problem) -> list[Problem]:
-    """The problem with its mask and bias; sequence by sequence where these do not start at the same token."""
+    """The problem with mask and bias; by sequence where these do not start at the same token."""
     problem.bias, mode = call.pse_shift, call.sparse_mode
     if call.atten_mask is not None:
         if mode in (LEFT_UP, RIGHT_DOWN, BAND):
@@ -248,7 +249,7 @@ def _alone(call: Call, problem: Problem, index: int) -> dict[str, torch.Tensor |
 
 
 def _crop(tensor: torch.Tensor | None, segment: Segment) -> torch.Tensor | None:
-    """Masks and biases count from the padded tensors' first token; the engine counts from the segment's."""
+    """Masks and biases count from the tensors' first token, the engine from the segment's."""
     return None if tensor is None else tensor[:, :, segment.q_start :, segment.kv_start :]
 
 
@@ -264,7 +265,7 @@ def _full_mask(call: Call) -> torch.Tensor:
 
 
 def _tree_mask(call: Call, problem: Problem, index: int) -> torch.Tensor:
-    """The mask among the drafted tokens, in the last columns of a sequence; all earlier columns are seen."""
+    """The mask among the drafted tokens, the last columns; all earlier columns are seen."""
     segment = problem.segments[index]
     side = segment.q_length
     if call.ragged:
@@ -278,7 +279,7 @@ def _tree_mask(call: Call, problem: Problem, index: int) -> torch.Tensor:
 
 
 def _check_template(call: Call) -> None:
-    """sparse_mode 2, 3 and 4 stand for a window; the mask they come with must be the causal template."""
+    """sparse_mode 2, 3 and 4 stand for a window; their mask must be the causal template."""
     if not settings.strict() or (call.decode and call.query_rope is None):
         return
     template, last = call.atten_mask.reshape(-1, TEMPLATE, TEMPLATE)[0], TEMPLATE - 1

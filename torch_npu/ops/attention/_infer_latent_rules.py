@@ -1,4 +1,4 @@
-"""The documented constraints of latent attention (rope halves), ragged layouts and sinks; see `_infer_rules`."""
+"""The documented constraints of rope halves, ragged layouts and sinks; see `_infer_rules`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def sink(call: Call) -> None:
 
 
 def integers(call: Call) -> None:
-    """int8 latent attention of the second version: a scale for each query token and head, one for each cache."""
+    """int8 latent attention (second version): a scale a query token and head, one a cache."""
     if call.query.dtype != torch.int8:
         absent(call, "unless query is int8", "dequant_scale_query")
         return

@@ -1,4 +1,4 @@
-"""The documented constraints of sparse_mode, masks and position biases of inference attention; see `_infer_rules`."""
+"""The documented constraints of sparse modes, masks and biases; see `_infer_rules`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The documented constraints of the inference attentions, feature by feature.
 
-Every function takes the `Call` and raises through `_check`; an operator's `check` picks those that its page has.
-Lengths are only compared where they are plain integers (under symbolic shapes they may not be).
+Every function takes the `Call` and raises through `_check`; an operator's `check` picks those that
+its page has. Lengths are only compared where they are plain integers (under symbolic shapes they
+may not be).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def caches(call: Call) -> None:
 
 
 def extents(call: Call, align: int, prompt_only: bool = False) -> None:
-    """Batch and sequence limits, and the alignment of the head size (in values, for float caches)."""
+    """Batch and sequence limits; the alignment of the head size (in values, for float caches)."""
     batch, _, rows, size = call.queries
     floats = call.key.dtype not in (torch.int8, torch.int32)
     must.be(rows <= MAX_TOKENS, "query", f"of at most {MAX_TOKENS} tokens", rows, ErrCode.PARAM)

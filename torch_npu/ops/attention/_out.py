@@ -1,4 +1,4 @@
-"""The out forms of the fused inference attentions: results in the caller's tensors, workspaces, `.out` on the name."""
+"""The out forms of the fused inference attentions: given tensors, workspaces, `.out`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch._C import parse_schema
 
 from torch_npu.ops import _check as must
 from torch_npu.ops import _registry
-from torch_npu.ops.attention._call import Call, empty_outputs
+from torch_npu.ops.attention._call import Call, output_shapes
 
-#: elements of the workspace that the max-workspace forms return; the emulated kernel itself needs none
+#: elements of the workspace that the max-workspace forms return; the emulation needs none
 WORKSPACE = 2**20
 
 
 def workspace(query: torch.Tensor) -> torch.Tensor:
-    """What the max-workspace forms return: WORKSPACE elements of the query's dtype, as upstream counts them."""
+    """What the max-workspace forms return: WORKSPACE elements, of the query's dtype."""
     return query.new_empty((WORKSPACE,))
 
 
@@ -27,15 +27,14 @@ def check(
     attention_out: torch.Tensor,
     softmax_lse: torch.Tensor,
 ) -> None:
-    """The caller's tensors fit the results; softmax_lse may be anything when it is not asked for."""
+    """The caller's tensors fit the results; a softmax_lse not asked for may be anything."""
     must.ndim("workspace", workspace, 1)
-    with torch.device("meta"):
-        out, lse = empty_outputs(call)
-    must.dtype("attention_out", attention_out, out.dtype)
-    must.shape("attention_out", attention_out, tuple(out.shape))
+    out, lse = output_shapes(call)
+    must.dtype("attention_out", attention_out, call.result_dtype)
+    must.shape("attention_out", attention_out, out)
     if call.softmax_lse_flag:
-        must.dtype("softmax_lse", softmax_lse, lse.dtype)
-        must.shape("softmax_lse", softmax_lse, tuple(lse.shape))
+        must.dtype("softmax_lse", softmax_lse, torch.float32)
+        must.shape("softmax_lse", softmax_lse, lse)
 
 
 def write(
@@ -54,7 +53,7 @@ def write(
 
 
 def public(schema: str) -> Callable[..., Any]:
-    """The function `torch_npu.<name>`, with upstream's `.out(..., out=[attention_out, softmax_lse])`."""
+    """The function `torch_npu.<name>`, with its `.out(..., out=[attention_out, softmax_lse])`."""
     name = schema.partition("(")[0]
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A key/value cache in pages: the layouts of a page, and the gather of a batch's pages by its block table.
+"""Caches in pages: the layouts of a page, and the gather of a batch's pages by its block table.
 
 | cache shape | upstream's name |
 |---|---|
@@ -17,7 +17,7 @@ from torch_npu import _errors
 
 
 def page_shape(cache: torch.Tensor, heads: int) -> tuple[int, int, int]:
-    """(heads, block_size, head size) of a cache, from its shape; a BnBsH cache needs to be told its heads."""
+    """(heads, block_size, head size) of a cache; `heads` is needed for BnBsH."""
     if cache.dim() == 3:
         return heads, cache.shape[1], cache.shape[2] // heads
     if cache.dim() == 4:
@@ -28,7 +28,7 @@ def page_shape(cache: torch.Tensor, heads: int) -> tuple[int, int, int]:
 def gather(
     cache: torch.Tensor, table: torch.Tensor, lengths: Sequence[int], heads: int
 ) -> torch.Tensor:
-    """The caches of a batch side by side, (B, N, S, D) with S the longest length in whole blocks."""
+    """The caches of a batch, (B, N, S, D) with S the longest length in whole blocks."""
     heads, block, size = page_shape(cache, heads)
     ids = block_ids(table, lengths, block, cache.shape[0])
     pages = cache[ids]  # (B, blocks, *page)
@@ -43,13 +43,13 @@ def gather(
 def gather_scales(
     scales: torch.Tensor, table: torch.Tensor, lengths: Sequence[int]
 ) -> torch.Tensor:
-    """Per-token scales kept in pages, (blocks, block) or (blocks, N, block), as (B, 1 or N, S, 1)."""
+    """Per-token scales in pages, (blocks, block) or (blocks, N, block), as (B, 1 or N, S, 1)."""
     paged = scales.unsqueeze(1) if scales.dim() == 2 else scales
     return gather(paged.unsqueeze(-1), table, lengths, paged.shape[1])
 
 
 def block_ids(table: torch.Tensor, lengths: Sequence[int], block: int, blocks: int) -> torch.Tensor:
-    """The block table up to the longest length; entries that no token needs are 0, whatever they held."""
+    """The block table up to the longest length; entries that no token needs become 0."""
     count = max((blocks_of(n, block) for n in lengths), default=0)
     ids = table[:, :count].long()
     used = torch.tensor([blocks_of(n, block) for n in lengths], device=table.device)

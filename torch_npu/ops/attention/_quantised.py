@@ -54,7 +54,7 @@ def dequantise(
 
 
 def scalar(scale: torch.Tensor) -> float:
-    """A per-tensor dequantisation factor: a float, or the fixpipe word whose low half is a float's bits."""
+    """A per-tensor factor: a float, or a fixpipe word, whose low half holds a float's bits."""
     if scale.dtype in (torch.uint64, torch.int64):
         return scale.reshape(-1)[:1].contiguous().view(torch.float32)[0].item()
     return scale.reshape(-1)[0].item()
@@ -63,7 +63,7 @@ def scalar(scale: torch.Tensor) -> float:
 def quantise(
     out: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rounds (B, N, S, D) to `dtype`: out * scale + offset, per tensor or per channel (N * D factors)."""
+    """out * scale + offset, rounded to `dtype`; out is (B, N, S, D), factors 1 or N * D."""
     scaled = out * _channels(scale, out)
     if offset is not None:
         scaled = scaled + _channels(offset, out)
@@ -78,7 +78,7 @@ def _channels(factor: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 
 def token_heads(scale: torch.Tensor, layout: str) -> torch.Tensor:
-    """The query's scale, one for a token and head, as (B, N, S, 1): BSH and BSND give (B, S, N), TND (T, N)."""
+    """The query's scale as (B, N, S, 1): it comes as (B, S, N), (B, N, S) or (T, N)."""
     scale = wide(scale)
     if layout in ("TND", "NTD"):
         scale = scale.unsqueeze(0) if layout == "NTD" else scale.transpose(0, 1).unsqueeze(0)
@@ -90,7 +90,7 @@ def token_heads(scale: torch.Tensor, layout: str) -> torch.Tensor:
 def scale_shapes(
     mode: int, batch: int, heads: int, size: int, tokens: int, cache: Sequence[int], block: int
 ) -> list[tuple[int, ...]]:
-    """The documented shapes of a cache's scale; `tokens` is the least number of tokens it must cover."""
+    """The documented shapes of a cache's scale, which must cover at least `tokens` tokens."""
     if mode == PER_CHANNEL:
         wide_row = heads * size
         channel = [(heads, 1, size), (heads, size), (wide_row,)]

@@ -48,8 +48,8 @@ def _advance_speculative(
 
 @npu_op(
     "npu_advance_step_flashattn(Tensor(a!) input_tokens, Tensor sampled_token_ids,"
-    " Tensor(b!) input_positions, Tensor(c!) seq_lens, Tensor(d!) slot_mapping, Tensor block_tables,"
-    " int num_seqs, int num_queries, int block_size, *, Tensor? spec_token=None,"
+    " Tensor(b!) input_positions, Tensor(c!) seq_lens, Tensor(d!) slot_mapping,"
+    " Tensor block_tables, int num_seqs, int num_queries, int block_size, *, Tensor? spec_token=None,"
     " Tensor? accepted_num=None) -> ()"
 )
 class NpuAdvanceStepFlashattn:

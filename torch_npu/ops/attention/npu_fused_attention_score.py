@@ -1,4 +1,4 @@
-"""npu_fused_attention_score with its fwd, grad and backward forms: the attention score of BERT-like layers."""
+"""npu_fused_attention_score with its fwd, grad and backward forms: BERT's attention score."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ class NpuFusedAttentionScoreFwd:
     """`npu_fused_attention_score` with what its gradient needs.
 
     Returns:
-        The score (B * S, N * D), the softmax before dropout (B, N, S, S), and the dropout mask: uint8, one byte for each
-        probability, 1 keeps.
+        The score (B * S, N * D), the softmax before dropout (B, N, S, S), and the dropout mask:
+        uint8, one byte for each probability, 1 keeps.
     """
 
     saves = ("query_layer", "key_layer", "value_layer", "output:1", "output:2")
 
-    def check(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, query_transpose=False,
-              key_transpose=False, bmm_score_transpose_a=False, bmm_score_transpose_b=False, value_transpose=False,
-              dx_transpose=False):  # fmt: skip
+    def check(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
+              query_transpose=False, key_transpose=False, bmm_score_transpose_a=False,
+              bmm_score_transpose_b=False, value_transpose=False, dx_transpose=False):  # fmt: skip
         _unsupported(bmm_score_transpose_a=bmm_score_transpose_a, dx_transpose=dx_transpose)
         must.be(
             value_transpose == bmm_score_transpose_b,
@@ -78,12 +78,12 @@ class NpuFusedAttentionScoreFwd:
             f"bmm_score_transpose_b ({bmm_score_transpose_b}), its part in the forward pass",
             value_transpose,
         )
-        _check(query_layer, key_layer, value_layer, attention_mask, keep_prob, query_transpose, key_transpose,
-               value_transpose)  # fmt: skip
+        _check(query_layer, key_layer, value_layer, attention_mask, keep_prob, query_transpose,
+               key_transpose, value_transpose)  # fmt: skip
 
-    def kernel(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, query_transpose=False,
-               key_transpose=False, bmm_score_transpose_a=False, bmm_score_transpose_b=False, value_transpose=False,
-               dx_transpose=False):  # fmt: skip
+    def kernel(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
+               query_transpose=False, key_transpose=False, bmm_score_transpose_a=False,
+               bmm_score_transpose_b=False, value_transpose=False, dx_transpose=False):  # fmt: skip
         query, key = _turned(query_layer, query_transpose), _turned(key_layer, key_transpose)
         value = _turned(value_layer, bmm_score_transpose_b)
         scores = wide(query) @ wide(key).mT * scale + wide(attention_mask)
@@ -97,8 +97,9 @@ class NpuFusedAttentionScoreFwd:
     def backward(ctx, grad, _dsoftmax, _dmask):
         a = ctx.args
         dq, dk, dv = torch.ops.npu.npu_fused_attention_score_backward(
-            grad, ctx.outputs[1], a.query_layer, a.key_layer, a.value_layer, ctx.outputs[2], a.scale, a.keep_prob,
-            a.query_transpose, a.key_transpose, a.value_transpose, a.dx_transpose,
+            grad, ctx.outputs[1], a.query_layer, a.key_layer, a.value_layer, ctx.outputs[2],
+            a.scale, a.keep_prob, a.query_transpose, a.key_transpose, a.value_transpose,
+            a.dx_transpose,
         )  # fmt: skip
         return {
             "query_layer": _turned(dq, a.query_transpose),
@@ -136,15 +137,16 @@ class NpuFusedAttentionScore:
         scale: the factor of Q K^T.
         keep_prob: the probability that dropout keeps a weight; what it keeps is divided by it.
         query_transpose, key_transpose: the tensor comes as (B, N, D, S).
-        bmm_score_transpose_b, value_transpose: the value comes as (B, N, D, S); the first tells the forward pass, the
-            second the backward pass, so they go together.
+        bmm_score_transpose_b, value_transpose: the value comes as (B, N, D, S); the first tells the
+            forward pass, the second the backward pass, so they go together.
         bmm_score_transpose_a, dx_transpose: False.
 
     Returns:
         float16 (B * S, N * D): the tokens' heads side by side.
 
-    Differs from upstream: upstream wants tensors in format 29 (NZ) on Atlas training and inference cards; here any
-    format on any chip does. bmm_score_transpose_a and dx_transpose, which no page explains, raise.
+    Differs from upstream: upstream wants tensors in format 29 (NZ) on Atlas training and inference
+    cards; here any format on any chip does. bmm_score_transpose_a and dx_transpose, which no page
+    explains, raise.
     """
 
     def check(
@@ -164,13 +166,17 @@ class NpuFusedAttentionScore:
     samples = NpuFusedAttentionScoreFwd.samples
 
 
-def _through_fwd(*args, **kwargs):
-    """Autograd of the short form: upstream too computes it by the fwd form, whose gradient is known."""
-    return torch.ops.npu.npu_fused_attention_score_fwd(*args, **kwargs)[0]
+def _differentiable(query_layer, key_layer, value_layer, *args, **kwargs):
+    """Autograd of the short form: by the fwd form, as upstream does, where a gradient is needed."""
+    layers = (query_layer, key_layer, value_layer)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in layers):
+        return torch.ops.npu.npu_fused_attention_score_fwd(*layers, *args, **kwargs)[0]
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.npu.npu_fused_attention_score(*layers, *args, **kwargs)
 
 
 _autograd = torch.library.Library("npu", "IMPL")  # noqa: TOR901
-_autograd.impl("npu_fused_attention_score", _through_fwd, "AutogradPrivateUse1")
+_autograd.impl("npu_fused_attention_score", _differentiable, "AutogradPrivateUse1")
 
 
 def _gradients(grad, softmax, query, key, value, mask, scale, keep_prob):
@@ -210,17 +216,20 @@ def _check_gradients(
 class NpuFusedAttentionScoreBackward:
     """Gradients of query, key and value of `npu_fused_attention_score_fwd`, each (B, N, S, D).
 
-    `mask` is the dropout mask, one byte a probability; the transpose flags tell which inputs came as (B, N, D, S).
+    `mask` is the dropout mask, one byte a probability; the transpose flags tell which inputs came
+    as (B, N, D, S).
     """
 
-    def check(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, scale, keep_prob,
-              query_transpose=False, key_transpose=False, value_transpose=False, dx_transpose=False):  # fmt: skip
+    def check(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, scale,
+              keep_prob, query_transpose=False, key_transpose=False, value_transpose=False,
+              dx_transpose=False):  # fmt: skip
         turns = (query_transpose, key_transpose, value_transpose)
-        _check_gradients(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, keep_prob, turns,
-                         dx_transpose)  # fmt: skip
+        _check_gradients(grad_output, softmax_output, query_layer, key_layer, value_layer, mask,
+                         keep_prob, turns, dx_transpose)  # fmt: skip
 
-    def kernel(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, scale, keep_prob,
-               query_transpose=False, key_transpose=False, value_transpose=False, dx_transpose=False):  # fmt: skip
+    def kernel(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, scale,
+               keep_prob, query_transpose=False, key_transpose=False, value_transpose=False,
+               dx_transpose=False):  # fmt: skip
         query, key = _turned(query_layer, query_transpose), _turned(key_layer, key_transpose)
         value = _turned(value_layer, value_transpose)
         return _gradients(grad_output, softmax_output, query, key, value, mask, scale, keep_prob)

@@ -1,4 +1,4 @@
-"""npu_fused_infer_attention_score: prompt and incremental attention over caches, and its workspace and out forms."""
+"""npu_fused_infer_attention_score, its workspace and out forms: attention over caches."""
 
 from __future__ import annotations
 
@@ -80,56 +80,64 @@ class NpuFusedInferAttentionScore:
 
     Args:
         query: float16 or bfloat16 in the layout below; int8 with the factors of integer products.
-        key, value: the caches. The query's dtype, int8, or int32 (eight int4 values each); in the layout of the
-            query with `num_key_value_heads` heads, or in pages when `block_table` is given: (blocks, block_size, H),
-            (blocks, N, block_size, D) for layouts BNSD and TND, or NZ (blocks, N, D / c, block_size, c) with c = 16
-            (32 for int8).
+        key, value: the caches. The query's dtype, int8, or int32 (eight int4 values each); in the
+            layout of the query with `num_key_value_heads` heads, or in pages when `block_table` is
+            given: (blocks, block_size, H), (blocks, N, block_size, D) for layouts BNSD and TND, or
+            NZ (blocks, N, D / c, block_size, c) with c = 16 (32 for int8).
         pse_shift: (B or 1, N, Q_S, KV_S), the query's dtype; added to the scaled scores.
-        atten_mask: bool, int8 or uint8; 1 hides. sparse_mode 0 and 1: (Q_S, KV_S), (B or 1, Q_S, KV_S) or
-            (B or 1, 1, Q_S, KV_S), for a single query token also (B, KV_S). sparse_mode 2, 3 and 4: the causal template
-            triu(ones(2048, 2048), 1).
-        actual_seq_lengths, actual_seq_lengths_kv: valid tokens, one number for all sequences or one each; running sums
-            in TND layouts (paged keys: plain lengths). The first has no effect on a single query token.
-        dequant_scale1, quant_scale1, dequant_scale2: int8 arithmetic, one value each: of Q K^T, of the exponentials
-            (row maximum 1) before they round to int8, of their product with V. uint64 is the fixpipe word of
-            npu_trans_quant_param.
+        atten_mask: bool, int8 or uint8; 1 hides. sparse_mode 0 and 1: (Q_S, KV_S), (B or 1, Q_S,
+            KV_S) or (B or 1, 1, Q_S, KV_S), for a single query token also (B, KV_S). sparse_mode 2,
+            3 and 4: the causal template triu(ones(2048, 2048), 1).
+        actual_seq_lengths, actual_seq_lengths_kv: valid tokens, one number for all sequences or one
+            each; running sums in TND layouts (paged keys: plain lengths). The first has no effect
+            on a single query token.
+        dequant_scale1, quant_scale1, dequant_scale2: int8 arithmetic, one value each: of Q K^T, of
+            the exponentials (row maximum 1) before they round to int8, of their product with V.
+            uint64 is the fixpipe word of npu_trans_quant_param.
         quant_scale2, quant_offset2: int8 output, round(y * scale + offset), one value or N * D.
-        antiquant_scale, antiquant_offset, antiquant_mode: an int8 cache as (cache + offset) * scale; first the key's
-            half, then the value's: per channel (2, N, 1, D), (2, N, D) or (2, H), per tensor (2,), or with mode 1 per
-            token (2, B, KV_S).
-        key_antiquant_scale, key_antiquant_offset, key_antiquant_mode, value_antiquant_scale, value_antiquant_offset,
-            value_antiquant_mode: the same apart. 0 per channel or tensor, 1 per token, 2 per head, 3 per token and
-            head, 4 and 5: as 1 and 3, in pages.
+        antiquant_scale, antiquant_offset, antiquant_mode: an int8 cache as (cache + offset) *
+            scale; first the key's half, then the value's: per channel (2, N, 1, D), (2, N, D) or
+            (2, H), per tensor (2,), or with mode 1 per token (2, B, KV_S).
+        key_antiquant_scale, key_antiquant_offset, key_antiquant_mode: the key's own. Mode 0: per
+            channel or tensor, 1: per token, 2: per head, 3: per token and head, 4 and 5: as 1 and
+            3, in pages.
+        value_antiquant_scale, value_antiquant_offset, value_antiquant_mode: the value's own.
         block_table: int32 (B, blocks a sequence): the block of each `block_size` tokens.
-        query_padding_size, kv_padding_size: int64: tokens behind the last valid one; sequences then end there
-            instead of starting at token 0. Needs the lengths.
-        key_shared_prefix, value_shared_prefix, actual_shared_prefix_len: tokens in front of every sequence's cache.
-        query_rope, key_rope: 64 more values a head, as in multi-head latent attention; D is 128 or 512.
+        query_padding_size, kv_padding_size: int64: tokens behind the last valid one; sequences then
+            end there instead of starting at token 0. Needs the lengths.
+        key_shared_prefix, value_shared_prefix, actual_shared_prefix_len: tokens in front of every
+            sequence's cache.
+        query_rope, key_rope: 64 more values a head, as in multi-head latent attention; D is 128 or
+            512.
         key_rope_antiquant_scale: reserved.
-        num_heads, num_key_value_heads: heads of query and caches (0: the same); a cache head serves up to 64.
+        num_heads, num_key_value_heads: heads of query and caches (0: the same); a cache head serves
+            up to 64.
         scale: the factor of Q K^T.
-        input_layout: BSH, BSND, BNSD, NSD, TND, NTD; BNSD_BSND, BSH_BNSD, BSND_BNSD, BSH_NBSD, BSND_NBSD, BNSD_NBSD,
-            TND_NTD and NTD_TND name the output's layout second.
-        sparse_mode, pre_tokens, next_tokens: 0: the mask, between row - pre_tokens and row + next_tokens; 1: the mask;
-            2: causal from the upper left; 3: causal to the lower right; 4: a band counted from the lower right. No
-            effect on a single query token without rope; without a mask, mode 0 hides nothing.
-        inner_precise: 0 to 3; the emulation always accumulates in fp32 and always corrects hidden rows.
+        input_layout: BSH, BSND, BNSD, NSD, TND, NTD; BNSD_BSND, BSH_BNSD, BSND_BNSD, BSH_NBSD,
+            BSND_NBSD, BNSD_NBSD, TND_NTD and NTD_TND name the output's layout second.
+        sparse_mode, pre_tokens, next_tokens: 0: the mask, between row - pre_tokens and row +
+            next_tokens; 1: the mask; 2: causal from the upper left; 3: causal to the lower right;
+            4: a band counted from the lower right. No effect on a single query token without rope;
+            without a mask, mode 0 hides nothing.
+        inner_precise: 0 to 3; the emulation always accumulates in fp32 and always corrects hidden
+            rows.
         softmax_lse_flag: asks for softmax_lse.
 
     Returns:
-        attention_out: the query's dtype (int8 query: float16, or the dtype of query_rope), int8 with quant_scale2.
-        softmax_lse: float32 log-sum-exp of the scores, (B, N, Q_S, 1) or (T, N, 1) in TND layouts; infinity for rows
-            that attend to nothing. Without softmax_lse_flag one 0.
+        attention_out: the query's dtype (int8 query: float16, or the dtype of query_rope), int8
+            with quant_scale2.
+        softmax_lse: float32 log-sum-exp of the scores, (B, N, Q_S, 1) or (T, N, 1) in TND layouts;
+            infinity for rows that attend to nothing. Without softmax_lse_flag one 0.
 
     Constraints:
-        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512 and a multiple of 8
-        (int8 32, int4 64); TND layouts on A2 and A3 take 64, 128, or 192 over 128 (TND alone: 192). block_size:
-        16-aligned (int8 32) up to 512 for one query token, 128-aligned up to 512 for prompts, 16-aligned up to 1024
-        with rope or TND.
+        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512
+        and a multiple of 8 (int8 32, int4 64); TND layouts on A2 and A3 take 64, 128, or 192 over
+        128 (TND alone: 192). block_size: 16-aligned (int8 32) up to 512 for one query token,
+        128-aligned up to 512 for prompts, 16-aligned up to 1024 with rope or TND.
 
-    Differs from upstream: keys and values are single tensors, as the schema says. Masks of sparse_mode 2 to 4
-    are recognised as the causal template, not read. Block numbers out of range raise. Upstream's source returns an
-    empty softmax_lse without the flag, its page one 0.
+    Differs from upstream: keys and values are single tensors, as the schema says. Masks of
+    sparse_mode 2 to 4 are recognised as the causal template, not read. Block numbers out of range
+    raise. Upstream's source returns an empty softmax_lse without the flag, its page one 0.
     """
 
     call = staticmethod(_out.public(_SCHEMA))
@@ -187,7 +195,7 @@ class NpuFusedInferAttentionScore:
     "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))"
 )
 class NpuFusedInferAttentionScoreOut:
-    """`npu_fused_infer_attention_score` into given tensors, as graphs need; `workspace` is scratch memory.
+    """`npu_fused_infer_attention_score` into given tensors; `workspace` is scratch memory.
 
     Without softmax_lse_flag, softmax_lse may have any shape and dtype and is zeroed.
     """
@@ -211,7 +219,7 @@ class NpuFusedInferAttentionScoreOut:
 
 @npu_op(f"_npu_fused_infer_attention_score_get_max_workspace({_ARGUMENTS}) -> Tensor")
 class NpuFusedInferAttentionScoreGetMaxWorkspace:
-    """Scratch memory for the out form, for any lengths within the tensors' shapes: one-dimensional, the query's dtype."""
+    """Scratch memory for the out form, enough for any lengths: 1-D, of the query's dtype."""
 
     def check(query, key, value, **options):
         _check(Call(query, key, value, **options))

@@ -1,4 +1,4 @@
-"""npu_fused_infer_attention_score_v2: the second version's arguments, and its workspace and out forms."""
+"""npu_fused_infer_attention_score_v2: the second version, its workspace and out forms."""
 
 from __future__ import annotations
 
@@ -136,29 +136,32 @@ def _sample(**options):
 
 @npu_op(_SCHEMA)
 class NpuFusedInferAttentionScoreV2:
-    r"""Attention for inference, second version: no prefix, left padding or per-tensor integer products, but sinks.
+    r"""Attention for inference, second version: with sinks, without prefixes and left padding.
 
     $$ y = \mathrm{softmax}(softmax\_scale \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
 
     Args:
-        query, key, value, pse_shift, atten_mask, block_table, block_size, query_rope, key_rope, num_key_value_heads,
-            pre_tokens, next_tokens, input_layout, inner_precise: as in `npu_fused_infer_attention_score`.
+        query, key, value, pse_shift, atten_mask, block_table, block_size, query_rope, key_rope,
+            num_key_value_heads, pre_tokens, next_tokens, input_layout, inner_precise: as in
+            `npu_fused_infer_attention_score`.
         actual_seq_qlen, actual_seq_kvlen, num_query_heads, softmax_scale, return_softmax_lse: there
             actual_seq_lengths, actual_seq_lengths_kv, num_heads, scale and softmax_lse_flag.
-        dequant_scale_key, dequant_offset_key, key_quant_mode, dequant_scale_value, dequant_offset_value,
-            value_quant_mode: there key_antiquant_scale and so on.
+        dequant_scale_key, dequant_offset_key, key_quant_mode: there key_antiquant_scale and so on.
+        dequant_scale_value, dequant_offset_value, value_quant_mode: likewise.
         quant_scale_out, quant_offset_out: there quant_scale2 and quant_offset2.
-        dequant_scale_query, query_quant_mode: an int8 query with rope: one float32 scale a token and head (mode 3),
-            (B, S, N), (B, N, S) for BNSD or (T, N) for TND; the caches then have one scale each.
-        learnable_sink: bfloat16 (N,): one more logit a head, in the sum of the softmax, without a value (TND and
-            NTD_TND). softmax_lse includes it.
-        sparse_mode: also 9, a tree mask: (B, Q_S, Q_S), or the sequences' masks one after the other in TND; it
-            applies to the last Q_S keys, all earlier keys are seen.
-        out_dtype: with quant_scale_out int8 (the default), float8_e5m2 or float8_e4m3fn; with an int8 query float16 or
-            bfloat16.
-        dequant_scale_key_rope, quant_scale_p, query_dtype, key_dtype, value_dtype, query_rope_dtype, key_rope_dtype,
-            key_shared_prefix_dtype, value_shared_prefix_dtype, dequant_scale_query_dtype, dequant_scale_key_dtype,
-            dequant_scale_value_dtype, dequant_scale_key_rope_dtype: reserved.
+        dequant_scale_query, query_quant_mode: an int8 query with rope: one float32 scale a token
+            and head (mode 3), (B, S, N), (B, N, S) for BNSD or (T, N) for TND; the caches then have
+            one scale each.
+        learnable_sink: bfloat16 (N,): one more logit a head, in the sum of the softmax, without a
+            value (TND and NTD_TND). softmax_lse includes it.
+        sparse_mode: also 9, a tree mask: (B, Q_S, Q_S), or the sequences' masks one after the other
+            in TND; it applies to the last Q_S keys, all earlier keys are seen.
+        out_dtype: with quant_scale_out int8 (the default), float8_e5m2 or float8_e4m3fn; with an
+            int8 query float16 or bfloat16.
+        dequant_scale_key_rope, quant_scale_p: reserved, as are query_dtype, key_dtype,
+            value_dtype, query_rope_dtype, key_rope_dtype, key_shared_prefix_dtype,
+            value_shared_prefix_dtype, dequant_scale_query_dtype, dequant_scale_key_dtype,
+            dequant_scale_value_dtype and dequant_scale_key_rope_dtype.
 
     Returns:
         attention_out and softmax_lse, as in `npu_fused_infer_attention_score`.
@@ -166,8 +169,8 @@ class NpuFusedInferAttentionScoreV2:
     Constraints:
         Those of `npu_fused_infer_attention_score`; D a multiple of 16 for several query tokens.
 
-    Differs from upstream: as `npu_fused_infer_attention_score`. float8 and float4 caches of Ascend950, which
-    the page does not describe, raise.
+    Differs from upstream: as `npu_fused_infer_attention_score`. float8 and float4 caches of
+    Ascend950, which the page does not describe, raise.
     """
 
     call = staticmethod(_out.public(_SCHEMA))
@@ -226,7 +229,7 @@ class NpuFusedInferAttentionScoreV2:
     "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))"
 )
 class NpuFusedInferAttentionScoreV2Out:
-    """`npu_fused_infer_attention_score_v2` into given tensors, as graphs need; `workspace` is scratch memory.
+    """`npu_fused_infer_attention_score_v2` into given tensors; `workspace` is scratch memory.
 
     Without return_softmax_lse, softmax_lse may have any shape and dtype and is zeroed.
     """
@@ -249,7 +252,7 @@ class NpuFusedInferAttentionScoreV2Out:
 
 @npu_op(f"_npu_fused_infer_attention_score_v2_get_max_workspace({_ARGUMENTS}) -> Tensor")
 class NpuFusedInferAttentionScoreV2GetMaxWorkspace:
-    """Scratch memory for the out form, for any lengths within the tensors' shapes: one-dimensional, the query's dtype."""
+    """Scratch memory for the out form, enough for any lengths: 1-D, of the query's dtype."""
 
     def check(query, key, value, **options):
         _check(query, key, value, options)

@@ -6,16 +6,10 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.attention import (
-    _fusion,
-    _fusion_formula,
-    _fusion_native,
-    _fusion_rules,
-    _layouts,
-)
+from torch_npu.ops.attention import _fusion, _fusion_formula, _fusion_native, _fusion_rules
 from torch_npu.ops.attention._fusion import Attention
 
-_ARGUMENTS = (
+ARGUMENTS = (
     "(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, Tensor? pse=None,"
     " Tensor? padding_mask=None, Tensor? atten_mask=None, float scale=1., float keep_prob=1.,"
     " int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, {ints}[]? prefix=None,"
@@ -23,7 +17,7 @@ _ARGUMENTS = (
     ' bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None'
 )
 
-_GRADIENT_ARGUMENTS = (
+GRADIENT_ARGUMENTS = (
     "(Tensor query, Tensor key, Tensor value, Tensor dy, int head_num, str input_layout, *, Tensor? pse=None,"
     " Tensor? padding_mask=None, Tensor? atten_mask=None, Tensor? softmax_max=None, Tensor? softmax_sum=None,"
     " Tensor? softmax_in=None, Tensor? attention_in=None, float scale_value=1., float keep_prob=1.,"
@@ -45,7 +39,7 @@ def _ends(tensor: torch.Tensor | None, total: int) -> list[int] | None:
     return tensor.tolist()
 
 
-def _attention(
+def attention(
     query, key, value, head_num, input_layout, pse=None, padding_mask=None, atten_mask=None, scale=1.0,
     keep_prob=1.0, pre_tockens=2147483647, next_tockens=2147483647, inner_precise=0, prefix=None,
     actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, gen_mask_parallel=True, sync=False,
@@ -68,20 +62,10 @@ def _six_outputs(a, compute):
     return (*compute(a), a.query.new_empty(0), *numbers)
 
 
-def _accept_workspace(workspace=None) -> None:
-    """Graphs pass the memory that _npu_fusion_attention_v3_get_max_workspace made; nothing here needs it."""
-    must.dtype("workspace", workspace, torch.uint8)
-
-
 @npu_op(
     "npu_fusion_attention_v3"
-    + _ARGUMENTS.format(ints="SymInt")
-    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    out="npu_fusion_attention_v3.out"
-    + _ARGUMENTS.format(ints="int")
-    + ", Tensor? workspace=None, *, Tensor(a!) attention_score, Tensor(b!) softmax_max, Tensor(c!) softmax_sum,"
-    " Tensor(d!) softmax_out, Tensor(e!) seed, Tensor(f!) offset)"
-    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!), Tensor(f!))",
+    + ARGUMENTS.format(ints="SymInt")
+    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 class NpuFusionAttentionV3:
     r"""`npu_fusion_attention` whose lengths, seed and offset are tensors, so that graphs can hold it.
@@ -102,19 +86,18 @@ class NpuFusionAttentionV3:
         "output:2", "output:3", "output:4", "output:5",
     )  # fmt: skip
     host_ok = True  # the lengths are host tensors
-    accept_out = staticmethod(_accept_workspace)
 
     def check(*args, **kwargs):
-        _fusion_rules.check(_attention(*args, **kwargs))
+        _fusion_rules.check(attention(*args, **kwargs))
 
     def kernel(*args, **kwargs):
-        return _six_outputs(_attention(*args, **kwargs), _fusion_formula.formula)
+        return _six_outputs(attention(*args, **kwargs), _fusion_formula.formula)
 
     def native(*args, **kwargs):
-        return _six_outputs(_attention(*args, **kwargs), _fusion_native.native)
+        return _six_outputs(attention(*args, **kwargs), _fusion_native.native)
 
     def meta(*args, **kwargs):
-        return _six_outputs(_attention(*args, **kwargs), Attention.outputs)
+        return _six_outputs(attention(*args, **kwargs), Attention.outputs)
 
     def backward(ctx, dy, *_):
         a = ctx.args
@@ -141,13 +124,13 @@ class NpuFusionAttentionV3:
     ]
 
 
-def _backward_of(
+def backward_of(
     query, key, value, dy, head_num, input_layout, *, softmax_max=None, softmax_sum=None, softmax_in=None,
     attention_in=None, scale_value=1.0, seed=None, offset=None, keep_prob=1.0, **options,
 ):  # fmt: skip
     """The forward that a gradient belongs to, and what else the gradient is computed from."""
     drawn = [int(n) if keep_prob < 1 and must.has_data(n) else 0 for n in (seed, offset)]
-    a = _attention(
+    a = attention(
         query, key, value, head_num, input_layout, scale=scale_value, keep_prob=keep_prob, seed=drawn[0],
         offset=drawn[1], **options,
     )  # fmt: skip
@@ -156,12 +139,8 @@ def _backward_of(
 
 @npu_op(
     "npu_fusion_attention_grad_v3"
-    + _GRADIENT_ARGUMENTS.format(ints="SymInt")
-    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    out="npu_fusion_attention_grad_v3.out"
-    + _GRADIENT_ARGUMENTS.format(ints="int")
-    + ", Tensor? workspace=None, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!) dpse, Tensor(e!) dsink)"
-    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!))",
+    + GRADIENT_ARGUMENTS.format(ints="SymInt")
+    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 class NpuFusionAttentionGradV3:
     """Gradients of `npu_fusion_attention_v3` for query, key, value, pse and sink.
@@ -172,7 +151,6 @@ class NpuFusionAttentionGradV3:
     """
 
     host_ok = True
-    accept_out = staticmethod(_accept_workspace)
 
     def check(*args, **kwargs):
         kwargs = dict(kwargs)
@@ -180,103 +158,24 @@ class NpuFusionAttentionGradV3:
             tensor = kwargs.pop(name, None)
             if kwargs.get("keep_prob", 1.0) < 1:
                 must.present(name, tensor, "with keep_prob below 1")
-        _fusion_rules.check_gradient(*_backward_of(*args, **kwargs))
+        _fusion_rules.check_gradient(*backward_of(*args, **kwargs))
 
     def kernel(*args, **kwargs):
-        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion_formula.formula_gradients)
+        return _fusion.gradients(*backward_of(*args, **kwargs), _fusion_formula.formula_gradients)
 
     def native(*args, **kwargs):
-        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion_native.native_gradients)
+        return _fusion.gradients(*backward_of(*args, **kwargs), _fusion_native.native_gradients)
 
     def meta(*args, **kwargs):
-        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion.no_gradients)
+        return _fusion.gradients(*backward_of(*args, **kwargs), _fusion.no_gradients)
 
     samples = [
         Sample(
             lambda make: (*(make(1, 2, 8, 16) for _ in range(4)), 2, "BNSD"),
             lambda make: {
-                "softmax_max": make(1, 2, 8, 8),
+                "softmax_max": make(1, 2, 8, 8, low=9, high=10),
                 "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
                 "attention_in": make(1, 2, 8, 16),
             },
         ),
     ]
-
-
-@npu_op(
-    "_npu_fusion_attention_v3_infer_output(Tensor query, Tensor key, Tensor value, int head_num, str input_layout)"
-    " -> (Tensor, Tensor, Tensor)",
-    export=False,
-)
-class NpuFusionAttentionV3InferOutput:
-    """Memory, not written, for attention_out, softmax_max and softmax_sum of `npu_fusion_attention_v3`."""
-
-    def check(query, key, value, head_num, input_layout):
-        must.choice("input_layout", input_layout.upper(), _layouts.LAYOUTS)
-        must.be(head_num > 0, "head_num", "positive", head_num)
-
-    def kernel(query, key, value, head_num, input_layout):
-        return Attention(query, key, value, head_num, input_layout).outputs()
-
-    samples = [Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"))]
-
-
-@npu_op(
-    "_npu_fusion_attention_grad_v3_infer_output(Tensor query, Tensor key, Tensor value, Tensor? pse=None,"
-    " Tensor? sink=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    export=False,
-)
-class NpuFusionAttentionGradV3InferOutput:
-    """Memory, not written, for the gradients of `npu_fusion_attention_v3`."""
-
-    def check(query, key, value, pse=None, sink=None):
-        must.ndim("query", query, 3, 4)
-
-    def kernel(query, key, value, pse=None, sink=None):
-        given = [x if x is None else x.new_empty(x.shape) for x in (query, key, value, pse, sink)]
-        absent = (query.new_empty(0), query.new_empty(0, dtype=torch.float32))
-        return *given[:3], *(
-            x if x is not None else y for x, y in zip(given[3:], absent, strict=True)
-        )
-
-    samples = [Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64)))]
-
-
-def _check_workspace(a: Attention) -> None:
-    must.be(a.layout == "TND", "input_layout", "TND", a.input_layout)
-    must.unset("sink", a.sink)
-    _fusion_rules.check(a)
-
-
-@npu_op(
-    "_npu_fusion_attention_v3_get_max_workspace" + _ARGUMENTS.format(ints="int") + ") -> Tensor",
-    export=False,
-)
-class NpuFusionAttentionV3GetMaxWorkspace:
-    """The scratch memory of `npu_fusion_attention_v3` in a graph (TND): none, for nothing here needs it."""
-
-    host_ok = True
-
-    def check(*args, **kwargs):
-        _check_workspace(_attention(*args, **kwargs))
-
-    def kernel(query, *args, **kwargs):
-        return query.new_empty(0, dtype=torch.uint8)
-
-
-@npu_op(
-    "_npu_fusion_attention_grad_v3_get_max_workspace"
-    + _GRADIENT_ARGUMENTS.format(ints="int")
-    + ") -> Tensor",
-    export=False,
-)
-class NpuFusionAttentionGradV3GetMaxWorkspace:
-    """The scratch memory of `npu_fusion_attention_grad_v3` in a graph (TND): none, for nothing here needs it."""
-
-    host_ok = True
-
-    def check(*args, seed=None, offset=None, **kwargs):
-        _check_workspace(_backward_of(*args, **kwargs)[0])
-
-    def kernel(query, *args, **kwargs):
-        return query.new_empty(0, dtype=torch.uint8)

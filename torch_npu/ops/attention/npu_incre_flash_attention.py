@@ -61,19 +61,24 @@ class NpuIncreFlashAttention:
 
     Args:
         query: float16 or bfloat16 (not on 310P), one token a sequence in the layout below.
-        key, value: the caches, the query's dtype or int8, `num_key_value_heads` heads; contiguous in the query's layout,
-            or in pages when `block_table` is given: (blocks, block_size, H), or (blocks, N, block_size, D) for BNSD.
+        key, value: the caches, the query's dtype or int8, `num_key_value_heads` heads; contiguous
+            in the query's layout, or in pages when `block_table` is given: (blocks, block_size, H),
+            or (blocks, N, block_size, D) for BNSD.
         padding_mask: reserved.
-        atten_mask: bool, int8 or uint8; 1 hides. (B, KV_S), (B or 1, 1, KV_S) or (B or 1, 1, 1, KV_S).
+        atten_mask: bool, int8 or uint8; 1 hides. (B, KV_S), (B or 1, 1, KV_S) or (B or 1, 1, 1,
+            KV_S).
         pse_shift: (B or 1, N, 1, KV_S), the query's dtype; added to the scaled scores. Not on 310P.
         actual_seq_lengths: valid tokens of the caches, one number or one a sequence.
-        antiquant_scale, antiquant_offset: an int8 cache as (cache + offset) * scale; the key's half, then the value's:
-            (2, N, 1, D), (2, N, D), (2, H), or (2,).
-        block_table, block_size: the block of each `block_size` tokens, int32 (B, blocks a sequence).
-        dequant_scale1, quant_scale1, dequant_scale2: integer products, which need an int8 query: not supported.
-        quant_scale2, quant_offset2: int8 output, round(y * scale + offset), one value or N * D. Not on 310P.
-        kv_padding_size: int64: tokens behind the last valid one; sequences then end there. A sequence that would start
-            before the cache gives 0.
+        antiquant_scale, antiquant_offset: an int8 cache as (cache + offset) * scale; the key's
+            half, then the value's: (2, N, 1, D), (2, N, D), (2, H), or (2,).
+        block_table, block_size: the block of each `block_size` tokens, int32 (B, blocks a
+            sequence).
+        dequant_scale1, quant_scale1, dequant_scale2: integer products, which need an int8 query:
+            not supported.
+        quant_scale2, quant_offset2: int8 output, round(y * scale + offset), one value or N * D. Not
+            on 310P.
+        kv_padding_size: int64: tokens behind the last valid one; sequences then end there. A
+            sequence that would start before the cache gives 0.
         num_heads, num_key_value_heads: heads of query and caches (0: the same).
         scale_value: the factor of Q K^T.
         input_layout: BSH, BSND or BNSD.

@@ -1,4 +1,4 @@
-"""npu_multi_head_attention and npu_multi_head_attention_backward: the whole layer, projections included."""
+"""npu_multi_head_attention and its backward: the whole layer, projections included."""
 
 from __future__ import annotations
 
@@ -90,27 +90,29 @@ class NpuMultiHeadAttention:
         query_weight, key_weight, value_weight, out_proj_weight: float16 (H, H).
         attn_mask: float16, broadcastable to (B, N, tgt_len, src_len); added to the scores.
         query_bias, key_bias, value_bias, out_proj_bias: float16 (H,), or None.
-        dropout_mask: uint8, one bit a weight (B * N * tgt_len * src_len / 8 bytes), 1 keeps; drawn when None. Not
-            read when dropout_prob is 0, so that it may be anything then.
-        attn_head_num, attn_dim_per_head, src_len, tgt_len: N, D and the numbers of tokens, multiples of 16.
-        dropout_prob: the probability that dropout clears a weight (the page calls it the probability of keeping, but
-            upstream passes 1 - dropout_prob as that).
+        dropout_mask: uint8, one bit a weight (B * N * tgt_len * src_len / 8 bytes), 1 keeps; drawn
+            when None. Not read when dropout_prob is 0, so that it may be anything then.
+        attn_head_num, attn_dim_per_head, src_len, tgt_len: N, D and the numbers of tokens,
+            multiples of 16.
+        dropout_prob: the probability that dropout clears a weight (the page calls it the
+            probability of keeping, but upstream passes 1 - dropout_prob as that).
         softmax_use_float: the softmax is kept in float32.
 
     Returns:
-        y (B * tgt_len, H); dropout_mask; query_res (scaled), key_res and value_res (B, N, S, D); attn_scores, the
-        softmax (float32 with softmax_use_float); attn_res, after dropout; context (B * tgt_len, H). Only y has a gradient.
+        y (B * tgt_len, H); dropout_mask; query_res (scaled), key_res and value_res (B, N, S, D);
+        attn_scores, the softmax (float32 with softmax_use_float); attn_res, after dropout; context
+        (B * tgt_len, H). Only y has a gradient.
     """
 
     saves = (*_INPUTS, *_WEIGHTS, *_BIASES, *(f"output:{i}" for i in range(1, 8)))
 
-    def check(query, key, value, query_weight, key_weight, value_weight, attn_mask, out_proj_weight, query_bias,
-              key_bias, value_bias, out_proj_bias, dropout_mask, attn_head_num, attn_dim_per_head, src_len, tgt_len,
-              dropout_prob, softmax_use_float):  # fmt: skip
+    def check(query, key, value, query_weight, key_weight, value_weight, attn_mask, out_proj_weight,
+              query_bias, key_bias, value_bias, out_proj_bias, dropout_mask, attn_head_num,
+              attn_dim_per_head, src_len, tgt_len, dropout_prob, softmax_use_float):  # fmt: skip
         weights = (query_weight, key_weight, value_weight, out_proj_weight)
         biases = (query_bias, key_bias, value_bias, out_proj_bias)
-        _check_sizes(query, key, value, weights, biases, attn_head_num, attn_dim_per_head, src_len, tgt_len,
-                     dropout_prob)  # fmt: skip
+        _check_sizes(query, key, value, weights, biases, attn_head_num, attn_dim_per_head, src_len,
+                     tgt_len, dropout_prob)  # fmt: skip
         must.dtype("attn_mask", attn_mask, torch.float16)
         full = (query.shape[0] // tgt_len, attn_head_num, tgt_len, src_len)
         fits = attn_mask.dim() == 4 and all(
@@ -123,9 +125,10 @@ class NpuMultiHeadAttention:
             must.dtype("dropout_mask", dropout_mask, torch.uint8)
             must.shape("dropout_mask", dropout_mask, (full[0] * full[1] * full[2] * full[3] // 8,))
 
-    def kernel(query, key, value, query_weight, key_weight, value_weight, attn_mask, out_proj_weight, query_bias,
-               key_bias, value_bias, out_proj_bias, dropout_mask, attn_head_num, attn_dim_per_head, src_len, tgt_len,
-               dropout_prob, softmax_use_float):  # fmt: skip
+    def kernel(query, key, value, query_weight, key_weight, value_weight, attn_mask,
+               out_proj_weight, query_bias, key_bias, value_bias, out_proj_bias, dropout_mask,
+               attn_head_num, attn_dim_per_head, src_len, tgt_len, dropout_prob,
+               softmax_use_float):  # fmt: skip
         dtype = query.dtype
         q = (_linear(query, query_weight, query_bias) * attn_dim_per_head**-0.5).to(dtype)
         k = _linear(key, key_weight, key_bias).to(dtype)
@@ -152,9 +155,10 @@ class NpuMultiHeadAttention:
         a, outputs = ctx.args, ctx.outputs
         bits, q, k, v, softmax, attn, context = outputs[1:]
         found = torch.ops.npu.npu_multi_head_attention_backward(
-            a.query, a.key, a.value, a.query_weight, a.key_weight, a.value_weight, a.out_proj_weight, a.query_bias,
-            a.key_bias, a.value_bias, a.out_proj_bias, q, k, v, softmax, attn, context, dy, bits, a.attn_head_num,
-            a.attn_dim_per_head, a.src_len, a.tgt_len, a.dropout_prob, a.softmax_use_float,
+            a.query, a.key, a.value, a.query_weight, a.key_weight, a.value_weight,
+            a.out_proj_weight, a.query_bias, a.key_bias, a.value_bias, a.out_proj_bias, q, k, v,
+            softmax, attn, context, dy, bits, a.attn_head_num, a.attn_dim_per_head, a.src_len,
+            a.tgt_len, a.dropout_prob, a.softmax_use_float,
         )  # fmt: skip
         grads = dict(zip((*_WEIGHTS, *_INPUTS, *_BIASES), found, strict=True))
         return {n: g.flatten() if n.endswith("_bias") else g for n, g in grads.items()}
@@ -193,18 +197,18 @@ class NpuMultiHeadAttentionBackward:
     """Gradients of `npu_multi_head_attention`, from its results.
 
     Returns:
-        Gradients of query_weight, key_weight, value_weight, out_proj_weight (H, H), of query, key, value, and of the
-        four biases, each (1, H); 0 for a bias that is None.
+        Gradients of query_weight, key_weight, value_weight, out_proj_weight (H, H), of query, key,
+        value, and of the four biases, each (1, H); 0 for a bias that is None.
     """
 
-    def check(query, key, value, query_weight, key_weight, value_weight, out_proj_weight, query_bias, key_bias,
-              value_bias, out_proj_bias, query_res, key_res, value_res, attn_scores, attn_res, context, y_grad,
-              dropout_mask, attn_head_num, attn_dim_per_head, src_len, tgt_len, dropout_prob,
-              softmax_use_float):  # fmt: skip
+    def check(query, key, value, query_weight, key_weight, value_weight, out_proj_weight,
+              query_bias, key_bias, value_bias, out_proj_bias, query_res, key_res, value_res,
+              attn_scores, attn_res, context, y_grad, dropout_mask, attn_head_num,
+              attn_dim_per_head, src_len, tgt_len, dropout_prob, softmax_use_float):  # fmt: skip
         weights = (query_weight, key_weight, value_weight, out_proj_weight)
         biases = (query_bias, key_bias, value_bias, out_proj_bias)
-        _check_sizes(query, key, value, weights, biases, attn_head_num, attn_dim_per_head, src_len, tgt_len,
-                     dropout_prob)  # fmt: skip
+        _check_sizes(query, key, value, weights, biases, attn_head_num, attn_dim_per_head, src_len,
+                     tgt_len, dropout_prob)  # fmt: skip
         batch = query.shape[0] // tgt_len
         must.shape("y_grad", y_grad, tuple(query.shape))
         must.shape("context", context, tuple(query.shape))
@@ -217,10 +221,10 @@ class NpuMultiHeadAttentionBackward:
             "attn_scores", attn_scores, torch.float32 if softmax_use_float else torch.float16
         )
 
-    def kernel(query, key, value, query_weight, key_weight, value_weight, out_proj_weight, query_bias, key_bias,
-               value_bias, out_proj_bias, query_res, key_res, value_res, attn_scores, attn_res, context, y_grad,
-               dropout_mask, attn_head_num, attn_dim_per_head, src_len, tgt_len, dropout_prob,
-               softmax_use_float):  # fmt: skip
+    def kernel(query, key, value, query_weight, key_weight, value_weight, out_proj_weight,
+               query_bias, key_bias, value_bias, out_proj_bias, query_res, key_res, value_res,
+               attn_scores, attn_res, context, y_grad, dropout_mask, attn_head_num,
+               attn_dim_per_head, src_len, tgt_len, dropout_prob, softmax_use_float):  # fmt: skip
         dy = wide(y_grad)
         dcontext = _split(dy @ wide(out_proj_weight), attn_head_num, tgt_len)
         dv = _merge(wide(attn_res).mT @ dcontext)

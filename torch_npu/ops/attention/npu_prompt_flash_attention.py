@@ -61,29 +61,35 @@ class NpuPromptFlashAttention:
     $$ y = \mathrm{softmax}(scale\_value \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
 
     Args:
-        query, key, value: float16, bfloat16 (not on 310P) or int8 (not on 310P), all the same, in the layout below;
-            key and value have `num_key_value_heads` heads.
+        query, key, value: float16, bfloat16 (not on 310P) or int8 (not on 310P), all the same, in
+            the layout below; key and value have `num_key_value_heads` heads.
         padding_mask: reserved.
-        atten_mask: bool, int8 or uint8; 1 hides. sparse_mode 0 and 1: (Q_S, KV_S), (B or 1, Q_S, KV_S) or
-            (B or 1, 1, Q_S, KV_S); 2, 3 and 4: the causal template triu(ones(2048, 2048), 1).
-        pse_shift: (B or 1, N, Q_S, KV_S); added to the scaled scores. The query's dtype, float16 for int8.
-        actual_seq_lengths, actual_seq_lengths_kv: valid tokens, one number or one a sequence; running sums for TND.
-        deq_scale1, quant_scale1, deq_scale2: int8 arithmetic, one value each: of Q K^T, of the exponentials (row
-            maximum 1) before they round to int8, of their product with V.
+        atten_mask: bool, int8 or uint8; 1 hides. sparse_mode 0 and 1: (Q_S, KV_S), (B or 1, Q_S,
+            KV_S) or (B or 1, 1, Q_S, KV_S); 2, 3 and 4: the causal template triu(ones(2048, 2048),
+            1).
+        pse_shift: (B or 1, N, Q_S, KV_S); added to the scaled scores. The query's dtype, float16
+            for int8.
+        actual_seq_lengths, actual_seq_lengths_kv: valid tokens, one number or one a sequence;
+            running sums for TND.
+        deq_scale1, quant_scale1, deq_scale2: int8 arithmetic, one value each: of Q K^T, of the
+            exponentials (row maximum 1) before they round to int8, of their product with V.
         quant_scale2, quant_offset2: int8 output, round(y * scale + offset), one value or N * D.
         num_heads, num_key_value_heads: heads of query and of key and value (0: the same).
         scale_value: the factor of Q K^T.
-        pre_tokens, next_tokens, sparse_mode: 0: the mask, between row - pre_tokens and row + next_tokens (by default
-            nothing ahead); 1: the mask; 2: causal from the upper left; 3: causal to the lower right; 4: a band
-            counted from the lower right. Without a mask, mode 0 hides nothing.
+        pre_tokens, next_tokens, sparse_mode: 0: the mask, between row - pre_tokens and row +
+            next_tokens (by default nothing ahead); 1: the mask; 2: causal from the upper left; 3:
+            causal to the lower right; 4: a band counted from the lower right. Without a mask, mode
+            0 hides nothing.
         input_layout: BSH, BSND, BNSD, NSD, TND, or BNSD_BSND (the output's layout second).
 
     Returns:
-        The query's shape and layout (but BNSD_BSND) and dtype; int8 with quant_scale2, float16 for an int8 query without.
+        The query's shape and layout (but BNSD_BSND) and dtype; int8 with quant_scale2, float16 for
+        an int8 query without.
 
     Constraints:
-        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512; B at most 65536, or 128
-        where D is not a multiple of 16; with BSH and BSND, N * D is below 65535.
+        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512; B
+        at most 65536, or 128 where D is not a multiple of 16; with BSH and BSND, N * D is below
+        65535.
     """
 
     def check(query, key, value, *, padding_mask=None, **options):

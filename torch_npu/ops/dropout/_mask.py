@@ -1,8 +1,8 @@
 """The masks of the dropout operators.
 
-A bit mask is a 1-D uint8 tensor, one bit for each element in row-major order, the lowest bit of a byte
-first, padded to a multiple of 128 bits. A byte mask is a uint8 tensor of zeros and ones. In both, a set
-element is kept.
+A bit mask is a 1-D uint8 tensor, one bit for each element in row-major order, the lowest bit of a
+byte first, padded to a multiple of 128 bits. A byte mask is a uint8 tensor of zeros and ones. In
+both, a set element is kept.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class NpuDropoutGenMaskTensor:
         must.choice("sync", sync, (None, False, True))
 
     def kernel(self, size, p, seed, offset, *, parallel=True, sync=None):
-        # One number out of the pair, odd multiplier: distinct offsets of a seed give distinct streams.
+        # One number out of the pair; the multiplier is odd, so offsets of a seed never collide.
         mixed = (seed + offset * 0x9E3779B97F4A7C15) % 2**63
         generator = torch.Generator().manual_seed(mixed)
         keep = _mask.draw(_mask.aligned(math.prod(size)), p, torch.device("cpu"), generator)

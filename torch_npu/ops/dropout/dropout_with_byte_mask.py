@@ -1,4 +1,4 @@
-"""dropout_with_byte_mask, _dropout_with_byte_mask and its backward: dropout with a byte an element."""
+"""dropout_with_byte_mask, _dropout_with_byte_mask and its backward: one byte an element."""
 
 from __future__ import annotations
 

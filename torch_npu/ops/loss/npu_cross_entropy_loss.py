@@ -22,7 +22,7 @@ def _row_weights(target, weight, ignore_index, like):
 
 
 def _reduce(rows, total, reduction):
-    """`rows` (N,) as they are, or their sum, or the sum divided by `total`; the latter two as (1,)."""
+    """`rows` (N,) as they are, or as (1,) their sum, or the sum divided by `total`."""
     if reduction == "none":
         return rows
     summed = rows.sum(0, keepdim=True)

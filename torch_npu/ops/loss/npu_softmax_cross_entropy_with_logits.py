@@ -1,4 +1,4 @@
-"""npu_softmax_cross_entropy_with_logits and its backward: cross entropy with a distribution as label."""
+"""npu_softmax_cross_entropy_with_logits and its backward: labels that are distributions."""
 
 from __future__ import annotations
 

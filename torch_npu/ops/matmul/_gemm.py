@@ -11,8 +11,12 @@ import functools
 
 import torch
 
+from softnpu import chips
 from torch_npu import _dtypes
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops.quant import _formats
 from torch_npu.ops.quant._packing import PER_WORD, unpack_int4
 
 #: fp32 holds every integer up to this one
@@ -27,6 +31,22 @@ def dtype_of(code: int | torch.dtype | None, default: torch.dtype) -> torch.dtyp
         return default
     found = getattr(torch, _dtypes.name(code) or "", None)
     return found if isinstance(found, torch.dtype) else code
+
+
+def stand_in(name: str, code_name: str, tensor: torch.Tensor, code: int | None) -> torch.Tensor:
+    """What checks see of a tensor whose bytes a code calls hifloat8: an 8-bit float of the same shape."""
+    if code is None:
+        return tensor
+    expected = "None, or hifloat8 on Ascend950"
+    known = chips.current().family == "A5" and _dtypes.name(code) == "hifloat8"
+    must.be(known, code_name, expected, _dtypes.text(code), ErrCode.NOT_SUPPORT)
+    must.be(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype, ErrCode.TYPE)
+    return tensor.view(torch.float8_e4m3fn)
+
+
+def restored(tensor: torch.Tensor, code: int | None) -> torch.Tensor:
+    """The values of a tensor whose bytes a code calls hifloat8; any other as it is."""
+    return tensor if code is None else _formats.decode(tensor.view(torch.uint8), "hifloat8")
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -91,16 +111,22 @@ def antiquantise(
     offset: torch.Tensor | None,
     group: int | None = None,
 ) -> torch.Tensor:
-    """(weight + offset) * scale in fp32; scales of shape (G, N) each serve `group` rows of K."""
+    """(weight + offset) * scale; scales of shape (G, N) each serve `group` rows of K.
+
+    The result has the type of the scale, in which the cube unit takes it. The card computes float16 in
+    float16 and bfloat16 in fp32, rounding once; with fp32 scales (unpacked ones) nothing is rounded.
+    """
     weight = unpack_matrix(weight)
     depth = weight.shape[-2]
+    step = torch.float16 if scale.dtype == torch.float16 else torch.float32
 
     def over(values: torch.Tensor) -> torch.Tensor:
+        values = values.to(step)
         if group and values.dim() > 1 and values.shape[-2] > 1:
             return values.repeat_interleave(group, -2).narrow(-2, 0, depth)
         return spread(values, depth, -2) if values.dim() > 1 else values
 
-    moved = weight.float()
+    moved = weight.to(step)
     if offset is not None:
-        moved = moved + over(offset.float())
-    return moved * over(scale.float())
+        moved = moved + over(offset)
+    return (moved * over(scale)).to(scale.dtype)

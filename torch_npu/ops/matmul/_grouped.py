@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Forms:
     antiquant_scale: Tensors = None
     antiquant_offset: Tensors = None
     act_type: int = 0
+    restored: bool = False  # x comes widened from a quantised type
 
     @property
     def single(self) -> bool:
@@ -55,9 +56,16 @@ class Forms:
             return None
         return values[0][group] if self.single else values[group]
 
+    def every(self, name: str) -> Sequence[torch.Tensor | None]:
+        """The parameter of each group."""
+        values: Any = getattr(self, name)
+        if not values:
+            return [None] * self.count
+        return values[0].unbind(0) if self.single else values
+
     def quantised(self, x: torch.Tensor) -> bool:
         """Whether x itself holds integers or 8-bit floats."""
-        return not x.is_floating_point() or x.dtype.itemsize == 1
+        return self.restored or not x.is_floating_point() or x.dtype.itemsize == 1
 
     def plain(self, x: torch.Tensor) -> bool:
         return not self.quantised(x) and not self.antiquant_scale
@@ -100,36 +108,28 @@ def one_group(
     return y.to(dtype)
 
 
-class PlainProduct:
-    """x @ weight + bias of floats straight into the result, with one widened copy of a weight at a time.
+def _widened(weights: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The weights in fp32, one at a time in a buffer that they share, so that it stays in the cache."""
+    buffer: torch.Tensor | None = None
+    for weight in weights:
+        if buffer is None or buffer.shape != weight.shape or buffer.stride() != weight.stride():
+            buffer = torch.empty_like(weight, dtype=torch.float32)
+        yield buffer.copy_(weight)
 
-    Half precision is widened to fp32 in buffers that the groups share: a weight is read once and written
-    once into memory that stays in the cache, which is what a single product would do.
-    """
 
-    def __init__(self) -> None:
-        self._weight: torch.Tensor | None = None
-
-    def _widened(self, weight: torch.Tensor) -> torch.Tensor:
-        same = self._weight is not None and self._weight.shape == weight.shape
-        if not same or self._weight.stride() != weight.stride():
-            self._weight = torch.empty_like(weight, dtype=torch.float32)
-        return self._weight.copy_(weight)
-
-    def into(
-        self, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        """Writes the product of matrices into `out`."""
-        direct = x.dtype == weight.dtype == out.dtype and wide(x) is x
-        if direct and (bias is None or bias.dtype == x.dtype):
-            if bias is None:
-                torch.mm(x, weight, out=out)
-            else:
-                torch.addmm(bias, x, weight, out=out)
-            return
-        widened = weight if direct else self._widened(weight)
-        y = torch.mm(wide(x), widened)
-        out.copy_(y if bias is None else y.add_(bias))
+def _plain_products(
+    outs: Sequence[torch.Tensor],
+    parts: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+) -> None:
+    """part @ weight + bias into each out, all of fp32 (or fp64) but the weights, which may be half precision."""
+    wide_weights = weights if weights[0].dtype == parts[0].dtype else _widened(weights)
+    for out, part, weight, bias in zip(outs, parts, wide_weights, biases, strict=True):
+        if bias is None:
+            torch.mm(part, weight, out=out)
+        else:
+            torch.addmm(bias.to(out.dtype), part, weight, out=out)
 
 
 def separate(
@@ -152,10 +152,14 @@ def joined(
     dtype: torch.dtype,
 ) -> list[torch.Tensor]:
     """One result with the rows of all groups in order; rows of no group are zero."""
-    y = x[0].new_empty(sum(t.shape[0] for t in x), matrix_shape(forms.weight[0])[1], dtype=dtype)
-    y[sum(g.size for g in groups) :].zero_()
-    _rows(forms, x, per_token, groups, [y.narrow(0, g.start, g.size) for g in groups])
-    return [y]
+    rows, columns = sum(t.shape[0] for t in x), matrix_shape(forms.weight[0])[1]
+    plain = forms.plain(x[0])
+    y = x[0].new_empty(rows, columns, dtype=_accumulator(dtype) if plain else dtype)
+    sizes = [g.size for g in groups]
+    *outs, tail = y.split_with_sizes([*sizes, rows - sum(sizes)])
+    tail.zero_()
+    _rows(forms, x, per_token, groups, outs)
+    return [y.to(dtype)]
 
 
 def split(
@@ -167,9 +171,14 @@ def split(
 ) -> list[torch.Tensor]:
     """One result for each group."""
     widths = [matrix_shape(weight)[1] for weight in forms.weight]
-    outs = [x[0].new_empty(g.size, widths[g.weight], dtype=dtype) for g in groups]
+    kind = _accumulator(dtype) if forms.plain(x[0]) else dtype
+    outs = [x[0].new_empty(g.size, widths[g.weight], dtype=kind) for g in groups]
     _rows(forms, x, per_token, groups, outs)
-    return outs
+    return [out.to(dtype) for out in outs]
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
 
 
 def _rows(
@@ -179,39 +188,51 @@ def _rows(
     groups: Sequence[Group],
     outs: Sequence[torch.Tensor],
 ) -> None:
-    """The products of groups of rows, each into its own result."""
-    quick = PlainProduct() if forms.plain(x[0]) else None
-    single = len(x) == 1
-    for place, (group, out) in enumerate(zip(groups, outs, strict=True)):
-        if not group.size:
-            continue
-        part = x[0].narrow(0, group.start, group.size) if single else x[place]
-        if quick is not None:
-            weight, bias = forms.of("weight", group.weight), forms.of("bias", group.weight)
-            quick.into(out, part, weight, bias)
-            continue
-        token = None
-        if per_token:
-            whole = per_token[0 if single else place]
-            token = whole.narrow(0, group.start, group.size) if single else whole
-        out.copy_(one_group(forms, group.weight, part, token, out.dtype))
+    """The products of groups of rows, each into its own result; in fp32 where they are plain."""
+    plain = forms.plain(x[0])
+    values = [wide(t) for t in x] if plain else x
+    sizes = [g.size for g in groups]
+
+    def cut(whole: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        if len(x) > 1:
+            return whole
+        return whole[0].split_with_sizes([*sizes, whole[0].shape[0] - sum(sizes)])[:-1]
+
+    parts = cut(values)
+    busy = [i for i, size in enumerate(sizes) if size]
+    if plain and busy:
+        weights, biases = forms.every("weight"), forms.every("bias")
+        _plain_products(
+            [outs[i] for i in busy],
+            [parts[i] for i in busy],
+            [weights[groups[i].weight] for i in busy],
+            [biases[groups[i].weight] for i in busy],
+        )
+        return
+    tokens = cut(per_token) if per_token else [None] * len(groups)
+    for i in busy:
+        outs[i].copy_(one_group(forms, groups[i].weight, parts[i], tokens[i], outs[i].dtype))
 
 
 def depths(
     forms: Forms, x: torch.Tensor, groups: Sequence[Group], dtype: torch.dtype, stacked: bool
 ) -> list[torch.Tensor]:
     """Groups of K: each takes its columns of x and its rows of the weight; stacked, or a result each."""
-    many = len(forms.weight) > 1
-    rows, quick = x.shape[0], PlainProduct()
+    sizes, kind = [g.size for g in groups], _accumulator(dtype)
+    one = len(forms.weight) == 1
+    weights = forms.weight[0].split_with_sizes(sizes) if one else forms.weight
     if stacked:
-        results = [x.new_zeros(len(groups), rows, forms.weight[0].shape[-1], dtype=dtype)]
-        outs = list(results[0].unbind(0))
+        whole = x.new_zeros(len(groups), x.shape[0], weights[0].shape[-1], dtype=kind)
+        outs = whole.unbind(0)
     else:
-        widths = [forms.weight[i if many else 0].shape[-1] for i in range(len(groups))]
-        results = outs = [x.new_zeros(rows, width, dtype=dtype) for width in widths]
-    for group, out in zip(groups, outs, strict=True):
-        if group.size:
-            whole = forms.weight[group.weight if many else 0]
-            part = whole if many else whole.narrow(0, group.start, group.size)
-            quick.into(out, x.narrow(1, group.start, group.size), part, None)
-    return results
+        outs = tuple(x.new_zeros(x.shape[0], w.shape[-1], dtype=kind) for w in weights)
+    parts = wide(x).split_with_sizes(sizes, 1)
+    busy = [i for i, size in enumerate(sizes) if size]
+    if busy:
+        _plain_products(
+            [outs[i] for i in busy],
+            [parts[i] for i in busy],
+            [weights[i] for i in busy],
+            [None] * len(busy),
+        )
+    return [whole.to(dtype)] if stacked else [out.to(dtype) for out in outs]

@@ -57,7 +57,9 @@ def matmul_checksum(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.
             raise operator_error("matmul_checksum", bad)
     shape = _product_shape(a, b)
     if tuple(c.shape) != shape:
-        bad = BadArgument("c", f"of shape {shape}, that of the product", tuple(c.shape), ErrCode.PARAM)
+        bad = BadArgument(
+            "c", f"of shape {shape}, that of the product", tuple(c.shape), ErrCode.PARAM
+        )
         raise operator_error("matmul_checksum", bad)
     left, right, result = _matrices(a.float(), b.float(), c.float())
     suspect = _suspect_rows(left, right, result).any()

@@ -141,9 +141,12 @@ def _network(x, activation, p):
         return (y if bias is None else y + bias).float() * scale_of(p[f"deq_scale{number}"])
 
     if x.dtype == torch.int8:
-        hidden = _activate(quantised(x, 1), activation) * p["scale"]
+        # a packed scale goes through the cube's output stage, which leaves float16 behind
+        step = torch.float16 if p["deq_scale1"].dtype in PACKED else torch.float32
+        hidden = _activate(quantised(x, 1).to(step).float(), activation).to(step)
+        hidden = hidden * p["scale"].to(step)
         if p["offset"] is not None:
-            hidden = hidden + p["offset"]
+            hidden = hidden + p["offset"].to(step)
         return quantised(saturate(hidden, torch.int8), 2)
     return plain(_activate(plain(wide(x), 1), activation), 2)
 
@@ -189,6 +192,8 @@ class NpuFfn:
 
     Constraints:
         The gated activations take float16 without experts and with `inner_precise=1`. K1 and K2 < 65536.
+        As on the card, restored weights are rounded to the dtype of `x`, and with packed `deq_scale1` the
+        values between the two products are float16.
     """
 
     def check(

@@ -8,7 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.matmul import _grouped, _groups
 from torch_npu.ops.matmul import _grouped_rules as rules
-from torch_npu.ops.matmul._gemm import dtype_of, matrix_shape
+from torch_npu.ops.matmul._gemm import dtype_of, matrix_shape, restored, stand_in
 from torch_npu.ops.matmul._grouped import Forms
 
 _NAME = "npu_grouped_matmul"
@@ -74,7 +74,8 @@ class NpuGroupedMatmul:
         act_type: 0 none, 1 relu, 2 tanh gelu, 4 fast gelu, 5 silu; with `per_token_scale`.
         tuning_config: the expected tokens of an expert, a hint for int8.
         output_dtype: the dtype of `x` by default; int8 can give int8, bfloat16, float16 or int32.
-        x_dtype, weight_dtype, scale_dtype, per_token_scale_dtype: not supported.
+        x_dtype, weight_dtype: on Ascend950, hifloat8: the bytes of `x` and `weight` are such.
+        scale_dtype, per_token_scale_dtype: not supported.
 
     Returns:
         A list of results.
@@ -83,12 +84,14 @@ class NpuGroupedMatmul:
         The groups must cover the rows of a floating `x` exactly. For quantised `x` they may end earlier, as
         in the page's own example; the rows left over are zero (on the card they are not written).
 
+        A restored weight is rounded to the dtype of `x`, as the cube unit takes it.
+
         int8 `x` with int4 weights (mixed): the card computes
         $ (\sum_g ((x - 8) w)_g \, \mathrm{scale}_g + b) \cdot \mathrm{pertoken} $; the float32 bias has to
         hold $ 8 \sum_k w \cdot \mathrm{scale} $ besides the user's own.
 
     Differs from upstream:
-        x_dtype, weight_dtype, scale_dtype and per_token_scale_dtype (codes of types PyTorch lacks) raise.
+        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has neither.
     """
 
     def check(
@@ -117,8 +120,8 @@ class NpuGroupedMatmul:
         per_token_scale_dtype=None,
     ):
         _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
-        must.unset("x_dtype", x_dtype)
-        must.unset("weight_dtype", weight_dtype)
+        x = [stand_in("x", "x_dtype", t, x_dtype) for t in x]
+        weight = [stand_in("weight", "weight_dtype", t, weight_dtype) for t in weight]
         must.unset("scale_dtype", scale_dtype)
         must.unset("per_token_scale_dtype", per_token_scale_dtype)
         must.choice("group_type", group_type, (-1, 0, 2))
@@ -147,9 +150,21 @@ class NpuGroupedMatmul:
         group_list_type=0,
         act_type=0,
         output_dtype=None,
+        x_dtype=None,
+        weight_dtype=None,
         **_checked,
     ):
-        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset, act_type or 0)
+        x = [restored(t, x_dtype) for t in x]
+        weight = [restored(t, weight_dtype) for t in weight]
+        forms = Forms(
+            weight,
+            bias,
+            scale,
+            antiquant_scale,
+            antiquant_offset,
+            act_type or 0,
+            x_dtype is not None,
+        )
         dtype = dtype_of(output_dtype, x[0].dtype)
         kind = group_list_type or 0
         if group_type == -1:

@@ -8,10 +8,11 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.matmul import _quant_matmul_rules as rules
 from torch_npu.ops.matmul._gemm import (
-    FLOAT8,
     dtype_of,
     int_product,
     product,
+    restored,
+    stand_in,
     unpack_matrix,
 )
 from torch_npu.ops.matmul._scales import packed, requantise, scale_of
@@ -95,7 +96,8 @@ class NpuQuantMatmul:
         bias: (N,), or (batch, 1, N) for results of 3 dimensions. int32 is added before scaling; float32,
             bfloat16 (bfloat16 results) and float16 (float16 results with `pertoken_scale`) after it.
         output_dtype: int8 (the default), float16, bfloat16 or int32; on Ascend950 also float32.
-        x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype: not supported, see below.
+        x1_dtype, x2_dtype: on Ascend950, hifloat8: the bytes of `x1` or `x2` are such.
+        pertoken_scale_dtype, scale_dtype: not supported, see below.
         group_sizes: [group_m, group_n, group_k]: how many rows, columns and depths share a scale;
             0 takes it from the shapes of the scales.
         y_scale: reserved.
@@ -114,7 +116,7 @@ class NpuQuantMatmul:
         $ 8 \sum_k x_2 \cdot \mathrm{scale} $ besides the user's own.
 
     Differs from upstream:
-        x1_dtype, x2_dtype, scale_dtype and pertoken_scale_dtype (codes of types that PyTorch lacks) raise.
+        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has neither.
         K may be 65536, one more than the page has.
     """
 
@@ -134,8 +136,8 @@ class NpuQuantMatmul:
         group_sizes=None,
         y_scale=None,
     ):
-        must.unset("x1_dtype", x1_dtype)
-        must.unset("x2_dtype", x2_dtype)
+        x1 = stand_in("x1", "x1_dtype", x1, x1_dtype)
+        x2 = stand_in("x2", "x2_dtype", x2, x2_dtype)
         must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
         must.unset("scale_dtype", scale_dtype)
         must.unset("y_scale", y_scale)
@@ -168,6 +170,7 @@ class NpuQuantMatmul:
         y_scale=None,
     ):
         dtype = dtype_of(output_dtype, torch.int8)
+        x1, x2 = restored(x1, x1_dtype), restored(x2, x2_dtype)
         grouped = rules.by_groups(x1, x2, scale)
         mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
         a = unpack_int4(x1) if x1.dtype == torch.int32 else x1
@@ -194,7 +197,7 @@ class NpuQuantMatmul:
             return requantise(y, scale, offset)
         if pertoken_scale is not None:
             return _finish(y.float() * scale_of(scale) * pertoken_scale.unsqueeze(-1), bias, dtype)
-        if dtype == torch.float16 or x1.dtype in FLOAT8:
+        if dtype == torch.float16 or x1.is_floating_point():
             scale = packed(scale)
         return _finish(y.float() * scale_of(scale), bias, dtype)
 

@@ -7,7 +7,15 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import antiquantise, is_transposed, matrix_shape, product
+from torch_npu.ops.matmul._gemm import (
+    FLOAT8,
+    antiquantise,
+    is_transposed,
+    matrix_shape,
+    product,
+    restored,
+    stand_in,
+)
 from torch_npu.ops.matmul._scales import PACKED, requantise, scale_of
 
 _LIMIT = 65535
@@ -76,7 +84,7 @@ class NpuWeightQuantBatchmatmul:
     Args:
         x: (*, M, K), float16 or bfloat16 (310P: float16); a transposed view is fine.
         weight: (*, K, N) int8, or int4 eight to an int32: (K, N / 8), or (K / 8, N) as the transpose of
-            a contiguous (N, K / 8).
+            a contiguous (N, K / 8). On Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.
         antiquant_scale: (1,) or (1, 1) for the tensor, (N,) or (1, N) by column, (ceil(K / group), N) by
             group; the dtype of `x`, or int64 from `npu_trans_quant_param` (by column, M <= 96, K and N
             multiples of 64, `weight` int8 and transposed).
@@ -86,13 +94,14 @@ class NpuWeightQuantBatchmatmul:
         bias: (N,) or (1, N); float16 for float16 `x`, float32 for bfloat16.
         antiquant_group_size: 0, or a multiple of 32 from 32 to K - 1.
         inner_precise: 0 or 1 (the fast mode of the card); the result is the accurate one in both.
-        weight_dtype: upstream's code of an 8-bit type PyTorch lacks; not supported.
+        weight_dtype: on Ascend950, hifloat8: the bytes of `weight` are such.
 
     Returns:
         y of shape (*, M, N) in the dtype of `x`, or int8 with `quant_scale`.
 
     Constraints:
-        K and N from 1 to 65535. As on the card, `quant_scale` is cut to 19 bits and `quant_offset` is
+        K and N from 1 to 65535. As on the card, the restored weight is rounded to the dtype of `x` (unless
+        the scale is packed), `quant_scale` is cut to 19 bits and `quant_offset` is
         rounded to a whole number of 9 bits.
     """
 
@@ -111,9 +120,10 @@ class NpuWeightQuantBatchmatmul:
         older = chips.current().family == "310P"
         must.dtype("x", x, torch.float16, *(() if older else (torch.bfloat16,)))
         must.ndim("x", x, 2, 6)
-        must.dtype("weight", weight, torch.int8, *(() if older else (torch.int32,)))
+        weight = stand_in("weight", "weight_dtype", weight, weight_dtype)
+        floats = FLOAT8 if chips.current().family == "A5" else ()
+        must.dtype("weight", weight, torch.int8, *(() if older else (torch.int32,)), *floats)
         must.ndim("weight", weight, 2, 6)
-        must.unset("weight_dtype", weight_dtype)
         must.be(x.numel() > 0, "x", "not empty", tuple(x.shape))
         must.be(weight.numel() > 0, "weight", "not empty", tuple(weight.shape))
         depth, columns = matrix_shape(weight)
@@ -145,7 +155,9 @@ class NpuWeightQuantBatchmatmul:
         inner_precise=0,
         weight_dtype=None,
     ):
-        scale = scale_of(antiquant_scale)
+        packed = antiquant_scale.dtype in PACKED
+        scale = scale_of(antiquant_scale) if packed else antiquant_scale
+        weight = restored(weight, weight_dtype)
         y = product(x, antiquantise(weight, scale, antiquant_offset, antiquant_group_size))
         if bias is not None:
             y = y + bias

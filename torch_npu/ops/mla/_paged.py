@@ -118,7 +118,7 @@ class Prolog:
         _prolog.scatter(self.kv_cache, ckv, index, self.cache_mode)
         _prolog.scatter(self.kr_cache, kr, index, self.cache_mode)
 
-    # --- constraints ----------------------------------------------------------------------------------
+    # --- constraints ------------------------------------------------------------------------------
 
     def check(self, *, full_int8: bool) -> None:
         """The documented constraints; `full_int8`: whether the operator takes int8 tokens."""

@@ -1,7 +1,7 @@
 """What the MLA prolog operators share: projections, RmsNorm, rotation and quantisation.
 
-The names follow upstream's pages: He hidden size, Hcq and Hckv the low-rank sizes of query and key-value,
-N heads, D and Dr the head sizes without and with position encoding, T tokens.
+The names follow upstream's pages: He hidden size, Hcq and Hckv the low-rank sizes of query and
+key-value, N heads, D and Dr the head sizes without and with position encoding, T tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tens
 
 
 def rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
-    """Interleaved-to-half rotary embedding: even elements first, then odd ones, rotated by halves."""
+    """Interleaved rotary embedding: even elements first, then odd ones, rotated by halves."""
     even, odd = wide(x)[..., ::2], wide(x)[..., 1::2]
     return torch.cat([even, odd], -1) * wide(cos) + torch.cat([-odd, even], -1) * wide(sin)
 
@@ -39,19 +39,19 @@ def quantise(x: torch.Tensor, scale: torch.Tensor, name: str = "int8") -> torch.
 
 
 def quantise_rows(x: torch.Tensor, name: str = "int8") -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows in a format and their scales, max|row| / the format's largest (kept as a last dimension of 1)."""
+    """Rows in a format and their scales (.., 1), max|row| / the format's largest value."""
     scale = x.abs().amax(-1, keepdim=True) / _formats.largest(name)
     return _formats.encode(torch.where(scale > 0, x / scale, 0), name), scale
 
 
 def down_project(x, weight, x_scale, weight_scale, name="int8"):
-    """x @ weight in fp32, de-quantised by a scale for each token and one for each channel if there are."""
+    """x @ weight in fp32, de-quantised by scales for each token and each channel if there are."""
     found = product(x, weight, name)
     return found if x_scale is None else found * x_scale * weight_scale
 
 
 def up_project(normed, weight, weight_scale, smooth, dtype, name="int8"):
-    """c^Q @ [W^UQ | W^QR] in fp32, and c^Q as the product takes it with its scales (None if not quantised).
+    """c^Q @ [W^UQ | W^QR] in fp32, and c^Q as the product takes it with its scales (or None).
 
     For a quantised weight c^Q is smoothed and quantised token by token.
     """
@@ -63,7 +63,7 @@ def up_project(normed, weight, weight_scale, smooth, dtype, name="int8"):
 
 
 def scatter(cache: torch.Tensor, rows: torch.Tensor, index: torch.Tensor, mode: str) -> None:
-    """Writes row t (T, width) into slot index[t] of a paged cache (blocks, size, heads, width), in place.
+    """Writes row t (T, width) into slot index[t] of a cache (blocks, size, heads, width), in place.
 
     A negative index writes nothing. In a PA_NZ cache a block holds (width / c, size, c) in its
     bytes, c elements filling 32 bytes.
@@ -74,7 +74,7 @@ def scatter(cache: torch.Tensor, rows: torch.Tensor, index: torch.Tensor, mode: 
     rows = rows.to(cache.dtype)
     if cache.element_size() == 1:  # 8-bit floats cannot be indexed; their bytes can
         cache, rows = cache.view(torch.uint8), rows.view(torch.uint8)
-    # Without data-dependent shapes: tokens to skip repeat the last valid write (or slot 0's own value).
+    # No data-dependent shapes: skipped tokens repeat the last valid write (or slot 0's own value).
     valid = index >= 0
     last = index.shape[0] - 1 - valid.flip(0).long().argmax(0, keepdim=True)
     slot = torch.where(valid, index, index[last].clamp(min=0))

@@ -80,15 +80,15 @@ class PrologV3:
         up, norm, norm_scale = self._up(normed * self.qc_qr_scale, dtype)
         query, rope, scale = self._query(up, sin, cos, dtype)
         self._keys(x, sin, cos)
-        none = torch.empty(0, device=x.device)
         if not self.query_norm_flag:
-            norm, norm_scale = norm.new_empty(0), None if norm_scale is None else norm_scale[:0, 0]
+            norm = norm.new_empty(0)
+            norm_scale = None if norm_scale is None else norm_scale.new_empty(0)
         return (
             query.view(*tokens, *query.shape[1:]),
             rope.to(dtype).view(*tokens, *rope.shape[1:]),
-            none if scale is None else scale,
+            _given(scale, x),
             norm.view(*tokens, norm.shape[1]) if self.query_norm_flag else norm,
-            none if norm_scale is None else norm_scale,
+            _given(norm_scale, x),
         )
 
     def _down(self, x: Tensor, weight: Tensor, weight_scale: Tensor | None) -> Tensor:
@@ -116,7 +116,7 @@ class PrologV3:
         # Attention multiplies both parts of the query by the same scales: undo them for this part.
         return rows, wide(rope.to(dtype)) * (self.quant_scale_ckv.flatten()[0] / scale), scale
 
-    # --- the caches -----------------------------------------------------------------------------------
+    # --- the caches -------------------------------------------------------------------------------
 
     def _keys(self, x: Tensor, sin: Tensor, cos: Tensor) -> None:
         if x.shape[0] == 0 or self.kv_cache.numel() == 0:
@@ -176,13 +176,17 @@ class PrologV3:
         _prolog.scatter(cache, rows, slots, "PA_NZ" if self.cache_mode.endswith("NZ") else "ND")
 
 
+def _given(scale: Tensor | None, like: Tensor) -> Tensor:
+    return torch.empty(0, device=like.device) if scale is None else scale
+
+
 def grouped(x: Tensor, exponents: Tensor) -> Tensor:
     """The fp32 values of MX-quantised rows: each group of 32 times its power of two."""
     return (x.float().unflatten(-1, (-1, GROUP)) * exponents.float().unsqueeze(-1)).flatten(-2)
 
 
 def quantise_groups(x: Tensor) -> tuple[Tensor, Tensor]:
-    """float8_e4m3fn rows and a float8_e8m0fnu scale, 2^(floor(log2 max) - 8), for each group of 32."""
+    """float8_e4m3fn rows; for each group of 32 a float8_e8m0fnu scale, 2^(floor(log2 max) - 8)."""
     groups = x.unflatten(-1, (-1, GROUP))
     top = groups.abs().amax(-1, keepdim=True)
     _, exponent = torch.frexp(top)

@@ -22,8 +22,9 @@ _OPTIONS = (
     ' float rmsnorm_epsilon_ckv=1e-05, str cache_mode="PA_BSND", bool query_norm_flag=False,'
     " int weight_quant_mode=0, int kv_cache_quant_mode=0, int query_quant_mode=0,"
     " int ckvkr_repo_mode=0, int quant_scale_repo_mode=0, int tile_size=128,"
-    " float qc_qr_scale=1.0, float kc_scale=1.0, int? token_x_dtype=None, int? weight_dq_dtype=None,"
-    " int? weight_uq_qr_dtype=None, int? weight_dkv_kr_dtype=None, int? kv_cache_dtype=None"
+    " float qc_qr_scale=1.0, float kc_scale=1.0, int? token_x_dtype=None,"
+    " int? weight_dq_dtype=None, int? weight_uq_qr_dtype=None, int? weight_dkv_kr_dtype=None,"
+    " int? kv_cache_dtype=None"
 )
 
 

@@ -1,4 +1,4 @@
-"""What the permutations by routing map share: which (expert, token) pairs a map of trues and falses names."""
+"""What the permutations by routing map share: which (expert, token) pairs a map names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pairs_of(routing_map: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
 
 
 def experts_of_tokens(routing_map: torch.Tensor, top_k: int) -> torch.Tensor:
-    """The experts of the first token, then of the second, ...; where a token has fewer than top_k, any others."""
+    """The experts of the first token, then of the second, ...; any others where they are fewer."""
     free = (routing_map == 0).to(torch.uint8)
     return torch.argsort(free, dim=1, stable=True)[:, :top_k].reshape(-1)
 
@@ -32,7 +32,7 @@ def slots_of(sorted_indices: torch.Tensor, experts: int) -> tuple[torch.Tensor, 
     return torch.arange(token.numel(), device=token.device) // capacity, token
 
 
-def check_map(routing_map: torch.Tensor | None, tokens: int, top_k: int | None) -> None:
+def check_map(routing_map: torch.Tensor, tokens: int, top_k: int | None) -> None:
     """The map's type and shape, and that each token has `top_k` experts (None: any number)."""
     must.dtype("routing_map", routing_map, *MAPS)
     must.ndim("routing_map", routing_map, 2)

@@ -67,7 +67,7 @@ def _dynamic(rows: torch.Tensor, top: float) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _round_scaled(rows, dtype, width, clamp, half):
-    """The exponents that bring each block's largest magnitude under the type's, and the rows divided by them."""
+    """Rows divided by the powers of two that bring each block into range, and the exponents."""
     top = torch.finfo(dtype).max
     blocks = _blocks(rows, width)
     size = blocks.abs()
@@ -91,8 +91,8 @@ def quantise(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The stored rows and their scales (None where the mode has none) for rows in float32.
 
-    `scale` is what multiplies: one value (static, HiFloat8 per tensor), a row (or a row for each) of
-    smoothing factors (dynamic). `half` tells that the rows came as float16.
+    `scale` is what multiplies: one value (static, HiFloat8 per tensor), one row or a row
+    for each of smoothing factors (dynamic). `half` tells that the rows came as float16.
     """
     columns = rows.size(1)
     if mode == STATIC:

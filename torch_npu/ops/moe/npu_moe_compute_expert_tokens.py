@@ -26,7 +26,7 @@ class NpuMoeComputeExpertTokens:
         The cumulative counts, int32, of shape (num_expert).
 
     Constraints:
-        A value of `num_expert` or above counts for no expert (upstream's own test gives such values).
+        A value of `num_expert` or above counts for no expert (upstream's own test gives such).
     """
 
     def check(sorted_expert_for_source_row, num_expert):

@@ -1,4 +1,4 @@
-"""npu_moe_gating_top_k and its backward: the K best experts of each token, chosen within the best groups."""
+"""npu_moe_gating_top_k and its backward: the K best experts, out of the best groups."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ def _renormalises(norm_type: int, renorm: int) -> bool:
 
 @npu_op(
     "npu_moe_gating_top_k(Tensor x, int k, *, Tensor? bias=None, Tensor? input_ids=None, "
-    "Tensor? tid2eid=None, int k_group=1, int group_count=1, int group_select_mode=0, int renorm=0, "
-    "int norm_type=0, bool out_flag=False, float routed_scaling_factor=1.0, float eps=1e-20) "
-    "-> (Tensor, Tensor, Tensor)"
+    "Tensor? tid2eid=None, int k_group=1, int group_count=1, int group_select_mode=0, "
+    "int renorm=0, int norm_type=0, bool out_flag=False, float routed_scaling_factor=1.0, "
+    "float eps=1e-20) -> (Tensor, Tensor, Tensor)"
 )
 class NpuMoeGatingTopK:
     r"""Scores the experts, keeps the best groups of them, and chooses the k best in those groups.
 
-    $$ s = \begin{cases} \mathrm{softmax}(x) & norm\_type = 0 \\ \sigma(x) & norm\_type = 1 \end{cases},
+    $$ s = \begin{cases} \mathrm{softmax}(x) & norm\_type = 0 \\
+       \sigma(x) & norm\_type = 1 \end{cases},
        \qquad E = \mathrm{topk}_{best\ groups}(s + bias) $$
 
     $$ y = factor \cdot \frac{s_E}{\sum s_E + \epsilon} \ (norm\_type = 1), \qquad
        y = factor \cdot s_E \ (norm\_type = 0) $$
 
-    The bias only steers the choice, the weights come from s. Of equal values the smaller index wins.
+    The bias only steers the choice, the weights come from s. Of equal values the first wins.
     With `input_ids` and `tid2eid` the experts are looked up instead: $E = tid2eid[input\_ids]$.
 
     Args:
@@ -101,7 +102,9 @@ class NpuMoeGatingTopK:
             group_count,
         )
         padded = -(-(experts // group_count) // 32) * 32 * group_count
-        must.be(padded <= 2048, "group_count", "such that groups padded to 32 hold 2048", group_count)
+        must.be(
+            padded <= 2048, "group_count", "such that groups padded to 32 hold 2048", group_count
+        )
         must.be(0 < k_group <= group_count, "k_group", f"within [1, {group_count}]", k_group)
         most = experts // group_count * k_group
         must.be(0 < k <= most, "k", f"within [1, {most}]", k)
@@ -190,17 +193,18 @@ class NpuMoeGatingTopK:
 
 
 @npu_op(
-    "npu_moe_gating_top_k_backward(Tensor x_norm, Tensor grad_y, Tensor expertIdx, *, int renorm=0, "
-    "int norm_type=0, float routed_scaling_factor=1.0, float eps=1e-20) -> Tensor"
+    "npu_moe_gating_top_k_backward(Tensor x_norm, Tensor grad_y, Tensor expertIdx, *, "
+    "int renorm=0, int norm_type=0, float routed_scaling_factor=1.0, float eps=1e-20) -> Tensor"
 )
 class NpuMoeGatingTopKBackward:
-    r"""Gradient of `npu_moe_gating_top_k` with respect to `x`, from the scores s and the chosen experts.
+    r"""Gradient of `npu_moe_gating_top_k`, from the scores s and the chosen experts.
 
-    $$ g = factor \cdot \frac{dy - \sum_p w_p\,dy_p}{\sum s_E + \epsilon},\ w = \frac{s_E}{\sum s_E + \epsilon}
+    $$ g = factor \cdot \frac{dy - \sum_p w_p\,dy_p}{\sum s_E + \epsilon},\
+       w = \frac{s_E}{\sum s_E + \epsilon}
        \qquad dx = \begin{cases} s (1 - s)\, g & norm\_type = 1 \\
        s\,(g - \sum_j s_j g_j) & norm\_type = 0 \end{cases} $$
 
-    with $g = factor \cdot dy$ where the forward did not divide, scattered to the experts it came from.
+    with $g = factor \cdot dy$ where the forward did not divide, scattered to its experts.
 
     Args:
         x_norm: the scores s, (rows, experts), float32.

@@ -15,7 +15,7 @@ from torch_npu.ops.moe._routing import FLOATS
     "-> (Tensor, Tensor, Tensor)"
 )
 class NpuMoeGatingTopKSoftmax:
-    r"""Softmax over the experts, then the k largest of each row; of equal ones the smaller index first.
+    r"""Softmax over the experts, then the k largest of each row; of equal ones the first.
 
     $$ y, expert\_idx = \mathrm{topk}(\mathrm{softmax}(x), k), \qquad
        row\_idx_{r,j} = j \cdot rows + r $$
@@ -27,7 +27,8 @@ class NpuMoeGatingTopKSoftmax:
         k: how many experts to choose, 1 to the number of experts and to 1024.
 
     Returns:
-        The weights (dtype of `x`), the experts and the row indices (int32), each `x.shape[:-1] + (k,)`.
+        The weights (dtype of `x`), the experts and the row indices (int32), each of shape
+        `x.shape[:-1] + (k,)`.
         `row_idx` numbers the chosen pairs column by column, as `npu_moe_init_routing` wants them.
     """
 
@@ -50,6 +51,8 @@ class NpuMoeGatingTopKSoftmax:
 
     samples = [
         Sample(lambda make: (make(5, 8),), {"k": 3}),
-        Sample(lambda make: (make(4, 16, dtype=torch.float16), make(4, dtype=torch.bool)), {"k": 2}),
+        Sample(
+            lambda make: (make(4, 16, dtype=torch.float16), make(4, dtype=torch.bool)), {"k": 2}
+        ),
         Sample(lambda make: (make(2, 3, 8), make(2, 3, dtype=torch.bool), 4), name="3 dimensions"),
     ]

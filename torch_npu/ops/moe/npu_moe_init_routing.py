@@ -15,7 +15,7 @@ from torch_npu.ops.scatter._indices import inside
     "-> (Tensor, Tensor, Tensor)"
 )
 class NpuMoeInitRouting:
-    r"""Sorts the (token, expert) pairs by expert, ties in the order they stand, and copies the tokens.
+    r"""Sorts the (token, expert) pairs by expert, ties as they stand, and copies the tokens.
 
     $$ expert, source = \mathrm{sort}(expert\_idx, row\_idx), \quad
        expanded\_x_i = x_{source_i \bmod N}, \quad expanded\_row\_idx_{source_i} = i $$
@@ -28,8 +28,8 @@ class NpuMoeInitRouting:
         active_num: at most how many tokens the result holds, counted before the expansion by K.
 
     Returns:
-        The tokens in the experts' order (min(N, active_num) * K, H) with the dtype of `x`; where each
-        pair went (N * K), int32; the sorted experts (N * K), int32.
+        The tokens in the experts' order (min(N, active_num) * K, H) with the dtype of `x`; where
+        each pair went (N * K), int32; the sorted experts (N * K), int32.
     """
 
     def check(x, row_idx, expert_idx, active_num):
@@ -57,9 +57,16 @@ class NpuMoeInitRouting:
                 make(4, 6),
                 torch.arange(8, dtype=torch.int32, device=make(1).device).reshape(2, 4).t(),
                 make(4, 2, dtype=torch.int32, low=0, high=3),
-                active,
+                4,
             ),
-            name=f"{active} active",
-        )
-        for active in (4, 2)
+        ),
+        Sample(
+            lambda make: (
+                make(4, 6),
+                torch.arange(8, dtype=torch.int32, device=make(1).device).reshape(2, 4).t(),
+                make(4, 2, dtype=torch.int32, low=0, high=3),
+                2,
+            ),
+            name="two active",
+        ),
     ]  # fmt: skip

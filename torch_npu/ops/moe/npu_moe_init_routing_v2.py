@@ -1,88 +1,24 @@
-"""npu_moe_init_routing_v2: the tokens of each expert side by side, with capacity, ranges and quantisation."""
+"""npu_moe_init_routing_v2: tokens expert by expert, with capacity, ranges and quantisation."""
 
 from __future__ import annotations
 
 import torch
 
 from softnpu import chips
-from torch_npu import _dtypes
-from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.moe import _init_routing_rules as rules
 from torch_npu.ops.moe import _row_quant as quant
 from torch_npu.ops.moe._routing import inverse_permutation, take_rows
 from torch_npu.ops.scatter._indices import inside as must_lie_inside
 
 CUMSUM, COUNT, KEY_VALUE = 0, 1, 2
 GATHER, SCATTER = 0, 1
-_PLAIN = (torch.float16, torch.bfloat16, torch.float32, torch.int8)
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _NO_EXPERT = 2**31 - 1
 
 
 def _range(active_expert_range, expert_num):
     return tuple(active_expert_range) if active_expert_range else (0, expert_num)
-
-
-def _modes(family):
-    if family == "A5":
-        return quant.MODES
-    return (quant.NONE,) if family == "310P" else (quant.NONE, quant.STATIC, quant.DYNAMIC)
-
-
-def _check_x(x, quant_mode, x_dtype):
-    family = chips.current().family
-    coded = None if x_dtype is None else _dtypes.name(x_dtype)
-    if quant_mode == quant.INT4:
-        must.dtype("x", x, torch.float32, torch.bfloat16)
-        must.be(x.size(1) % 2 == 0, "x", "of an even number of columns", x.size(1))
-        expected = "torch_npu.int4 or None when quant_mode=13"
-        must.be(coded in (None, "int4"), "x_dtype", expected, _dtypes.text(x_dtype))
-        return
-    if coded is not None:
-        must.be(coded != "int4", "x_dtype", "int4 only with quant_mode=13", f"quant_mode={quant_mode}")
-        allowed = ("hifloat8", "float4_e2m1fn_x2")
-        fits = family == "A5" and quant_mode == quant.NONE and coded in allowed
-        expected = "None, or on Ascend 950 without quantisation hifloat8 or float4_e2m1fn_x2"
-        must.be(fits, "x_dtype", expected, _dtypes.text(x_dtype), ErrCode.TYPE)
-        must.dtype("x", x, torch.uint8)
-    elif quant_mode == quant.NONE:
-        if family == "310P":
-            must.dtype("x", x, torch.float16, torch.float32)
-        else:
-            must.dtype("x", x, *_PLAIN, *(_FLOAT8 if family == "A5" else ()))
-    elif quant_mode in (quant.STATIC, quant.DYNAMIC):
-        must.dtype("x", x, *_PLAIN)
-    else:
-        must.dtype("x", x, torch.float16, torch.bfloat16)
-
-
-def _check_scale(x, scale, offset, quant_mode, span, x_dtype):
-    if quant_mode in (quant.STATIC, quant.HIF8_TENSOR):
-        must.present("scale", scale, f"with quant_mode={quant_mode}")
-        must.shape("scale", scale, (1,))
-    if quant_mode == quant.STATIC:
-        must.present("offset", offset, "with quant_mode=0")
-        must.dtype("offset", offset, torch.float32)
-        must.shape("offset", offset, (1,))
-    else:
-        must.be(offset is None, "offset", "None unless quant_mode=0", "a tensor")
-    if scale is None or x.size(0) == 0:  # without tokens upstream does not look at the scale
-        return
-    if quant_mode == quant.NONE and (x.dtype in _FLOAT8 or x_dtype == _dtypes.CODES["float4_e2m1fn_x2"]):
-        columns = x.size(1) * (1 if x.dtype in _FLOAT8 else 2)
-        must.dtype("scale", scale, torch.float8_e8m0fnu, torch.uint8)
-        must.shape("scale", scale, (x.size(0), -(-columns // 64), 2))
-        return
-    must.dtype("scale", scale, torch.float32)
-    if quant_mode == quant.NONE:
-        must.shape("scale", scale, (x.size(0),))
-    elif quant_mode in (quant.DYNAMIC, quant.INT4):
-        must.ndim("scale", scale, 2)
-        rows = (1, span) if quant_mode == quant.DYNAMIC else (1,)
-        expected = f"of shape ({must.one_of(rows)}, {x.size(1)})"
-        fits = scale.size(0) in rows and scale.size(1) == x.size(1)
-        must.be(fits, "scale", expected, tuple(scale.shape), ErrCode.PARAM)
 
 
 def _statistics(flat, inside, start, end, expert_num, kind):
@@ -102,14 +38,14 @@ def _statistics(flat, inside, start, end, expert_num, kind):
 
 
 @npu_op(
-    "npu_moe_init_routing_v2(Tensor x, Tensor expert_idx, *, Tensor? scale=None, Tensor? offset=None, "
-    "int active_num=-1, int expert_capacity=-1, int expert_num=-1, int drop_pad_mode=0, "
-    "int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, int quant_mode=-1, "
-    "int[2] active_expert_range=[], int row_idx_type=0, int? x_dtype=None) "
+    "npu_moe_init_routing_v2(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
+    "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
+    "int drop_pad_mode=0, int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, "
+    "int quant_mode=-1, int[2] active_expert_range=[], int row_idx_type=0, int? x_dtype=None) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 class NpuMoeInitRoutingV2:
-    r"""Sorts the (token, expert) pairs by expert, ties in the order they stand, and copies the tokens.
+    r"""Sorts the (token, expert) pairs by expert, ties as they stand, and copies the tokens.
 
     $$ expert, pair = \mathrm{sort}(expert\_idx), \qquad expanded\_x_i = q(x_{pair_i \div K}) $$
 
@@ -118,8 +54,8 @@ class NpuMoeInitRoutingV2:
     missing is zeros.
 
     Args:
-        x: the tokens, (N, H); float16, bfloat16, float32 or int8; on Ascend 950 without quantisation
-            also 8-bit floats, or bytes that `x_dtype` names.
+        x: the tokens, (N, H); float16, bfloat16, float32 or int8; on Ascend 950, without
+            quantisation, also 8-bit floats, or bytes that `x_dtype` names.
         expert_idx: the experts of each token, (N, K), int32, in [-1, expert_num].
         scale: without quantisation (N), moved along with the tokens (float8 tokens:
             (N, ceil(H / 64), 2), float8_e8m0fnu); static (1); dynamic (1, H) or
@@ -129,26 +65,27 @@ class NpuMoeInitRoutingV2:
         expert_capacity: rows of each expert for drop_pad_mode 1, 1 to N.
         expert_num: how many experts there are, up to 10240 (5120 for type 2).
         drop_pad_mode: 0 all rows, 1 rows by capacity.
-        expert_tokens_num_type: 0 cumulative counts, 1 counts, 2 (expert, count) pairs of the experts
-            that have tokens.
+        expert_tokens_num_type: 0 cumulative counts, 1 counts, 2 (expert, count) pairs of the
+            experts that have tokens.
         expert_tokens_num_flag: whether the third result is filled.
-        quant_mode: -1 none, 0 static int8, 1 dynamic int8; on Ascend 950 also 2/3 MXFP8 (e5m2/e4m3),
-            16/17 the same with the block's largest value at least 1e-4, 4/5/14/15 these with 128
-            columns a scale, 6 HiFloat8, 7 HiFloat8 per tensor, 8 HiFloat8 per token, 9 MXFP4,
+        quant_mode: -1 none, 0 static int8, 1 dynamic int8; on Ascend 950 also
+            2/3 MXFP8 (e5m2/e4m3), 16/17 the same with the block's largest value
+            at least 1e-4, 4/5/14/15 these with 128 columns a scale, 6 HiFloat8,
+            7 HiFloat8 per tensor, 8 HiFloat8 per token, 9 MXFP4,
             11/12 float8 by 128 columns, 13 dynamic int4.
         active_expert_range: [start, end), empty for all.
         row_idx_type: 0 where each pair went, 1 which pair each row is.
         x_dtype: what the bytes of `x` are (hifloat8, float4_e2m1fn_x2), or int4 for quant_mode 13.
 
     Returns:
-        expanded_x, (N * K, H), (min(active_num, N * K), H) or (expert_num, expert_capacity, H), zeros
-        behind the pairs that take part. expanded_row_idx, (N * K), int32, for type 0 with -1 for
-        pairs without a row. The counts, int64, (end - start) or (expert_num, 2), zeros unless
-        `expert_tokens_num_flag`; with drop_pad_mode 1 those before dropping. expanded_scale:
-        the scales of the rows, zeros where there are none.
+        expanded_x, (N * K, H), (min(active_num, N * K), H) or (expert_num, expert_capacity, H),
+        zeros behind the pairs that take part. expanded_row_idx, (N * K), int32, for type 0
+        with -1 for pairs without a row. The counts, int64, (end - start) or (expert_num, 2),
+        zeros unless `expert_tokens_num_flag`; with drop_pad_mode 1 those before dropping.
+        expanded_scale: the scales of the rows, zeros where there are none.
 
     Constraints:
-        drop_pad_mode 1 needs the whole range, row_idx_type 0, and type 1 if the counts are asked for.
+        drop_pad_mode 1 needs the whole range, row_idx_type 0, and type 1 for the counts.
         On the Atlas inference series: float16 and float32, no quantisation, no dropping; the counts
         are cumulative and int32, and the fourth result holds the tokens of each expert, int32.
 
@@ -177,9 +114,9 @@ class NpuMoeInitRoutingV2:
         must.choice("drop_pad_mode", drop_pad_mode, (0, 1))
         must.choice("expert_tokens_num_type", expert_tokens_num_type, (CUMSUM, COUNT, KEY_VALUE))
         must.choice("row_idx_type", row_idx_type, (GATHER, SCATTER))
-        must.choice("quant_mode", quant_mode, _modes(family))
+        must.choice("quant_mode", quant_mode, rules.modes(family))
         must.ndim("x", x, 2)
-        _check_x(x, quant_mode, x_dtype)
+        rules.check_x(x, quant_mode, x_dtype)
         must.dtype("expert_idx", expert_idx, torch.int32)
         must.shape("expert_idx", expert_idx, (x.size(0), None))
         most = 5120 if expert_tokens_num_type == KEY_VALUE else 10240
@@ -191,7 +128,7 @@ class NpuMoeInitRoutingV2:
             given = [start, end]
             expected = f"[start, end] with 0 <= start < end <= {expert_num}"
             must.be(0 <= start < end <= expert_num, "active_expert_range", expected, given)
-        _check_scale(x, scale, offset, quant_mode, end - start, x_dtype)
+        rules.check_scale(x, scale, offset, quant_mode, end - start, x_dtype)
         if drop_pad_mode == 1 and family != "310P":
             tokens = x.size(0)
             fits = 0 < expert_capacity <= max(tokens, 1)
@@ -313,7 +250,9 @@ class NpuMoeInitRoutingV2:
             name="a range of experts",
         ),
         Sample(
-            lambda make: (make(6, 8, dtype=torch.float16), make(6, 2, dtype=torch.int32, low=0, high=4)),
+            lambda make: (
+                make(6, 8, dtype=torch.float16), make(6, 2, dtype=torch.int32, low=0, high=4)
+            ),
             {
                 "expert_num": 4, "drop_pad_mode": 1, "expert_capacity": 3,
                 "expert_tokens_num_flag": True, "expert_tokens_num_type": 1,
@@ -321,14 +260,17 @@ class NpuMoeInitRoutingV2:
             name="capacity",
         ),
         Sample(
-            lambda make: (make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int32, low=0, high=4)),
+            lambda make: (
+                make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int32, low=0, high=4)
+            ),
             lambda make: {"scale": make(4, 8), "expert_num": 4, "quant_mode": 1},
             name="dynamic int8",
         ),
         Sample(
             lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=0, high=4)),
             lambda make: {
-                "scale": make(1, low=9, high=90), "offset": make(1), "expert_num": 4, "quant_mode": 0,
+                "scale": make(1, low=9, high=90), "offset": make(1), "expert_num": 4,
+                "quant_mode": 0,
             },
             name="static int8",
         ),

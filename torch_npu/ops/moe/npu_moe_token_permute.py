@@ -1,4 +1,4 @@
-"""npu_moe_token_permute and its gradients: a copy of each token for each of its experts, expert by expert."""
+"""npu_moe_token_permute and its gradients: tokens copied expert by expert."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ def _kept(indices: torch.Tensor, num_out_tokens: int | None) -> int:
 def sum_over_experts(
     rows: torch.Tensor, sorted_indices: torch.Tensor, top_k: int, probs: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """For each token the sum of its top_k rows (times probs), zeros for rows that are not there; wide."""
+    """For each token the sum of its top_k rows (times probs) in wide; missing rows add nothing."""
     places = sorted_indices.reshape(-1, top_k)
-    out = torch.zeros(
-        places.size(0), rows.size(1), dtype=wide(rows[:0]).dtype, device=rows.device
-    )
+    out = torch.zeros(places.size(0), rows.size(1), dtype=wide(rows[:0]).dtype, device=rows.device)
     for j in range(top_k):
         term = wide(take_rows(rows, places[:, j]))
         out = out + (term if probs is None else term * wide(probs[:, j : j + 1]))
@@ -43,7 +41,7 @@ def sum_over_experts(
     "bool padded_mode=False) -> (Tensor, Tensor)"
 )
 class NpuMoeTokenPermute:
-    r"""Sorts the (token, expert) pairs by expert, ties in the order they stand, and copies the tokens.
+    r"""Sorts the (token, expert) pairs by expert, ties as they stand, and copies the tokens.
 
     $$ order = \mathrm{argsort}(indices), \qquad permuted_i = tokens_{order_i \div K}, \qquad
        sorted\_indices = \mathrm{argsort}(order) $$
@@ -70,9 +68,7 @@ class NpuMoeTokenPermute:
         must.ndim("indices", indices, 1, 2)
         must.shape("indices", indices, (tokens.size(0), None)[: indices.dim()])
         top_k = _top_k(indices)
-        must.be(
-            top_k <= MOST_EXPERTS_A_TOKEN, "indices", "of at most 512 experts a token", top_k
-        )
+        must.be(top_k <= MOST_EXPERTS_A_TOKEN, "indices", "of at most 512 experts a token", top_k)
         kept = _kept(indices, num_out_tokens)
         must.be(kept >= 0, "num_out_tokens", f"at least {-indices.numel()}", num_out_tokens)
         must.unset("padded_mode", padded_mode, False)
@@ -100,7 +96,9 @@ class NpuMoeTokenPermute:
         Sample(lambda make: (make(6, 8), make(6, 2, dtype=torch.int64, low=0, high=4))),
         Sample(lambda make: (make(6, 8), make(6, dtype=torch.int32, low=0, high=4))),
         Sample(
-            lambda make: (make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int64, low=0, high=4)),
+            lambda make: (
+                make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int64, low=0, high=4)
+            ),
             {"num_out_tokens": 9},
             name="dropping",
         ),
@@ -120,11 +118,14 @@ def _check_grad(grad_permuted_tokens, sorted_indices, tokens, top_k, padded_mode
     "int tokens_size_0, ScalarType tokens_dtype, int num_topK, bool padded_mode=False) -> Tensor"
 )
 class NpuMoeTokenPermuteGradV2:
-    r"""Gradient of `npu_moe_token_permute`: $$ dtokens_i = \sum_{j<K} dpermuted_{sorted\_indices_{iK+j}} $$
+    r"""Gradient of `npu_moe_token_permute`: each token sums up the gradients of its rows.
+
+    $$ dtokens_i = \sum_{j<K} dpermuted_{sorted\_indices_{iK+j}} $$
 
     Args:
         grad_permuted_tokens: gradient of the rows, (rows, H).
-        sorted_indices: second result of the forward, (N * K), int32; places behind the rows add nothing.
+        sorted_indices: second result of the forward, (N * K), int32; places behind
+            the rows add nothing.
         tokens_size_0: N.
         tokens_dtype: dtype of the result.
         num_topK: K.

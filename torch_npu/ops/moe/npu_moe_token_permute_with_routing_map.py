@@ -1,4 +1,4 @@
-"""npu_moe_token_permute_with_routing_map and its gradient: tokens expert by expert, chosen by a map."""
+"""npu_moe_token_permute_with_routing_map and its gradient: tokens expert by expert, by a map."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class NpuMoeTokenPermuteWithRoutingMap:
         tokens: (N, H); float16, bfloat16 or float32.
         routing_map: which expert takes which token, (N, E), bool or int8.
         probs: (N, E), moved along with the tokens.
-        num_out_tokens: how many rows, N unless given. Without padding it is N * K, and each token has
-            K experts. With padding each expert has num_out_tokens / E rows, its own tokens first.
+        num_out_tokens: how many rows, N unless given. Without padding it is N * K, and each
+            token has K experts. With padding each expert has num_out_tokens / E rows, its own
+            tokens first.
         drop_and_pad: rows of a fixed number for each expert.
 
     Returns:
@@ -82,7 +83,7 @@ class NpuMoeTokenPermuteWithRoutingMap:
         args = ctx.args
         d_tokens, d_probs = torch.ops.npu.npu_moe_token_permute_with_routing_map_grad(
             grad_rows,
-            grad_probs if ctx.needs["probs"] else None,
+            grad_probs if ctx.needs.get("probs") else None,
             ctx.outputs[2],
             args.routing_map,
             args.routing_map.size(1),
@@ -105,14 +106,15 @@ class NpuMoeTokenPermuteWithRoutingMap:
 
 
 @npu_op(
-    "npu_moe_token_permute_with_routing_map_grad(Tensor permuted_token_out_grad, Tensor? probs_grad, "
-    "Tensor sorted_indices, Tensor routing_map, SymInt experts_num, SymInt tokens_num, "
-    "bool drop_and_pad) -> (Tensor, Tensor)"
+    "npu_moe_token_permute_with_routing_map_grad(Tensor permuted_token_out_grad, "
+    "Tensor? probs_grad, Tensor sorted_indices, Tensor routing_map, SymInt experts_num, "
+    "SymInt tokens_num, bool drop_and_pad) -> (Tensor, Tensor)"
 )
 class NpuMoeTokenPermuteWithRoutingMapGrad:
-    """Gradients of `npu_moe_token_permute_with_routing_map`: of the tokens, and of `probs` (empty if not asked).
+    """Gradients of `npu_moe_token_permute_with_routing_map`: of the tokens, and of `probs`.
 
-    `sorted_indices` is the third result of the forward; each token sums up the gradients of its rows.
+    `sorted_indices` is the third result of the forward; each token sums up the gradients of its
+    rows. The second result is empty without `probs_grad`.
     """
 
     def check(
@@ -156,15 +158,14 @@ class NpuMoeTokenPermuteWithRoutingMapGrad:
         d_tokens = d_tokens[:tokens_num].to(grad.dtype)
         if probs_grad is None:
             return d_tokens, torch.zeros(0, dtype=grad.dtype, device=grad.device)
-        d_probs = torch.zeros(
-            tokens_num, experts_num, dtype=probs_grad.dtype, device=grad.device
-        )
+        d_probs = torch.zeros(tokens_num, experts_num, dtype=probs_grad.dtype, device=grad.device)
         return d_tokens, d_probs.index_put((token, expert), probs_grad, accumulate=True)
 
     samples = [
         Sample(
             lambda make: (
-                make(6, 4), make(6), torch.tensor([0, 3, 1, 4, 2, 5], dtype=torch.int32, device=make(1).device),
+                make(6, 4), make(6),
+                torch.tensor([0, 3, 1, 4, 2, 5], dtype=torch.int32, device=make(1).device),
                 make(3, 2, low=1, high=2, dtype=torch.int8), 2, 3, False,
             )
         ),

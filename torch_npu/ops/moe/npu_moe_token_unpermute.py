@@ -1,4 +1,4 @@
-"""npu_moe_token_unpermute and its gradients: the experts' rows merged back, in the order of the tokens."""
+"""npu_moe_token_unpermute and its gradients: the experts' rows merged back into tokens."""
 
 from __future__ import annotations
 
@@ -57,11 +57,14 @@ def _backward(ctx, grad):
 _SAMPLES = [
     Sample(
         lambda make: (
-            make(8, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device), make(4, 2)
+            make(8, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
+            make(4, 2),
         )
     ),
     Sample(
-        lambda make: (make(5, 6), torch.arange(4, -1, -1, dtype=torch.int32, device=make(1).device)),
+        lambda make: (
+            make(5, 6), torch.arange(4, -1, -1, dtype=torch.int32, device=make(1).device)
+        ),
         name="one expert a token",
     ),
 ]  # fmt: skip
@@ -78,8 +81,8 @@ class NpuMoeTokenUnpermute:
 
     Args:
         permuted_tokens: (rows, H); float16, bfloat16 or float32.
-        sorted_indices: where each (token, expert) pair's row is, (N * K), int32, not negative; places
-            behind the last row (dropped pairs) add nothing.
+        sorted_indices: where each (token, expert) pair's row is, (N * K), int32, not negative;
+            places behind the last row (dropped pairs) add nothing.
         probs: the weights, (N, K) with K at most 512, or None for one expert a token and weight 1.
         padded_mode: False (upstream supports nothing else).
         restore_shape: the shape before the permutation, which only padded mode would need.
@@ -108,7 +111,7 @@ class NpuMoeTokenUnpermute:
     "-> (Tensor unpermuted_tokens, Tensor permuted_tokens_for_backward)"
 )
 class UnderNpuMoeTokenUnpermute:
-    """`npu_moe_token_unpermute` with what its gradient needs: the rows, or nothing without `probs`."""
+    """`npu_moe_token_unpermute` with what its gradient needs: the rows, if `probs` are given."""
 
     saves = ("permuted_tokens", "sorted_indices", "probs")
     samples = _SAMPLES
@@ -220,7 +223,7 @@ class NpuMoeTokenUnpermuteGradV2:
     "-> (Tensor, Tensor)"
 )
 class NpuMoeTokenUnpermuteGrad:
-    """Gradients of `npu_moe_token_unpermute` from its inputs; see `npu_moe_token_unpermute_grad_v2`."""
+    """Gradients of `npu_moe_token_unpermute` from its inputs; see the v2 form."""
 
     def check(
         permuted_tokens,

@@ -1,4 +1,4 @@
-"""npu_moe_token_unpermute_with_routing_map and its gradient: rows merged back into tokens, by a map."""
+"""npu_moe_token_unpermute_with_routing_map and its gradient: rows merged back, by a map."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _rows_of(sorted_indices, tokens, drop_and_pad, probs, routing_map):
 
 @npu_op(
     "_npu_moe_token_unpermute_with_routing_map(Tensor permuted_tokens, Tensor sorted_indices, "
-    "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, bool drop_and_pad=False) "
-    "-> (Tensor, Tensor, Tensor, Tensor)"
+    "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, "
+    "bool drop_and_pad=False) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 class UnderNpuMoeTokenUnpermuteWithRoutingMap:
     """`npu_moe_token_unpermute_with_routing_map` with what its gradient needs.
 
-    The further results: for padded rows, `sorted_indices` in order (third) and where each stood (second), else
-    `sorted_indices` in both; and the weight of each index, empty without `probs`.
+    The further results: for padded rows, `sorted_indices` in order (third) and where each stood
+    (second), else `sorted_indices` in both; and the weight of each index, empty without `probs`.
     """
 
     saves = ("permuted_tokens", "sorted_indices", "probs", "routing_map", "output:1", "output:2")
@@ -124,9 +124,12 @@ class UnderNpuMoeTokenUnpermuteWithRoutingMap:
     samples = [
         Sample(
             lambda make: (
-                make(6, 4), torch.tensor([0, 3, 1, 4, 2, 5], dtype=torch.int32, device=make(1).device), [3, 4],
+                make(6, 4),
+                torch.tensor([0, 3, 1, 4, 2, 5], dtype=torch.int32, device=make(1).device), [3, 4],
             ),
-            lambda make: {"probs": make(3, 2), "routing_map": make(3, 2, low=1, high=2, dtype=torch.int8)},
+            lambda make: {
+                "probs": make(3, 2), "routing_map": make(3, 2, low=1, high=2, dtype=torch.int8)
+            },
         ),
         Sample(
             lambda make: (make(6, 4), make(6, dtype=torch.int32, low=0, high=5), [5, 4]),
@@ -141,8 +144,8 @@ _Full = UnderNpuMoeTokenUnpermuteWithRoutingMap
 
 @npu_op(
     "npu_moe_token_unpermute_with_routing_map(Tensor permuted_tokens, Tensor sorted_indices, "
-    "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, bool drop_and_pad=False) "
-    "-> Tensor"
+    "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, "
+    "bool drop_and_pad=False) -> Tensor"
 )
 class NpuMoeTokenUnpermuteWithRoutingMap:
     r"""Undoes `npu_moe_token_permute_with_routing_map`: each token is the weighted sum of its rows.
@@ -187,15 +190,15 @@ class NpuMoeTokenUnpermuteWithRoutingMap:
 
 
 @npu_op(
-    "npu_moe_token_unpermute_with_routing_map_grad(Tensor unpermuted_tokens_grad, Tensor out_index, "
-    "Tensor permuted_token_id, Tensor? routing_map, Tensor? permuted_tokens, Tensor? probs, "
-    "bool drop_and_pad, int[] restore_shape) -> (Tensor, Tensor)"
+    "npu_moe_token_unpermute_with_routing_map_grad(Tensor unpermuted_tokens_grad, "
+    "Tensor out_index, Tensor permuted_token_id, Tensor? routing_map, Tensor? permuted_tokens, "
+    "Tensor? probs, bool drop_and_pad, int[] restore_shape) -> (Tensor, Tensor)"
 )
 class NpuMoeTokenUnpermuteWithRoutingMapGrad:
-    """Gradients of `npu_moe_token_unpermute_with_routing_map`: of the rows, and of `probs` (empty without).
+    """Gradients of `npu_moe_token_unpermute_with_routing_map`: of the rows, and of `probs`.
 
-    `out_index` and `permuted_token_id` are the second and third result of the forward's underscored form; without
-    padding both are its `sorted_indices`.
+    `out_index` and `permuted_token_id` are the second and third result of the forward's underscored
+    form; without padding both are its `sorted_indices`.
     """
 
     def check(
@@ -253,7 +256,8 @@ class NpuMoeTokenUnpermuteWithRoutingMapGrad:
     samples = [
         Sample(
             lambda make: (
-                make(3, 4), make(6, dtype=torch.int32, low=0, high=6), make(6, dtype=torch.int32, low=0, high=6),
+                make(3, 4), make(6, dtype=torch.int32, low=0, high=6),
+                make(6, dtype=torch.int32, low=0, high=6),
                 None, None, None, False, [3, 4],
             )
         ),

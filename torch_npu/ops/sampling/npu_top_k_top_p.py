@@ -20,7 +20,7 @@ def _between(name, tensor, low, high):
 
 @npu_op("npu_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor")
 class NpuTopKTopP:
-    r"""Replaces by -inf every logit that is not among the k largest or not in the nucleus of mass p.
+    r"""Replaces by -inf each logit that is not among the k largest or in the nucleus of mass p.
 
     With the logits of a row sorted ascending, $s_0 \le s_1 \le \dots$:
 

@@ -11,7 +11,7 @@ from torch_npu.ops import _check as must
 
 
 def check_permutation(name: str, perm: Sequence[int], count: int, negative: bool = False) -> None:
-    """Each dimension stands in `perm` once; negative numbers count from the end where they are allowed."""
+    """Each dimension stands in `perm` once; `negative` ones may count from the end."""
     seen = [p % count if negative and -count <= p < count else p for p in perm]
     must.be(
         sorted(seen) == list(range(count)), name, f"a permutation of {count} dimensions", list(perm)

@@ -14,7 +14,9 @@ def check_dim(self, dim, keepdim=False):
     must.be(not self.is_complex(), "self", "a real tensor", self.dtype, ErrCode.TYPE)
     count = max(self.dim(), 1)
     must.be(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
-    must.be(self.dim() == 0 or self.size(dim) > 0, "self", "not empty along 'dim'", tuple(self.shape))
+    must.be(
+        self.dim() == 0 or self.size(dim) > 0, "self", "not empty along 'dim'", tuple(self.shape)
+    )
 
 
 def extreme(choose, x, dim, keepdim):
@@ -26,9 +28,7 @@ def extreme(choose, x, dim, keepdim):
 def _kept(sizes, dim, keepdim):
     """The shape of the reduced tensor."""
     dim = dim % max(len(sizes), 1)
-    return tuple(
-        1 if i == dim else s for i, s in enumerate(sizes) if keepdim or i != dim
-    )
+    return tuple(1 if i == dim else s for i, s in enumerate(sizes) if keepdim or i != dim)
 
 
 def check_gradient(grad, dim, indices, sizes, keepdim):

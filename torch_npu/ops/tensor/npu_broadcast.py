@@ -14,7 +14,7 @@ from torch_npu.ops.tensor._dims import dense
     out="npu_broadcast.out(Tensor self, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
 )
 class NpuBroadcast:
-    r"""Repeats dimensions of size 1, and adds new ones in front, until the tensor has the given size.
+    r"""Repeats dimensions of size 1, and adds new ones in front, up to the given size.
 
     $$ out_{\ldots, i_1, \ldots, i_n} = self_{i_1 \bmod s_1, \ldots, i_n \bmod s_n} $$
 
@@ -38,6 +38,8 @@ class NpuBroadcast:
 
     samples = [
         Sample(lambda make: (make(3, 1), [3, 4])),
-        Sample(lambda make: (make(4, dtype=torch.int64, low=0, high=9), [2, 3, 4]), name="new in front"),
+        Sample(
+            lambda make: (make(4, dtype=torch.int64, low=0, high=9), [2, 3, 4]), name="new in front"
+        ),
         Sample(lambda make: (make(1, 2, dtype=torch.bool), [5, 2])),
     ]

@@ -64,7 +64,7 @@ class NpuConfusionTranspose:
     "bool transpose_first) -> Tensor"
 )
 class NpuConfusionTransposeBackward:
-    """Gradient of `npu_confusion_transpose`, whose input had `shape`; `transpose_first` is the opposite."""
+    """Gradient of `npu_confusion_transpose` of an input of `shape`, with the opposite flag."""
 
     def check(grad, perm, shape, transpose_first):
         check_permutation("perm", perm, grad.dim() if transpose_first else len(shape))

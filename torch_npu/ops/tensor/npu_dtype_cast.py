@@ -1,4 +1,4 @@
-"""npu_dtype_cast, its in-place form and its backward: another data type, also one that torch does not have."""
+"""npu_dtype_cast, its in-place form and its backward: another type, also one torch lacks."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ def _cast(x: torch.Tensor, dtype: int, input_dtype: int | None) -> torch.Tensor:
 
 @npu_op("npu_dtype_cast(Tensor self, int dtype, int? input_dtype=None) -> Tensor")
 class NpuDtypeCast:
-    r"""The tensor's values in another data type, $y = \mathrm{cast}(x)$; floats become integers by truncation.
+    r"""The tensor's values in another data type; floats become integers by truncation.
+
+    $$ y = \mathrm{cast}(x) $$
 
     Args:
         self: any tensor.
         dtype: a torch dtype, or upstream's number of a type: also hifloat8, float4_e2m1fn_x2,
-            float4_e1m2fn_x2 and int4, whose results are bytes (the last three two values to a byte, so
-            that the last size, which must be even, halves).
+            float4_e1m2fn_x2 and int4, whose results are bytes (the last three two values to a
+            byte, so that the last size, which must be even, halves).
         input_dtype: what the bytes of `self` are where its dtype does not say it.
 
     Returns:
@@ -146,7 +148,7 @@ class UnderNpuDtypeCastBackward:
 
 @npu_op("npu_dtype_cast_(Tensor(a!) self, Tensor src) -> Tensor(a!)")
 class NpuDtypeCastInPlace:
-    """Writes the values of `src` into `self`, in its type; nothing where the types are the same (as upstream)."""
+    """Writes the values of `src` into `self`; as upstream, nothing if the types are the same."""
 
     def check(self, src):
         must.shape("src", src, tuple(self.shape))

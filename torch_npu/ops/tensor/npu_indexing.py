@@ -15,7 +15,7 @@ _MOST_DIMENSIONS = 8
 def _items(
     begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask
 ) -> Iterator[Any]:
-    """The masks as Python's own indices; an ellipsis goes before a new axis, a new axis before a shrink."""
+    """The masks as Python's own indices; ellipsis before new axis, new axis before shrink."""
     for i, (first, last, step) in enumerate(zip(begin, end, strides, strict=True)):
         if ellipsis_mask >> i & 1:
             yield Ellipsis
@@ -45,7 +45,7 @@ def _full(items: list[Any], dims: int) -> list[Any]:
     "Tensor(a!) out) -> Tensor(a!)",
 )
 class NpuIndexing:
-    r"""`self[begin:end:strides]` in every dimension; strides and indices may be negative, as in Python.
+    r"""`self[begin:end:strides]` in every dimension; numbers may be negative, as in Python.
 
     $$ out_{i_1, i_2, \ldots} = self_{begin_1 + i_1 strides_1,\ begin_2 + i_2 strides_2, \ldots} $$
 
@@ -79,7 +79,9 @@ class NpuIndexing:
         new_axis_mask=0,
         shrink_axis_mask=0,
     ):
-        must.be(len(end) == len(begin), "end", f"of the length of 'begin' ({len(begin)})", list(end))
+        must.be(
+            len(end) == len(begin), "end", f"of the length of 'begin' ({len(begin)})", list(end)
+        )
         same = len(strides) == len(begin)
         must.be(same, "strides", f"of the length of 'begin' ({len(begin)})", list(strides))
         must.be(0 not in strides, "strides", "without 0", list(strides))
@@ -116,7 +118,14 @@ class NpuIndexing:
         shrink_axis_mask=0,
     ):
         items = _items(
-            begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask
+            begin,
+            end,
+            strides,
+            begin_mask,
+            end_mask,
+            ellipsis_mask,
+            new_axis_mask,
+            shrink_axis_mask,
         )
         out, dim = self, 0
         for item in _full(list(items), self.dim()):

@@ -10,7 +10,9 @@ from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gr
 
 @npu_op("npu_max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
 class NpuMax:
-    r"""$$ values = \max_{dim} x, \qquad indices = \arg\max_{dim} x $$ Of equal values the first counts.
+    r"""The largest values along a dimension, and where they are; of equal ones the first.
+
+    $$ values = \max_{dim} x, \qquad indices = \arg\max_{dim} x $$
 
     Args:
         self: any real tensor.

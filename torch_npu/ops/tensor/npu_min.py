@@ -10,7 +10,9 @@ from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gr
 
 @npu_op("npu_min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
 class NpuMin:
-    r"""$$ values = \min_{dim} x, \qquad indices = \arg\min_{dim} x $$ Of equal values the first counts.
+    r"""The smallest values along a dimension, and where they are; of equal ones the first.
+
+    $$ values = \min_{dim} x, \qquad indices = \arg\min_{dim} x $$
 
     Args:
         self: any real tensor.

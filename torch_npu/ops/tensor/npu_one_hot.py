@@ -26,7 +26,8 @@ def _dtype(on_value, off_value):
 class NpuOneHot:
     r"""A new dimension of `depth` elements, with `on_value` at the class and `off_value` elsewhere.
 
-    $$ out_{\ldots, c, \ldots} = on\_value \ \text{if}\ self_{\ldots} = c,\ \text{else}\ off\_value $$
+    $$ out_{\ldots, c, \ldots} = on\_value \ \text{if}\ self_{\ldots} = c,
+       \ \text{else}\ off\_value $$
 
     Args:
         self: the classes, any shape; a class outside [0, depth) has no `on_value`.

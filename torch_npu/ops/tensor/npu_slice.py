@@ -14,7 +14,9 @@ from torch_npu.ops.tensor._dims import dense
     out="npu_slice.out(Tensor self, int[] offsets, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
 )
 class NpuSlice:
-    r"""$$ out_{i_1, \ldots, i_n} = self_{offsets_1 + i_1, \ldots, offsets_n + i_n},\quad i_d < size_d $$
+    r"""A window of the tensor.
+
+    $$ out_{i_1, \ldots, i_n} = self_{o_1 + i_1, \ldots, o_n + i_n},\quad i_d < size_d $$
 
     Args:
         self: any tensor.
@@ -32,7 +34,9 @@ class NpuSlice:
         for start, length, have in zip(offsets, size, self.shape, strict=True):
             must.be(0 <= start <= have, "offsets", f"within [0, {have}]", list(offsets))
             rest = have - start
-            must.be(0 <= length <= rest, "size", f"within [0, {rest}] at offset {start}", list(size))
+            must.be(
+                0 <= length <= rest, "size", f"within [0, {rest}] at offset {start}", list(size)
+            )
 
     def kernel(self, offsets, size):
         window = tuple(slice(o, o + s) for o, s in zip(offsets, size, strict=True))

@@ -14,11 +14,14 @@ from torch_npu.ops._registry import Sample, npu_op
     "-> Tensor(a!)",
 )
 class NpuSortV2:
-    r"""$$ out = \mathrm{sort}_{dim}(self) $$
+    r"""Sorted values along a dimension.
+
+    $$ out = \mathrm{sort}_{dim}(self) $$
 
     Args:
         self: any real tensor.
-        dim: the dimension to sort along. The page knows the last one only, upstream's tests all of them.
+        dim: the dimension to sort along. The page knows the last one only,
+            upstream's tests all of them.
         descending: from the largest down.
 
     Returns:

@@ -13,7 +13,9 @@ from torch_npu.ops.tensor._dims import check_permutation, dense
     "Tensor(a!) out) -> Tensor(a!)",
 )
 class NpuTranspose:
-    r"""$$ out_{i_{perm_1}, \ldots, i_{perm_n}} = self_{i_1, \ldots, i_n} $$
+    r"""The dimensions in another order.
+
+    $$ out_{i_{perm_1}, \ldots, i_{perm_n}} = self_{i_1, \ldots, i_n} $$
 
     Args:
         self: any tensor.
@@ -27,7 +29,9 @@ class NpuTranspose:
 
     def check(self, perm, require_contiguous=True):
         check_permutation("perm", perm, self.dim(), negative=True)
-        order = sorted(range(self.dim()), key=lambda d: (self.stride(d), self.size(d)), reverse=True)
+        order = sorted(
+            range(self.dim()), key=lambda d: (self.stride(d), self.size(d)), reverse=True
+        )
         gapless = self.permute(order).is_contiguous()
         expected = "True for a tensor with gaps"
         must.be(require_contiguous or gapless, "require_contiguous", expected, require_contiguous)
