@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdio>
 #include <limits>
@@ -62,6 +63,27 @@ Block*& slot_of(Segment& segment, const char* start) {
   return segment.slots[static_cast<size_t>(start - segment.base) / kMinBlock];
 }
 
+// Blocks of users' allocators, by address; they stand anywhere, so the segment table does not know them.
+struct Foreign {
+  std::atomic<size_t> count{0};
+  std::mutex mutex;
+  std::map<const char*, Block*> blocks;
+  Block* holding(const void* address) {
+    if (count.load(std::memory_order_acquire) == 0) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex);
+    const char* at = static_cast<const char*>(address);
+    auto it = blocks.upper_bound(at);
+    if (it == blocks.begin()) return nullptr;
+    --it;
+    return at < it->first + it->second->size ? it->second : nullptr;
+  }
+};
+
+Foreign& foreign() {
+  static auto* all = new Foreign;
+  return *all;
+}
+
 }  // namespace
 
 void Stat::increase(int64_t amount) {
@@ -83,7 +105,10 @@ Block* block_at(const void* start) noexcept {
   const size_t index = table_index(start);
   if (start == nullptr || index >= kTableEntries) return nullptr;
   Segment* segment = segment_table()[index];
-  if (segment == nullptr) return nullptr;
+  if (segment == nullptr || start >= segment->base + segment->reserved) {
+    Block* other = foreign().holding(start);
+    return other != nullptr && other->ptr == start ? other : nullptr;
+  }
   Block* block = slot_of(*segment, static_cast<const char*>(start));
   return block != nullptr && block->ptr == start ? block : nullptr;
 }
@@ -140,6 +165,7 @@ Block* Arena::allocate(size_t bytes, StreamId stream) {
   Lock lock(mutex_);
   if (allocation_fault && allocation_fault(device_, bytes)) out_of_memory(bytes);
   if (bytes > (size_t{1} << 60)) out_of_memory(bytes);
+  if (auto plugin = plugin_for(stream)) return allocate_foreign(std::move(plugin), bytes, stream);
   const size_t size = round(bytes);
   BlockPool& pool = pool_for(size, stream);
   if (!deferred_.empty()) finish_deferred();
@@ -150,6 +176,7 @@ Block* Arena::allocate(size_t bytes, StreamId stream) {
   slot_of(*block->segment, block->ptr) = block;
   block->requested = bytes;
   block->idle_rounds = 0;
+  block->unsafe = false;
   if (history_on_ && context_) block->context = context_();
   count(stats_.allocation, pool, 1);
   count(stats_.allocated_bytes, pool, static_cast<int64_t>(block->size));
@@ -173,7 +200,7 @@ Block* Arena::take_free(BlockPool& pool, size_t size, StreamId stream) {
   Block* found = *it;
   // An oversize block serves only oversize requests, and not much smaller ones.
   if (size < config_.max_split_size && found->size >= config_.max_split_size) return nullptr;
-  if (size >= config_.max_split_size && found->size >= size + kLargeSegment) return nullptr;
+  if (size >= config_.max_split_size && found->size >= size + config_.max_non_split_rounding) return nullptr;
   pool.free.erase(it);
   if (found->prev || found->next) {
     count(stats_.inactive_split, pool, -1);
@@ -186,6 +213,7 @@ Block* Arena::grow(BlockPool& pool, size_t size, StreamId stream) {
   size_t bytes = size <= kSmallLimit    ? kSmallSegment
                  : size < kLargeLimit   ? std::max(config_.large_segment, kLargeLimit)
                                         : round_up(size, kRoundLarge);
+  if (config_.page > 0 && size > kSmallLimit) bytes = round_up(size, config_.page);
   if (!config_.caching) bytes = round_up(size, kMinBlock);
   if (config_.garbage_collection_threshold > 0) collect_garbage(bytes);
   auto attempt = [&]() -> Block* {
@@ -316,7 +344,58 @@ void Arena::split(Block* block, size_t size) {
   count(stats_.inactive_split_bytes, *rest->pool, static_cast<int64_t>(rest->size));
 }
 
+std::shared_ptr<Plugin> Arena::plugin_for(StreamId stream) {
+  for (auto it = active_filters_.rbegin(); it != active_filters_.rend(); ++it) {
+    if (it->second(stream)) return private_pools_.at(it->first)->plugin;
+  }
+  return plugin_;
+}
+
+void Arena::set_plugin(std::shared_ptr<Plugin> plugin) {
+  Lock lock(mutex_);
+  plugin_ = std::move(plugin);
+}
+
+void Arena::set_pool_plugin(PoolId id, std::shared_ptr<Plugin> plugin) {
+  Lock lock(mutex_);
+  private_pools_.at(id)->plugin = std::move(plugin);
+}
+
+Block* Arena::allocate_foreign(std::shared_ptr<Plugin> plugin, size_t bytes, StreamId stream) {
+  auto* at = static_cast<char*>(plugin->allocate(bytes, device_, stream));
+  if (at == nullptr) out_of_memory(bytes);
+  auto* block = new Block;
+  block->arena = this;
+  block->stream = stream;
+  block->ptr = at;
+  block->size = block->requested = bytes;
+  block->allocated = true;
+  block->plugin = std::move(plugin);
+  std::lock_guard<std::mutex> lock(foreign().mutex);
+  foreign().blocks[at] = block;
+  ++foreign().count;
+  return block;
+}
+
+void Arena::free_foreign(Block* block) {
+  {
+    std::lock_guard<std::mutex> lock(foreign().mutex);
+    foreign().blocks.erase(block->ptr);
+    --foreign().count;
+  }
+  block->plugin->free(block->ptr, block->size, device_, block->stream);
+  delete block;
+}
+
+void Arena::mark_all_unsafe() {
+  Lock lock(mutex_);
+  for (auto& [base, segment] : segments_) {
+    for (Block* block = segment->first; block; block = block->next) block->unsafe = block->allocated;
+  }
+}
+
 void Arena::free(Block* block) {
+  if (block->plugin) return free_foreign(block);
   Lock lock(mutex_);
   block->allocated = false;
   slot_of(*block->segment, block->ptr) = nullptr;
@@ -577,6 +656,7 @@ std::vector<SegmentInfo> Arena::segments() {
 }
 
 Block* Arena::find(const void* address) {
+  if (Block* other = foreign().holding(address)) return other->arena == this ? other : nullptr;
   Lock lock(mutex_);
   char* at = static_cast<char*>(const_cast<void*>(address));
   auto it = segments_.upper_bound(at);

@@ -57,6 +57,14 @@ struct AllocatorConfig {
   bool caching = true;  // PYTORCH_NO_NPU_MEMORY_CACHING
   size_t large_segment = kLargeSegment;
   std::vector<std::pair<size_t, size_t>> roundup_power2;  // up to this size -> divisions
+  size_t max_non_split_rounding = kLargeSegment;  // how much larger a block may be that serves an oversize request
+  size_t page = 0;  // large segments are whole pages of this size (page_size:1g)
+};
+
+// A user's allocator (NPUPluggableAllocator) in the arena's place: bytes, device, stream.
+struct Plugin {
+  std::function<void*(size_t, int, int64_t)> allocate;
+  std::function<void(void*, size_t, int, int64_t)> free;
 };
 
 class OutOfMemory : public std::runtime_error {
@@ -80,6 +88,8 @@ struct Block {
   int64_t idle_rounds = 0;             // garbage collection age
   std::vector<StreamId> other_streams;  // record_stream
   std::shared_ptr<void> context;        // where it was allocated, while history is recorded
+  bool unsafe = false;                  // its bytes were lost in a fault and not written again since
+  std::shared_ptr<Plugin> plugin;       // set: the bytes are a user's allocator's, and there is no segment
 };
 
 struct BlockOrder {
@@ -152,6 +162,11 @@ class Arena {
   void retain_pool(PoolId pool);
   void release_pool(PoolId pool);
 
+  // A user's allocator for everything, or for one private pool; nullptr ends it. Blocks it made stay its own.
+  void set_plugin(std::shared_ptr<Plugin> plugin);
+  void set_pool_plugin(PoolId pool, std::shared_ptr<Plugin> plugin);
+  void mark_all_unsafe();
+
   MemoryStats stats();
   void reset_peak();
   void reset_accumulated();
@@ -182,7 +197,12 @@ class Arena {
     BlockPool small, large;
     int users = 0;
     bool retired = false;
+    std::shared_ptr<Plugin> plugin;
   };
+
+  std::shared_ptr<Plugin> plugin_for(StreamId stream);
+  Block* allocate_foreign(std::shared_ptr<Plugin> plugin, size_t bytes, StreamId stream);
+  void free_foreign(Block* block);
 
   BlockPool& pool_for(size_t size, StreamId stream);
   size_t round(size_t bytes) const;
@@ -210,6 +230,7 @@ class Arena {
   std::recursive_mutex mutex_;
   MemoryStats stats_;
   BlockPool small_{true, {0, 0}, {}}, large_{false, {0, 0}, {}};
+  std::shared_ptr<Plugin> plugin_;
   std::map<PoolId, std::unique_ptr<Private>> private_pools_;
   std::vector<std::pair<PoolId, Filter>> active_filters_;
   std::map<char*, std::unique_ptr<Segment>> segments_;

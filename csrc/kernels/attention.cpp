@@ -14,32 +14,57 @@ int64_t pick(const IntList& list, int64_t index, int64_t otherwise) {
 
 }  // namespace
 
+void expect(const at::Tensor& t, const char* name, at::IntArrayRef least, bool repeats) {
+  bool fits = t.dim() == static_cast<int64_t>(least.size());
+  for (int64_t d = 0; fits && d < t.dim(); ++d) fits = t.size(d) >= least[d] || (repeats && t.size(d) == 1);
+  TORCH_CHECK(fits, "softnpu::attention: ", name, " must be at least of shape ", least, ", received ", t.sizes());
+}
+
 Problem::Problem(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o)
     : heads(q.size(1)), kv_heads(k.size(1)), group(kv_heads == 0 ? 0 : heads / kv_heads), d(q.size(3)), dv(v.size(3)),
       scale(o.scale), query(q), key(k), value(v), mask(view_of(o.mask)), bias(view_of(o.bias)),
       slopes(view_of(o.slopes)), sink(view_of(o.sink)), bias_scale(o.bias_scale), bias_toeplitz(o.bias_toeplitz),
       slopes_sqrt(o.slopes_sqrt), slopes_shift(o.slopes_shift) {
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "softnpu::attention: query, key and value have 4 dimensions");
-  TORCH_CHECK(k.size(3) == d && v.size(1) == kv_heads && v.size(2) == k.size(2) && group * kv_heads == heads &&
-                  k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(),
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "softnpu::attention: query, key and value are 4-D");
+  TORCH_CHECK(o.keep_prob > 0 && o.keep_prob <= 1, "softnpu::attention: keep_prob is ", o.keep_prob);
+  TORCH_CHECK(k.size(3) == d && v.size(0) == k.size(0) && v.size(1) == kv_heads && v.size(2) == k.size(2) &&
+                  group * kv_heads == heads && k.scalar_type() == q.scalar_type() &&
+                  v.scalar_type() == q.scalar_type(),
               "softnpu::attention: query, key and value do not fit together");
   const int64_t far = int64_t(1) << 40;
   const int64_t count = o.q_len.has_value() ? static_cast<int64_t>(o.q_len->size()) : std::max(q.size(0), k.size(0));
-  int64_t first = 0;
+  int64_t first = 0, rows = 0, columns = 0;
   for (int64_t b = 0; b < count; ++b) {
-    Segment s{pick(o.q_start, b, 0), pick(o.q_len, b, q.size(2)), pick(o.kv_start, b, 0), pick(o.kv_len, b, k.size(2)),
-              std::max(pick(o.band_low, b, -far), -far), std::min(pick(o.band_high, b, far), far), pick(o.prefix, b, 0), first};
-    TORCH_CHECK(s.q_start >= 0 && s.q_len >= 0 && s.q_start + s.q_len <= q.size(2) && s.kv_start >= 0 && s.kv_len >= 0 &&
-                    s.kv_start + s.kv_len <= k.size(2),
+    Segment s{pick(o.q_start, b, 0), pick(o.q_len, b, q.size(2)), pick(o.kv_start, b, 0),
+              pick(o.kv_len, b, k.size(2)), pick(o.band_low, b, -far), pick(o.band_high, b, far),
+              pick(o.prefix, b, 0), first};
+    s.low = std::max(s.low, -far);
+    s.high = std::min(s.high, far);
+    TORCH_CHECK(s.q_start >= 0 && s.q_len >= 0 && s.q_start + s.q_len <= q.size(2) && s.kv_start >= 0 &&
+                    s.kv_len >= 0 && s.kv_start + s.kv_len <= k.size(2),
                 "softnpu::attention: segment ", b, " lies outside the sequence");
     s.prefix = std::clamp<int64_t>(s.prefix, 0, s.kv_len);
     first += heads * s.q_len * s.kv_len;
     segments.push_back(s);
+    rows = std::max(rows, s.q_len);
+    columns = std::max(columns, s.kv_len);
+  }
+  TORCH_CHECK((q.size(0) == 1 || q.size(0) == count) && (k.size(0) == 1 || k.size(0) == count),
+              "softnpu::attention: ", count, " segments in batches of ", q.size(0), " and ", k.size(0));
+  if (mask) {
+    TORCH_CHECK(mask.type == at::kBool || mask.type == at::kByte, "softnpu::attention: mask is ", mask.type);
+    expect(*o.mask, "mask", {count, heads, rows, columns}, true);
   }
   if (bias) {
+    expect(*o.bias, "bias", {count, heads, bias_toeplitz ? 1 : rows, columns}, true);
     bias_rows = o.bias->size(2);
     bias_columns = o.bias->size(3);
   }
+  if (slopes) expect(*o.slopes, "slopes", {count, heads}, true);
+  if (sink) expect(*o.sink, "sink", {heads});
+  TORCH_CHECK((!slopes || slopes.type == at::kFloat) && (!sink || sink.type == at::kFloat),
+              "softnpu::attention: slopes and sink must be float32");
+  if (o.dropout_bits.has_value()) expect(*o.dropout_bits, "dropout_bits", {(first + 7) / 8});
   dropout.active = o.keep_prob < 1;
   dropout.inverse = 1 / o.keep_prob;
   dropout.seed = static_cast<uint64_t>(o.seed);
@@ -178,8 +203,17 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   const Problem p(query, key, value,
                   {scale, mask, bias, bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink, q_start,
                    q_len, kv_start, kv_len, band_low, band_high, prefix, keep_prob, seed, offset, dropout_bits});
+  expect(out, "out", {query.size(0), p.heads, query.size(2), p.dv});
+  for (const MaybeTensor* stats : {&softmax_max, &softmax_sum}) {
+    if (!stats->has_value()) continue;
+    expect(**stats, "statistics", {query.size(0), p.heads, query.size(2), 1});
+    TORCH_CHECK((*stats)->scalar_type() == (query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
+                "softnpu::attention: statistics are ", (*stats)->scalar_type());
+  }
+  TORCH_CHECK(out.scalar_type() == query.scalar_type(), "softnpu::attention: out is ", out.scalar_type());
   const View o(out), max = view_of(softmax_max), sum = view_of(softmax_sum);
-  const int64_t copies = softmax_max.has_value() ? softmax_max->size(3) : softmax_sum.has_value() ? softmax_sum->size(3) : 0;
+  const MaybeTensor& stats = softmax_max.has_value() ? softmax_max : softmax_sum;
+  const int64_t copies = stats.has_value() ? stats->size(3) : 0;
   switch (query.scalar_type()) {
     case at::kHalf: return forward<c10::Half, float>(p, o, max, sum, copies);
     case at::kBFloat16: return forward<c10::BFloat16, float>(p, o, max, sum, copies);

@@ -51,6 +51,7 @@
 #include <optional>
 #include <vector>
 
+#include "attention_dropout.h"
 #include "attention_math.h"
 
 namespace softnpu::attention {
@@ -70,12 +71,27 @@ struct View {
   }
   explicit operator bool() const { return data != nullptr; }
 
+  // use(data) with the data as what it is.
+  template <class Use>
+  void typed(const Use& use) const {
+    char* bytes = const_cast<char*>(data);
+    switch (type) {
+      case at::kHalf: return use(reinterpret_cast<c10::Half*>(bytes));
+      case at::kBFloat16: return use(reinterpret_cast<c10::BFloat16*>(bytes));
+      case at::kDouble: return use(reinterpret_cast<double*>(bytes));
+      default: return use(reinterpret_cast<float*>(bytes));
+    }
+  }
+
   template <class T>
   T* at(int64_t b, int64_t n, int64_t i = 0, int64_t j = 0) const {
     return const_cast<T*>(reinterpret_cast<const T*>(data)) + b * stride[0] + n * stride[1] + i * stride[2] +
            j * stride[3];
   }
 };
+
+// Raises unless each dimension has at least the size asked for, or size 1 where it may repeat.
+void expect(const at::Tensor& t, const char* name, at::IntArrayRef least, bool repeats = false);
 
 inline View view_of(const MaybeTensor& t) { return t.has_value() && t->defined() ? View(*t) : View(); }
 
@@ -146,7 +162,7 @@ struct Problem {
     return b * of.stride[0] + head * of.stride[1] + row * of.stride[2] + shift * of.stride[3];
   }
 
-  // How many of n columns from j on row i of the bias has: a compressed one ends at the diagonal's right, masked anyway.
+  // How many of n columns from j on row i of the bias has: a compressed one ends where everything is masked.
   int64_t bias_width(int64_t i, int64_t j, int64_t n) const {
     if (!bias_toeplitz) return n;
     return std::clamp<int64_t>(bias_columns - std::max<int64_t>(0, bias_columns - bias_rows - i) - j, 0, n);
@@ -223,12 +239,7 @@ void Problem::finish_row(int64_t b, int64_t head, int64_t i, int64_t j0, int64_t
     const int64_t n = bias_width(i, j0 + from, to - from);
     const int64_t at = bias_at(b, head, i, bias) + (j0 + from) * bias.stride[3];
     const A factor = static_cast<A>(bias_scale);
-    switch (bias.type) {
-      case at::kHalf: widen(reinterpret_cast<const c10::Half*>(bias.data) + at, bias.stride[3], n, scratch, factor); break;
-      case at::kBFloat16: widen(reinterpret_cast<const c10::BFloat16*>(bias.data) + at, bias.stride[3], n, scratch, factor); break;
-      case at::kDouble: widen(reinterpret_cast<const double*>(bias.data) + at, bias.stride[3], n, scratch, factor); break;
-      default: widen(reinterpret_cast<const float*>(bias.data) + at, bias.stride[3], n, scratch, factor);
-    }
+    bias.typed([&](auto* data) { widen(data + at, bias.stride[3], n, scratch, factor); });
     for (int64_t j = 0; j < n; ++j) s[from + j] += scratch[j];
   }
   if (slopes) {

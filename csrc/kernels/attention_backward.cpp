@@ -94,18 +94,14 @@ void row_gradient(const Problem& p, const Gradients& g, const Task& t, int64_t h
     for (int64_t j = 0; j < to; ++j) dslope += ds[j] * p.distance<A>(i, j0 + j);
 }
 
+// row <- factor * from, rounded.
 template <class A>
 inline void narrow_row(const A* from, int64_t n, A factor, const View& to, int64_t b, int64_t head, int64_t row) {
-  auto write = [&](auto* into) {
-    using T = std::remove_pointer_t<decltype(into)>;
-    for (int64_t c = 0; c < n; ++c) into[c * to.stride[3]] = static_cast<T>(from[c] * factor);
-  };
-  switch (to.type) {
-    case at::kHalf: return write(to.at<c10::Half>(b, head, row));
-    case at::kBFloat16: return write(to.at<c10::BFloat16>(b, head, row));
-    case at::kDouble: return write(to.at<double>(b, head, row));
-    default: return write(to.at<float>(b, head, row));
-  }
+  const int64_t at = b * to.stride[0] + head * to.stride[1] + row * to.stride[2];
+  to.typed([&](auto* data) {
+    using T = std::remove_pointer_t<decltype(data)>;
+    for (int64_t c = 0; c < n; ++c) data[at + c * to.stride[3]] = static_cast<T>(from[c] * factor);
+  });
 }
 
 template <class T, class A>
@@ -211,6 +207,20 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
   const Problem p(query, key, value,
                   {scale, mask, bias, bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink, q_start,
                    q_len, kv_start, kv_len, band_low, band_high, prefix, keep_prob, seed, offset, dropout_bits});
+  const int64_t b = query.size(0), n = query.size(2);
+  for (const auto& [tensor, name] : {std::pair{&grad, "grad"}, {&out, "out"}}) {
+    expect(*tensor, name, {b, p.heads, n, p.dv});
+    TORCH_CHECK(tensor->scalar_type() == query.scalar_type(), "softnpu::attention_backward: ", name, " is ",
+                tensor->scalar_type());
+  }
+  for (const auto* stats : {&softmax_max, &softmax_sum}) {
+    expect(*stats, "statistics", {b, p.heads, n, 1});
+    TORCH_CHECK(stats->scalar_type() == (query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
+                "softnpu::attention_backward: statistics are ", stats->scalar_type());
+  }
+  expect(dq, "dq", query.sizes());
+  expect(dk, "dk", key.sizes());
+  expect(dv, "dv", value.sizes());
   const Gradients g{View(grad), View(out), View(softmax_max), View(softmax_sum), View(dq), View(dk), View(dv),
                     view_of(dbias), view_of(dslopes), view_of(dsink)};
   const int64_t pairs = std::max<int64_t>(1, static_cast<int64_t>(p.segments.size()) * p.kv_heads);

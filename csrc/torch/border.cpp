@@ -71,8 +71,8 @@ c10::Storage make_twin(c10::StorageImpl* npu) {
 
 at::Tensor alias_on(const at::Tensor& npu, c10::Storage twin) {
   TensorImpl& from = *npu.unsafeGetTensorImpl();
-  const DispatchKeySet keys = swap_keys(from.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView, kNpuOnly,
-                                        DispatchKeySet(BackendComponent::CPUBit));
+  // Autograd keys stay (dispatch excludes them while the kernel runs): a view of the alias may become a result.
+  const DispatchKeySet keys = swap_keys(from.key_set(), kNpuOnly, DispatchKeySet(BackendComponent::CPUBit));
   c10::intrusive_ptr<TensorImpl> to;
   if (C10_UNLIKELY(from.is_quantized())) {
     const auto quantizer = static_cast<at::QTensorImpl&>(from).quantizer();
@@ -202,14 +202,14 @@ at::Tensor Border::out_sparse(const at::Tensor& result) {
     Tag::device(*impl) = npu();
     impl->set_indices_and_values_unsafe(adopt(from.indices()), adopt(from.values()));
     impl->set_coalesced(coalesced);
-    return at::Tensor::wrap_tensor_impl(std::move(impl));
+    return at::Tensor(std::move(impl));
   }
   const auto& from = static_cast<const at::SparseCsrTensorImpl&>(*result.unsafeGetTensorImpl());
   auto impl = c10::make_intrusive<at::SparseCsrTensorImpl>(DispatchKeySet(DispatchKey::SparseCsrPrivateUse1), npu(),
                                                            result.layout(), result.dtype());
   impl->set_member_tensors(adopt(from.compressed_indices()), adopt(from.plain_indices()), adopt(from.values()),
                            result.sizes());
-  return at::Tensor::wrap_tensor_impl(std::move(impl));
+  return at::Tensor(std::move(impl));
 }
 
 void Border::write_back() {

@@ -257,15 +257,25 @@ TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
 
 }  // namespace
 
+// An explicit kernel for each operator, because a composite kernel would win over a backend fallback.
 void register_fallbacks() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto library = [](DispatchKey key) { return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__); };
+  static auto* dense = library(DispatchKey::PrivateUse1);
+  static const std::pair<DispatchKey, torch::Library*> others[] = {
+      {DispatchKey::SparseCPU, library(DispatchKey::SparsePrivateUse1)},
+      {DispatchKey::SparseCsrCPU, library(DispatchKey::SparseCsrPrivateUse1)},
+      {DispatchKey::QuantizedCPU, library(DispatchKey::QuantizedPrivateUse1)}};
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op.has_value() || !wants_cpu_kernel(*op)) continue;
+    if (!op.has_value() || !op->hasSchema()) continue;
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op->schema())));
+    auto kernel = [&] { return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op->schema())); };
+    if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel());
+    for (const auto& [host, other] : others) {
+      if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel());
+    }
   }
 }
 

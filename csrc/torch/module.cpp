@@ -12,6 +12,7 @@
 #include "torch/generator.h"
 #include "torch/hooks.h"
 #include "torch/launch.h"
+#include "torch/npu_watch.h"
 #include "torch/sync.h"
 
 namespace py = pybind11;
@@ -324,6 +325,9 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("end_pool", [](int index, PoolId pool) { device(index).arena.end_pool(pool); });
   m.def("release_pool", [](int index, PoolId pool) { device(index).arena.release_pool(pool); });
+
+  bind_watch(m);
+  bind_runtime(m);
 }
 
 }  // namespace softnpu

@@ -91,7 +91,8 @@ def npu_op(schema: str, *, out: str | None = None, export: bool = True) -> Calla
         label = f"{name}.{parsed.overload_name}" if parsed.overload_name else name
         operator = Operator(label, parsed, definition, export)
         operators[label] = operator
-        _library.define(schema)
+        tags = (torch.Tag.nondeterministic_seeded,) if getattr(definition, "random", False) else ()
+        _library.define(schema, tags=tags)
         _register(operator)
         if out is not None:
             _register_out(operator, out)
@@ -290,9 +291,11 @@ def _register_autograd(operator: Operator, backward: Callable[..., dict[str, Any
 
     `ctx.args` holds the arguments by name and `ctx.outputs` the results; `saves` on the class (names of
     tensor arguments, and "output:<i>") limits what is kept alive, the default is every tensor argument.
+    `non_differentiable` lists the outputs that carry no gradient though they are floating.
     `ctx.needs` tells by name which gradients are asked for. The gradient of a tensor list is a list.
     """
     saves = getattr(operator.definition, "saves", None)
+    constant = getattr(operator.definition, "non_differentiable", ())
     mutable = _mutable_arguments(operator.schema)
 
     class Differentiate(torch.autograd.Function):
@@ -308,7 +311,11 @@ def _register_autograd(operator: Operator, backward: Callable[..., dict[str, Any
             ]
             wanted = [i for i in range(len(outputs)) if f"output:{i}" in (saves or ())]
             keep += [outputs[i] for i in wanted]
-            fixed = [t for t in outputs if _is_tensor(t) and not t.is_floating_point()]
+            fixed = [
+                t
+                for i, t in enumerate(outputs)
+                if _is_tensor(t) and (i in constant or not t.is_floating_point())
+            ]
             ctx.mark_non_differentiable(*fixed)
             if mutable:
                 ctx.mark_dirty(*(values[n] for n in mutable if _is_tensor(values[n])))

@@ -116,6 +116,25 @@ def test_latent_attention_in_pages(form, layout):
         compare(found, query, full, k[b], BRAIN, scale=0.1, hidden=lambda i, j, c=corner: j > i + c)
 
 
+@pytest.mark.parametrize("form", ["BnBsH", "BnNBsD"])
+def test_rope_of_head_size_128_in_ragged_pages(form):
+    rows, lengths = [2, 1], [20, 5]
+    q, rope_q = ([draw(4, n, d, BRAIN, seed=n) for n in rows] for d in (128, 64))
+    k, rope_k = ([draw(2, n, d, BRAIN, seed=n) for n in lengths] for d in (128, 64))
+    v = [draw(2, n, 128, BRAIN, seed=n + 1) for n in lengths]
+    (key, table), (value, _), (rope, _) = (paginate(t, 16, form) for t in (k, v, rope_k))
+    out, lse = fia(
+        on_device(pack(q, "TND")), key, value, query_rope=on_device(pack(rope_q, "TND")),
+        key_rope=rope, block_table=table, block_size=16, actual_seq_lengths=[2, 3],
+        actual_seq_lengths_kv=lengths, num_heads=4, num_key_value_heads=2, scale=0.05,
+        input_layout="TND", softmax_lse_flag=True,
+    )  # fmt: skip
+    assert lse.shape == (3, 4, 1)
+    for b, found in enumerate(unpack(out, "TND", rows, 4)):
+        query, full = torch.cat((q[b], rope_q[b]), 2), torch.cat((k[b], rope_k[b]), 2)
+        compare(found, query, full, v[b], BRAIN, scale=0.05)
+
+
 def refuse(match, *args, **kwargs):
     with pytest.raises((RuntimeError, NotImplementedError), match=match):
         fia(*args, **kwargs)

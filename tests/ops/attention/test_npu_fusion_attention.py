@@ -15,6 +15,7 @@ from tests.ops.attention.fusion_reference import (
     philox_words,
     to_layout,
 )
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, gradcheck, make, relaxed
 from torch_npu.ops._registry import operators
 
@@ -622,3 +623,11 @@ def test_gradient_without_statistics():
         RuntimeError, match="npu_fusion_attention_grad: argument 'softmax_max' must be given"
     ):
         torch_npu.npu_fusion_attention_grad(q, q, q, q, 2, "BNSD")
+
+
+def test_chips_that_do_not_train():
+    with (
+        on("310P"),
+        pytest.raises(RuntimeError, match=r"argument 'query' must be on a chip that trains.*310P"),
+    ):
+        call()

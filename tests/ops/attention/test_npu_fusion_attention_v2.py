@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from tests.ops.attention.fusion_reference import TRIANGLE, attend, hidden, kept
+from tests.ops.families import on
 from tests.ops.support import gradcheck, make, relaxed
 from torch_npu.ops._registry import operators
 
@@ -83,6 +84,33 @@ def test_rope():
         grads, torch.autograd.grad(want, exact, dy.detach().cpu().double()), strict=True
     ):
         close(mine, theirs, 2e-5)
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSH"])
+def test_rope_outside_tnd_on_a5(layout):
+    q, rope, v = (make(1, 2, 6, size, seed=size) for size in (12, 4, 8))
+    given = [x if layout == "BNSD" else x.transpose(1, 2).flatten(2) for x in (q, v, rope)]
+    leaves = [x.clone().requires_grad_() for x in given]
+    with on("A5"):
+        out = torch_npu.npu_fusion_attention_v2(
+            leaves[0],
+            leaves[0],
+            leaves[1],
+            2,
+            layout,
+            query_rope=leaves[2],
+            key_rope=leaves[2],
+            scale=SCALE,
+        )[0]
+        grads = torch.autograd.grad(out.square().sum(), leaves)
+    exact = [x.cpu().double().requires_grad_() for x in (q, v, rope)]
+    joined = torch.cat([exact[0][0], exact[2][0]], -1)
+    want = attend(joined, joined, exact[1][0], SCALE)[0]
+    for mine, theirs in zip(
+        (out, *grads), (want, *torch.autograd.grad(want.square().sum(), exact)), strict=True
+    ):
+        theirs = theirs.detach().view(1, 2, 6, -1)
+        close(mine, theirs if layout == "BNSD" else theirs.transpose(1, 2).flatten(2), 2e-5)
 
 
 def test_window_names():

@@ -6,7 +6,6 @@ import struct
 
 import torch
 
-
 #: upstream's number for the type: 256 + ACL_HIFLOAT8
 HIFLOAT8 = 290
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.matmul._packing import cut_scale, pack_scale
 from tests.ops.support import assert_accurate, make
 

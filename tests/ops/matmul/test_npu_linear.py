@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from softnpu import settings
 from tests.ops.support import assert_accurate, gradcheck, make
 

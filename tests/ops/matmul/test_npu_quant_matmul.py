@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from softnpu import settings
 from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
@@ -201,10 +201,11 @@ def test_int8_by_blocks():
         x1, x2, scale, pertoken_scale=token, output_dtype=BF16, group_sizes=[1, 128, 128]
     )
     want = torch.zeros(m, n, dtype=torch.float64)
-    for depth in range(k):
-        outer = torch.outer(x1.cpu()[:, depth].double(), x2.cpu()[depth].double())
-        columns = torch.tensor([scale.cpu()[depth // 128, j // 128].double() for j in range(n)])
-        want += outer * token.cpu()[:, depth // 128].double()[:, None] * columns
+    for i in range(0, k, 128):
+        for j in range(0, n, 128):
+            part = x1.cpu()[:, i : i + 128].double() @ x2.cpu()[i : i + 128, j : j + 128].double()
+            factors = token.cpu()[:, i // 128].double() * scale.cpu()[i // 128, j // 128].double()
+            want[:, j : j + 128] += part * factors[:, None]
     assert_accurate(y, want, want.bfloat16())
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.matmul._packing import cut_scale, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 

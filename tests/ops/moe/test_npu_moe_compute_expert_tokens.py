@@ -10,7 +10,7 @@ from tests.ops.moe.loops import npu
 @pytest.mark.parametrize(
     "rows,experts",
     [
-        ([0, 0, 0, 1, 1, 2], 3),
+        ([0, 1, 1, 1, 3], 4),
         ([2, 2, 5, 7, 7, 7], 8),
         ([4] * 9, 6),
         ([0], 1),

@@ -9,21 +9,42 @@ import torch
 import torch_npu
 from tests.ops.support import make
 
-X = make(2, 3, 4, 5)
+X = make(3, 4, 2, 6)
 
 
-def check(index, *args, x=X, **masks):
-    out = torch_npu.npu_indexing(x, *args, **masks)
+def spelled(index):
+    """Python's index as numbers and masks; numbers that do not count would be wrong."""
+    begin, end, strides, masks = [], [], [], dict.fromkeys(MASKS, 0)
+    for i, item in enumerate(index):
+        first, last, step = 77, -77, 1
+        if item is Ellipsis:
+            masks["ellipsis_mask"] |= 1 << i
+        elif item is None:
+            masks["new_axis_mask"] |= 1 << i
+        elif isinstance(item, int):
+            masks["shrink_axis_mask"] |= 1 << i
+            first = item
+        else:
+            step = 1 if item.step is None else item.step
+            first, last = (77 if v is None else v for v in (item.start, item.stop))
+            masks["begin_mask"] |= (item.start is None) << i
+            masks["end_mask"] |= (item.stop is None) << i
+        begin.append(first)
+        end.append(last)
+        strides.append(step)
+    return (begin, end, strides), masks
+
+
+MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def check(index, x=X, **more):
+    index = index if isinstance(index, tuple) else (index,)
+    args, masks = spelled(index)
+    out = torch_npu.npu_indexing(x, *args, **{m: masks[m] | more.get(m, 0) for m in MASKS})
     want = x.cpu().numpy()[index]
     assert out.shape == want.shape and np.array_equal(out.cpu().numpy(), want)
     assert out.is_contiguous()
-
-
-def test_plain():
-    check(np.s_[0:2, 1:3, 2:4, 3:5], [0, 1, 2, 3], [2, 3, 4, 5], [1, 1, 1, 1])
-    check(np.s_[0:-1, 1:-1, -3:-1, -2:5], [0, 1, -3, -2], [-1, -1, -1, 5], [1, 1, 1, 1])
-    check(np.s_[0:2, 1:3], [0, 1], [2, 3], [1, 1])
-    check(np.s_[...], [], [], [])
 
 
 @pytest.mark.parametrize(
@@ -31,81 +52,67 @@ def test_plain():
 )
 def test_python_slices(begin, end, step):
     x = make(7, 2)
-    check(np.s_[begin:end:step], [begin], [end], [step], x=x)
+    check(np.s_[begin:end:step], x=x)
 
 
-@pytest.mark.parametrize("begin_mask,end_mask", itertools.product((0, 1, 5, 15), repeat=2))
-@pytest.mark.parametrize("step", [1, -1])
-def test_open_ends(begin_mask, end_mask, step):
-    begin, end = [1, 1, 1, 3], [1, 2, 3, 0]
-    index = tuple(
-        slice(
-            None if begin_mask >> i & 1 else begin[i], None if end_mask >> i & 1 else end[i], step
-        )
-        for i in range(4)
-    )
-    check(index, begin, end, [step] * 4, begin_mask=begin_mask, end_mask=end_mask)
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.s_[()],
+        np.s_[1:3, 0:4:3, 0:2, 2:6],
+        np.s_[2:0:-1, ::-2, ::-1, 4:1:-1],
+        np.s_[:2, 1:, :, -4:],
+        np.s_[-2:],
+        np.s_[2, 1:3],
+        np.s_[-3, 3, :, 5],
+        np.s_[1, 2, 0, -1],
+        np.s_[None, 1:2, None, ::-1],
+        np.s_[2, None, 3, None, 0:1],
+        np.s_[..., 4],
+        np.s_[0:2, ..., 1::2],
+        np.s_[1, ..., None, 3:0:-2],
+        np.s_[..., None],
+        np.s_[1:1, 3:2, :, 5:9],
+        np.s_[:, 1, ..., 0, 2:5],
+    ],
+)
+def test_python_indices(index):
+    check(index)
 
 
-def test_shrunk_axes():
-    check(np.s_[0, 1:3, 0:2, 1:5:2], [0, 1, 0, 1], [1, 3, 2, 5], [1, 1, 1, 2], shrink_axis_mask=1)
-    check(np.s_[-1, 1, 0:3:2], [-1, 1, 0], [0, 2, 3], [3, 2, 2], shrink_axis_mask=3)
-    check(np.s_[0, 1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 4], [1] * 4, shrink_axis_mask=15)
+@pytest.mark.parametrize("open_ends", itertools.product((False, True), repeat=4))
+@pytest.mark.parametrize("step", [1, -1, 2])
+def test_open_ends(open_ends, step):
+    first, last = (None if o else v for o, v in zip(open_ends[:2], (1, 2), strict=True))
+    start, stop = (None if o else v for o, v in zip(open_ends[2:], (4, 1), strict=True))
+    check(np.s_[first:last:step, :, ::step, start:stop:step])
 
 
-def test_new_axes():
-    check(np.s_[None, 0:2, 1:3], [0, 0, 1], [0, 2, 3], [1] * 3, new_axis_mask=1)
-    check(
-        np.s_[1:2, None, 1:3, None, 2:4],
-        [1, 0, 1, 0, 2],
-        [2, 0, 3, 0, 4],
-        [1] * 5,
-        new_axis_mask=10,
-    )
-    check(np.s_[0, None, None, 1, 0:4], [0, 0, 0, 1, 0], [1, 0, 0, 2, 4], [1] * 5,
-          new_axis_mask=6, shrink_axis_mask=9)  # fmt: skip
+def test_ellipsis_wins_over_new_axis_and_shrink():
+    check(np.s_[..., 1:5], new_axis_mask=1, shrink_axis_mask=1)
 
 
-def test_ellipsis():
-    check(np.s_[0:1, ..., 2:3], [0, 0, 2], [1, 4, 3], [1] * 3, ellipsis_mask=2)
-    check(
-        np.s_[..., 1:, :2], [0, 1, 0], [2, 3, 2], [1] * 3, ellipsis_mask=1, begin_mask=4, end_mask=2
-    )
-    check(
-        np.s_[0:2, ..., 2:3, 1:3, 0:5:2],
-        [0, 0, 2, 1, 0],
-        [2, 3, 3, 3, 5],
-        [1, 1, 1, 1, 2],
-        ellipsis_mask=2,
-    )
-    check(
-        np.s_[..., None, 1:3],
-        [0, 0, 1],
-        [0, 0, 3],
-        [1] * 3,
-        ellipsis_mask=1,
-        new_axis_mask=3,
-        shrink_axis_mask=1,
-    )
+def test_new_axis_wins_over_shrink():
+    check(np.s_[1:3, None, 2:3], shrink_axis_mask=2)
 
 
-def test_bits_beyond_the_items_do_not_count():
-    for mask in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"):
-        check(np.s_[0:2, 1:3], [0, 1], [2, 3], [1, 1], **{mask: 8})
+@pytest.mark.parametrize("mask", MASKS)
+def test_bits_beyond_the_items_do_not_count(mask):
+    check(np.s_[0:3, 2:3], **{mask: 16})
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.bool, torch.int64])
 def test_dtypes_and_non_contiguous(dtype):
     x = make(6, 7, dtype=dtype, low=0, high=9).t()
-    check(np.s_[5:0:-2, 1:4], [5, 1], [0, 4], [-2, 1], x=x)
+    check(np.s_[5:0:-2, 1:4], x=x)
 
 
 def test_out():
-    out = torch.zeros(2, 2, device=X.device)
+    out = torch.zeros(3, device=X.device)
     result = torch.ops.npu.npu_indexing.out(
-        X, [0, 0, 0], [1, 1, 2], [1, 1, 1], 0, 0, 0, 0, 3, out=out
+        X, [1, 2, 0, 1], [0] * 4, [1, 1, 1, 2], 0, 8, 0, 0, 7, out=out
     )
-    assert result is out and torch.equal(out.cpu(), X.cpu()[0, 0, 0:2].resize_(out.shape))
+    assert result is out and torch.equal(out.cpu(), X.cpu()[1, 2, 0, 1::2])
 
 
 @pytest.mark.parametrize(
@@ -125,9 +132,9 @@ def test_out():
             "'ellipsis_mask' must be 0 or a single bit",
         ),
         (
-            ([0, 3], [1, 4], [1, 1]),
+            ([0, 4], [1, 5], [1, 1]),
             {"shrink_axis_mask": 2},
-            "'begin' must be an index of 3 elements at a shrunk axis",
+            "'begin' must be an index of 4 elements at a shrunk axis",
         ),
         (
             ([0], [1], [-1]),

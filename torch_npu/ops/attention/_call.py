@@ -107,6 +107,11 @@ class Call:
         return self.block_table is not None
 
     @property
+    def capacity(self) -> int:
+        """Tokens that the pages of one sequence hold."""
+        return 0 if self.block_table is None else self.block_table.shape[1] * self.block_size
+
+    @property
     def kv_heads(self) -> int:
         return self.num_key_value_heads or self.num_heads
 

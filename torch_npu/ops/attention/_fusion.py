@@ -88,12 +88,8 @@ class Attention:
         return _layouts.heads_first(self.value, self.layout, self.kv_heads)
 
     def _with_rope(self, x, rope, heads) -> torch.Tensor:
-        if rope is None:
-            return _layouts.heads_first(x, self.layout, heads)
-        if self.layout in ("BSH", "SBH"):
-            parts = [_layouts.heads_first(t.clone(), self.layout, heads) for t in (x, rope)]
-            return torch.cat(parts, -1)
-        return _layouts.heads_first(torch.cat([x, rope], -1), self.layout, heads)
+        parts = [_layouts.heads_first(t, self.layout, heads) for t in (x, rope) if t is not None]
+        return parts[0] if rope is None else torch.cat(parts, -1)
 
     @cached_property
     def segments(self) -> list[_layouts.Segment]:

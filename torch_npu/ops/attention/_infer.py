@@ -94,18 +94,26 @@ def _query(call: Call) -> torch.Tensor:
 
 
 def _caches(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    key = _cache(call, call.key, call.key_shared_prefix, 0)
-    value = _cache(call, call.value, call.value_shared_prefix, 1)
+    ids = None
+    if call.block_table is not None:
+        blocks = call.key.shape[0]
+        ids = _paged.block_ids(call.block_table, kv_lengths(call), call.block_size, blocks)
+    key = _cache(call, call.key, call.key_shared_prefix, 0, ids)
+    value = _cache(call, call.value, call.value_shared_prefix, 1, ids)
     if call.key_rope is not None:
-        key = torch.cat((key, _dense(call, call.key_rope).to(key.dtype)), -1)
+        key = torch.cat((key, _dense(call, call.key_rope, ids).to(key.dtype)), -1)
     return key, value
 
 
 def _cache(
-    call: Call, cache: torch.Tensor, prefix: torch.Tensor | None, which: int
+    call: Call,
+    cache: torch.Tensor,
+    prefix: torch.Tensor | None,
+    which: int,
+    ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """Key (`which` 0) or value (1): pages gathered, the prefix in front, integers made floats."""
-    dense = _quantised.values(_dense(call, cache))
+    dense = _quantised.values(_dense(call, cache, ids))
     if prefix is not None:
         shared = _quantised.values(as_bnsd(prefix, call.layout, call.kv_heads))
         shared = shared[:, :, : prefix_length(call)].expand(dense.shape[0], -1, -1, -1)
@@ -113,19 +121,19 @@ def _cache(
     scale, offset, mode = scales(call, which)
     if scale is None:
         return dense
-    unfold = lambda t: None if t is None else _stretch(call, t, mode)  # noqa: E731
-    return _quantised.dequantise(dense, unfold(scale), unfold(offset))
+    offset = None if offset is None else _stretch(call, offset, mode, ids)
+    return _quantised.dequantise(dense, _stretch(call, scale, mode, ids), offset)
 
 
-def _dense(call: Call, cache: torch.Tensor) -> torch.Tensor:
-    if not call.paged:
+def _dense(call: Call, cache: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+    if ids is None:
         return as_bnsd(cache, call.layout, call.kv_heads)
-    return _paged.gather(cache, call.block_table, kv_lengths(call), call.kv_heads)
+    return _paged.gather(cache, ids, call.kv_heads)
 
 
-def _stretch(call: Call, scale: torch.Tensor, mode: int) -> torch.Tensor:
+def _stretch(call: Call, scale: torch.Tensor, mode: int, ids: torch.Tensor | None) -> torch.Tensor:
     if mode in (_quantised.PAGED_TOKEN, _quantised.PAGED_TOKEN_HEAD):
-        return wide(_paged.gather_scales(scale, call.block_table, kv_lengths(call)))
+        return wide(_paged.gather_scales(scale, ids))
     return _quantised.stretch(scale, mode, call.kv_heads)
 
 
@@ -225,9 +233,9 @@ def _parts(call: Call, problem: Problem) -> list[Problem]:
     problem.bias, mode = call.pse_shift, call.sparse_mode
     if call.atten_mask is not None:
         if mode in (LEFT_UP, RIGHT_DOWN, BAND):
-            _check_template(call)
+            _check_template(call, call.atten_mask)
         elif mode != TREE:
-            problem.mask = _full_mask(call)
+            problem.mask = _full_mask(call, call.atten_mask)
     starts = [(s.q_start, s.kv_start) for s in problem.segments]
     shifted = not call.ragged and any(map(any, starts))
     if mode != TREE and (not shifted or (problem.mask is None and problem.bias is None)):
@@ -235,7 +243,10 @@ def _parts(call: Call, problem: Problem) -> list[Problem]:
     parts = []
     for index, segment in enumerate(problem.segments):
         part = replace(problem, segments=[segment], **_alone(call, problem, index))
-        part.mask = _tree_mask(call, problem, index) if mode == TREE else _crop(part.mask, segment)
+        if mode == TREE:
+            part.mask = _tree_mask(call.atten_mask, problem.segments, index)
+        else:
+            part.mask = _crop(part.mask, segment)
         part.bias = _crop(part.bias, segment)
         parts.append(part)
     return parts
@@ -253,36 +264,32 @@ def _crop(tensor: torch.Tensor | None, segment: Segment) -> torch.Tensor | None:
     return None if tensor is None else tensor[:, :, segment.q_start :, segment.kv_start :]
 
 
-def _full_mask(call: Call) -> torch.Tensor:
-    mask = (
-        call.atten_mask.view(torch.uint8)
-        if call.atten_mask.dtype == torch.int8
-        else call.atten_mask
-    )
+def _full_mask(call: Call, mask: torch.Tensor) -> torch.Tensor:
+    mask = mask.view(torch.uint8) if mask.dtype == torch.int8 else mask
     if mask.dim() == 2:
         return mask[:, None, None] if call.decode else mask[None, None]
     return mask.unsqueeze(1) if mask.dim() == 3 else mask
 
 
-def _tree_mask(call: Call, problem: Problem, index: int) -> torch.Tensor:
+def _tree_mask(trees: torch.Tensor, segments: list[Segment], index: int) -> torch.Tensor:
     """The mask among the drafted tokens, the last columns; all earlier columns are seen."""
-    segment = problem.segments[index]
+    segment = segments[index]
     side = segment.q_length
-    if call.ragged:
-        before = sum(s.q_length**2 for s in problem.segments[:index])
-        tree = call.atten_mask.reshape(-1)[before : before + side**2].view(side, side)
+    if trees.dim() == 1:  # one after the other
+        before = sum(s.q_length**2 for s in segments[:index])
+        tree = trees[before : before + side**2].view(side, side)
     else:
-        tree = call.atten_mask[index, :side, :side]
+        tree = trees[index, :side, :side]
     mask = tree.new_zeros((1, 1, side, segment.kv_length), dtype=torch.bool)
     mask[0, 0, :, segment.kv_length - side :] = tree != 0
     return mask
 
 
-def _check_template(call: Call) -> None:
+def _check_template(call: Call, mask: torch.Tensor) -> None:
     """sparse_mode 2, 3 and 4 stand for a window; their mask must be the causal template."""
     if not settings.strict() or (call.decode and call.query_rope is None):
         return
-    template, last = call.atten_mask.reshape(-1, TEMPLATE, TEMPLATE)[0], TEMPLATE - 1
+    template, last = mask.reshape(-1, TEMPLATE, TEMPLATE)[0], TEMPLATE - 1
     seen = [bool(template[i, j]) for i, j in ((0, 0), (0, 1), (1, 0), (0, last), (last, 0))]
     if seen != [False, True, False, True, False]:
         expected = "1 above the diagonal and 0 elsewhere (torch.triu(ones, 1)) for this sparse_mode"

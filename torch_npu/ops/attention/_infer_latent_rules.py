@@ -33,7 +33,7 @@ def latent(call: Call) -> None:
     must.shape(
         "key_rope",
         call.key_rope,
-        _with_size(call.key, size, call.key.dim() == 3 and not call.ragged),
+        _with_size(call.key, size, call.key.dim() == 3 and (call.paged or call.layout == "BSH")),
     )
     excluded = (
         "query_padding_size",
@@ -68,8 +68,8 @@ def latent(call: Call) -> None:
         "1 with query_rope of head size 512",
         call.kv_heads,
     )
-    allowed = ("BSH", "BSND", "BNSD", "BNSD_NBSD", "BSND_NBSD", "BSH_NBSD", "TND", "TND_NTD")
-    must.choice("input_layout", call.input_layout, allowed)
+    layouts = ("BSH", "BSND", "BNSD", "BNSD_NBSD", "BSND_NBSD", "BSH_NBSD", "TND", "TND_NTD")
+    must.choice("input_layout", call.input_layout, layouts)
 
 
 def _with_size(tensor: torch.Tensor, size: int, flat: bool) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def token_counts(call: Call) -> tuple[int, int]:
         starts = [0, *call.actual_seq_lengths[:-1]]
         rows = max(b - a for a, b in zip(starts, call.actual_seq_lengths, strict=True))
     if call.paged:
-        return rows, call.block_table.shape[1] * call.block_size
+        return rows, call.capacity
     if call.ragged:
         return rows, max(kv_lengths(call))
     return rows, prefix_length(call) + sizes(call.key, call.layout, call.kv_heads)[2]

@@ -125,8 +125,7 @@ def cache(call: Call) -> None:
     name = call.name("key_antiquant_scale")
     must.be(separate or call.antiquant_scale is not None, name, "given with an integer key", None)
     if not separate:
-        must.present("antiquant_scale", call.antiquant_scale, "with an integer key")
-        _common(call)
+        _common(call, call.antiquant_scale, call.antiquant_offset)
         return
     keys, values = call.key_antiquant_mode, call.value_antiquant_mode
     key_mode, value_mode = call.name("key_antiquant_mode"), call.name("value_antiquant_mode")
@@ -135,13 +134,12 @@ def cache(call: Call) -> None:
     if not call.decode:
         _drafting(call)
     for which, side in enumerate(("key", "value")):
-        _scale(call, which, side)
+        _scale(call, side, *scales(call, which))
 
 
-def _common(call: Call) -> None:
+def _common(call: Call, scale: torch.Tensor, offset: torch.Tensor | None) -> None:
     """antiquant_scale, which holds the key's half and the value's half."""
     must.dtype("key", call.key, torch.int8)
-    scale, offset = call.antiquant_scale, call.antiquant_offset
     must.choice("antiquant_mode", call.antiquant_mode, (0, 1))
     token = call.decode and call.antiquant_mode == 1
     must.dtype("antiquant_scale", scale, torch.float32 if token else call.query.dtype)
@@ -150,9 +148,8 @@ def _common(call: Call) -> None:
     must.be(
         scale.shape[0] == 2, "antiquant_scale", "of 2 halves", tuple(scale.shape), ErrCode.PARAM
     )
-    for which in range(2):
-        half, _, mode = scales(call, which)
-        _shape(call, "antiquant_scale", half if half.dim() else half.view(1), mode)
+    for half in scale:
+        _shape(call, "antiquant_scale", half if half.dim() else half.view(1), 1 if token else 0)
     if offset is not None:
         must.same_dtype("antiquant_offset", offset, "antiquant_scale", scale)
         must.shape("antiquant_offset", offset, tuple(scale.shape))
@@ -171,8 +168,9 @@ def _drafting(call: Call) -> None:
     must.be(not call.paged or nz, "key", "in NZ pages when it is int8", tuple(call.key.shape))
 
 
-def _scale(call: Call, which: int, side: str) -> None:
-    scale, offset, mode = scales(call, which)
+def _scale(
+    call: Call, side: str, scale: torch.Tensor, offset: torch.Tensor | None, mode: int
+) -> None:
     name = call.name(f"{side}_antiquant_scale")
     tensor = mode in (_quantised.PER_CHANNEL, _quantised.PER_HEAD)
     must.dtype(name, scale, call.query.dtype if tensor else torch.float32)

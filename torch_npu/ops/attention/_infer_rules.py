@@ -205,8 +205,7 @@ def paged(call: Call) -> None:
         "of H up to 65535",
         call.key.shape[-1],
     )
-    capacity = call.block_table.shape[1] * call.block_size
-    _bounded(name, call.actual_seq_lengths_kv, call.batch, capacity)
+    _bounded(name, call.actual_seq_lengths_kv, call.batch, call.capacity)
     absent(call, "with block_table", "query_padding_size", "kv_padding_size", "key_shared_prefix")
 
 
@@ -271,10 +270,10 @@ def prefix(call: Call) -> None:
         )
     counts = [sizes(p, call.layout, call.kv_heads)[2] for p in pair]
     must.be(counts[0] == counts[1], "value_shared_prefix", f"of {counts[0]} tokens", counts[1])
-    given = call.actual_shared_prefix_len
-    if given is not None:
-        fits = len(given) == 1 and (not _plain(given[0]) or 0 <= given[0] <= counts[0])
-        must.be(fits, "actual_shared_prefix_len", f"one number up to {counts[0]}", list(given))
+    length = call.actual_shared_prefix_len
+    if length is not None:
+        fits = len(length) == 1 and (not _plain(length[0]) or 0 <= length[0] <= counts[0])
+        must.be(fits, "actual_shared_prefix_len", f"one number up to {counts[0]}", list(length))
     absent(call, "with a shared prefix", "query_padding_size", "kv_padding_size", "block_table")
     must.be(not call.ragged, "input_layout", "not ragged with a shared prefix", call.input_layout)
     must.be(

@@ -95,7 +95,7 @@ def rows_by_head(stats: torch.Tensor, parts: list[Segment]) -> torch.Tensor:
 
 def heads_by_row(stats: torch.Tensor, parts: list[Segment]) -> torch.Tensor:
     """The inverse of `rows_by_head`."""
-    stats, heads = stats.clone(), stats.shape[1]  # memory of its own, not a window on the argument's
+    heads = stats.shape[1]
     blocks = [
         stats[s.q_start : s.q_start + s.q_length].reshape(heads, s.q_length, COPIES).transpose(0, 1)
         for s in parts

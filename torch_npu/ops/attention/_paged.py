@@ -25,12 +25,24 @@ def page_shape(cache: torch.Tensor, heads: int) -> tuple[int, int, int]:
     return cache.shape[1], cache.shape[3], cache.shape[2] * cache.shape[4]
 
 
-def gather(
-    cache: torch.Tensor, table: torch.Tensor, lengths: Sequence[int], heads: int
-) -> torch.Tensor:
-    """The caches of a batch, (B, N, S, D) with S the longest length in whole blocks."""
+def block_ids(table: torch.Tensor, lengths: Sequence[int], block: int, blocks: int) -> torch.Tensor:
+    """The block table up to the longest length; entries that no token needs become 0."""
+    counts = [-(-n // block) for n in lengths]
+    ids = table[:, : max(counts, default=0)].long()
+    if len(set(counts)) > 1:
+        used = torch.tensor(counts, device=table.device).unsqueeze(1)
+        ids = ids.masked_fill(torch.arange(ids.shape[1], device=table.device) >= used, 0)
+    if ids.numel():
+        low, high = (int(edge) for edge in ids.aminmax())
+        if low < 0 or high >= blocks:
+            expected, worst = f"of block numbers from 0 to {blocks - 1}", low if low < 0 else high
+            raise _errors.BadArgument("block_table", expected, worst, _errors.ErrCode.VALUE)
+    return ids
+
+
+def gather(cache: torch.Tensor, ids: torch.Tensor, heads: int) -> torch.Tensor:
+    """The pages of a batch, (B, N, S, D) with S the longest length in whole blocks."""
     heads, block, size = page_shape(cache, heads)
-    ids = block_ids(table, lengths, block, cache.shape[0])
     pages = cache[ids]  # (B, blocks, *page)
     batch, count = ids.shape
     if cache.dim() == 3:
@@ -40,28 +52,7 @@ def gather(
     return pages.movedim(2, 1).reshape(batch, heads, count * block, size)
 
 
-def gather_scales(
-    scales: torch.Tensor, table: torch.Tensor, lengths: Sequence[int]
-) -> torch.Tensor:
+def gather_scales(scales: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Per-token scales in pages, (blocks, block) or (blocks, N, block), as (B, 1 or N, S, 1)."""
     paged = scales.unsqueeze(1) if scales.dim() == 2 else scales
-    return gather(paged.unsqueeze(-1), table, lengths, paged.shape[1])
-
-
-def block_ids(table: torch.Tensor, lengths: Sequence[int], block: int, blocks: int) -> torch.Tensor:
-    """The block table up to the longest length; entries that no token needs become 0."""
-    count = max((blocks_of(n, block) for n in lengths), default=0)
-    ids = table[:, :count].long()
-    used = torch.tensor([blocks_of(n, block) for n in lengths], device=table.device)
-    needed = torch.arange(count, device=table.device) < used.unsqueeze(1)
-    ids = torch.where(needed, ids, 0)
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < blocks:
-        worst = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-        expected = f"of block numbers from 0 to {blocks - 1}"
-        raise _errors.BadArgument("block_table", expected, worst, _errors.ErrCode.VALUE)
-    return ids
-
-
-def blocks_of(length: int, block: int) -> int:
-    """How many blocks a sequence takes."""
-    return -(-length // block)
+    return gather(paged.unsqueeze(-1), ids, paged.shape[1])

@@ -95,10 +95,11 @@ def scale_shapes(
         wide_row = heads * size
         channel = [(heads, 1, size), (heads, size), (wide_row,)]
         return [(1,), *channel, *((1, *shape) for shape in channel)]
-    return {
+    others: dict[int, list[tuple[int, ...]]] = {
         PER_TOKEN: [(1, batch, tokens), (batch, tokens)],
         PER_HEAD: [(heads,)],
         PER_TOKEN_HEAD: [(batch, heads, tokens)],
         PAGED_TOKEN: [(cache[0], block)],
         PAGED_TOKEN_HEAD: [(cache[0], heads, block)],
-    }[mode]
+    }
+    return others[mode]

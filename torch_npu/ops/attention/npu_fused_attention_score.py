@@ -88,7 +88,7 @@ class NpuFusedAttentionScoreFwd:
         value = _turned(value_layer, bmm_score_transpose_b)
         scores = wide(query) @ wide(key).mT * scale + wide(attention_mask)
         softmax = scores.softmax(-1)
-        draw = torch.rand(softmax.shape, generator=kernel_generator(), device=softmax.device)
+        draw = torch.empty_like(softmax).uniform_(generator=kernel_generator())
         kept = draw < keep_prob
         context = (softmax * kept / keep_prob) @ wide(value)
         dtype = query_layer.dtype

@@ -121,12 +121,11 @@ def _check(query, key, value, options) -> Call:
 def _check_out_dtype(call: Call, code: int | None) -> None:
     if code is None:
         return
+    allowed: tuple[torch.dtype, ...] = (call.query.dtype,)
     if call.quant_scale2 is not None:
         allowed = (torch.int8, torch.float8_e5m2, torch.float8_e4m3fn)
     elif call.query.dtype == torch.int8:
         allowed = rules.FLOATS
-    else:
-        allowed = (call.query.dtype,)
     must.be(call.out_dtype in allowed, "out_dtype", must.one_of(allowed), _dtypes.text(code))
 
 

@@ -141,7 +141,7 @@ class NpuMultiHeadAttention:
         )
         keep = 1 - dropout_prob
         if dropout_prob == 0 or dropout_mask is None:
-            draw = torch.rand(softmax.shape, generator=kernel_generator(), device=softmax.device)
+            draw = torch.empty_like(softmax).uniform_(generator=kernel_generator())
             bits = _bits(draw < keep)
         else:
             bits = dropout_mask.clone()

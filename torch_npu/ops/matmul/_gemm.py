@@ -1,8 +1,8 @@
 """The products that the room shares: floats in fp32, integers exact, int4 weights unpacked.
 
 The card's cube unit multiplies half precision into fp32 and int8 into int32. On a CPU without int8
-instructions the fp32 BLAS is the fastest exact way to the latter: K is cut so that no partial sum leaves
-the integers that fp32 represents.
+instructions the fp32 BLAS is the fastest exact way to the latter: K is cut so that no partial sum
+leaves the integers that fp32 represents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def dtype_of(code: int | torch.dtype | None, default: torch.dtype) -> torch.dtype | int:
-    """The torch dtype that an integer dtype argument names; a code of another type comes back as it is."""
+    """The torch dtype that an integer dtype argument names; another type's code as it is."""
     if code is None:
         return default
     found = getattr(torch, _dtypes.name(code) or "", None)
@@ -34,7 +34,7 @@ def dtype_of(code: int | torch.dtype | None, default: torch.dtype) -> torch.dtyp
 
 
 def stand_in(name: str, code_name: str, tensor: torch.Tensor, code: int | None) -> torch.Tensor:
-    """What checks see of a tensor whose bytes a code calls hifloat8: an 8-bit float of the same shape."""
+    """What checks see of bytes that a code calls hifloat8: an 8-bit float of the same shape."""
     if code is None:
         return tensor
     expected = "None, or hifloat8 on Ascend950"
@@ -60,7 +60,7 @@ def _int8_instructions() -> bool:
 
 
 def int_product(a: torch.Tensor, b: torch.Tensor, bound: int = 2**14) -> torch.Tensor:
-    """a @ b of small integers in int32, exact; `bound` is the largest magnitude of one factor times the other.
+    """a @ b of small integers, exact in int32; `bound` is the largest magnitude of a product.
 
     Sums that leave int32 wrap, as the card's accumulator does.
     """
@@ -83,7 +83,7 @@ def is_transposed(matrix: torch.Tensor) -> bool:
 
 
 def matrix_shape(weight: torch.Tensor) -> tuple[int, int]:
-    """(K, N) of a right matrix, counting the eight int4 of each int32 along its contiguous dimension."""
+    """(K, N) of a right matrix, counting eight int4 to an int32 along its contiguous dimension."""
     rows, columns = weight.shape[-2:]
     if weight.dtype != torch.int32:
         return rows, columns
@@ -98,7 +98,7 @@ def unpack_matrix(weight: torch.Tensor) -> torch.Tensor:
 
 
 def spread(values: torch.Tensor, size: int, dim: int) -> torch.Tensor:
-    """Block values repeated along `dim` until they cover `size` positions; the last block may be cut."""
+    """Block values repeated along `dim` to cover `size` positions; the last may be cut."""
     blocks = values.shape[dim]
     if blocks in (1, size):
         return values
@@ -113,8 +113,9 @@ def antiquantise(
 ) -> torch.Tensor:
     """(weight + offset) * scale; scales of shape (G, N) each serve `group` rows of K.
 
-    The result has the type of the scale, in which the cube unit takes it. The card computes float16 in
-    float16 and bfloat16 in fp32, rounding once; with fp32 scales (unpacked ones) nothing is rounded.
+    The result has the type of the scale, in which the cube unit takes it. The card computes float16
+    in float16 and bfloat16 in fp32, rounding once; with fp32 scales (unpacked ones) nothing is
+    rounded.
     """
     weight = unpack_matrix(weight)
     depth = weight.shape[-2]

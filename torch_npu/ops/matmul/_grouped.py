@@ -1,4 +1,4 @@
-"""The arithmetic of npu_grouped_matmul: one group's product in each of its forms, and the loop over groups."""
+"""The arithmetic of npu_grouped_matmul: a group's product in each form, the loop over groups."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ class Forms:
     def count(self) -> int:
         return self.weight[0].shape[0] if self.single else len(self.weight)
 
+    def weight_of(self, group: int) -> torch.Tensor:
+        return self.weight[0][group] if self.single else self.weight[group]
+
     def of(self, name: str, group: int) -> torch.Tensor | None:
         values: Any = getattr(self, name)
         if not values:
@@ -75,7 +78,7 @@ def one_group(
     forms: Forms, group: int, x: torch.Tensor, per_token: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
     """The result of one group for its rows of x."""
-    weight, bias = forms.of("weight", group), forms.of("bias", group)
+    weight, bias = forms.weight_of(group), forms.of("bias", group)
     if not forms.quantised(x):
         antiquant = forms.of("antiquant_scale", group)
         if antiquant is not None:
@@ -109,7 +112,7 @@ def one_group(
 
 
 def _widened(weights: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The weights in fp32, one at a time in a buffer that they share, so that it stays in the cache."""
+    """The weights in fp32, one at a time in a shared buffer, which so stays in the cache."""
     buffer: torch.Tensor | None = None
     for weight in weights:
         if buffer is None or buffer.shape != weight.shape or buffer.stride() != weight.stride():
@@ -123,7 +126,7 @@ def _plain_products(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
 ) -> None:
-    """part @ weight + bias into each out, all of fp32 (or fp64) but the weights, which may be half precision."""
+    """part @ weight + bias into each out, all fp32 (or fp64) but weights of half precision."""
     wide_weights = weights if weights[0].dtype == parts[0].dtype else _widened(weights)
     for out, part, weight, bias in zip(outs, parts, wide_weights, biases, strict=True):
         if bias is None:
@@ -217,7 +220,7 @@ def _rows(
 def depths(
     forms: Forms, x: torch.Tensor, groups: Sequence[Group], dtype: torch.dtype, stacked: bool
 ) -> list[torch.Tensor]:
-    """Groups of K: each takes its columns of x and its rows of the weight; stacked, or a result each."""
+    """Groups of K: columns of x times rows of the weight; stacked, or a result each."""
     sizes, kind = [g.size for g in groups], _accumulator(dtype)
     one = len(forms.weight) == 1
     weights = forms.weight[0].split_with_sizes(sizes) if one else forms.weight

@@ -1,4 +1,4 @@
-"""What npu_grouped_matmul's page asks of its arguments: lists, forms by type, scenes by group type."""
+"""What npu_grouped_matmul's page asks of its arguments: lists, forms by type, scenes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _depth(x: torch.Tensor) -> int:
 
 
 def pairs(forms: Forms, x: Sequence[torch.Tensor], one_result: bool) -> None:
-    """K of every x and its weight agree, and N of all weights where one tensor takes the results."""
+    """K of every x and its weight agree, and N of all weights where the result is one."""
     for place, weight in enumerate(forms.weight):
         depth = _depth(x[0 if len(x) == 1 else place])
         rows, columns = matrix_shape(weight)
@@ -94,7 +94,7 @@ def _every(name: str, values: Sequence[torch.Tensor] | None, count: int, *types:
 
 
 def _shapes(forms: Forms, name: str, allowed: Any) -> None:
-    """Each tensor of a parameter has one of the shapes `allowed(K, N)`, with E in front for one weight."""
+    """Each tensor of a parameter has a shape of `allowed(K, N)`, after E for one weight."""
     values = getattr(forms, name)
     if not values:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +13,7 @@ from torch_npu._errors import BadArgument, ErrCode, operator_error
 ENDS, SIZES, PAIRS = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """One group: its weight, and the part of the grouped axis it takes."""
 
     weight: int
@@ -34,9 +33,9 @@ def read(
 ) -> list[Group]:
     """The groups of a list in order, checked.
 
-    This reads the values, so it belongs in a kernel, where they are at hand even while a graph is captured
-    or a stream waits. `exact` asks for every position of the axis to belong to a group; otherwise a tail
-    may be left over.
+    This reads the values, so it belongs in a kernel, where they are at hand even while a graph is
+    captured or a stream waits. `exact` asks for every position of the axis to belong to a group;
+    otherwise a tail may be left over.
     """
     plain = values.tolist() if isinstance(values, torch.Tensor) else list(values)
 

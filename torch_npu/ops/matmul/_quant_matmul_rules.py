@@ -1,4 +1,4 @@
-"""What npu_quant_matmul's page asks of its arguments, by form: plain int8, int4, by groups, mixed."""
+"""What npu_quant_matmul's page asks of its arguments: int8, int4, by groups, mixed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _depth(x1: torch.Tensor) -> int:
 
 
 def by_groups(x1: torch.Tensor, x2: torch.Tensor, scale: torch.Tensor) -> bool:
-    """Whether the scale has a row for each group of K: two dimensions, other than a packed (1, N)."""
+    """Whether the scale has a row for each group of K; a packed (1, N) has not."""
     mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
     return mixed or (scale.dim() == 2 and not (scale.shape[0] == 1 and scale.dtype in PACKED))
 

@@ -1,7 +1,7 @@
 """Scales as the card takes them: fp32, bf16, or packed into 64 bits by npu_trans_quant_param.
 
-A packed word has an fp32 scale of 19 significant bits below bit 32 and, for int8 results, an offset of
-9 bits at bit 37.
+A packed word has an fp32 scale of 19 significant bits below bit 32 and, for int8 results, an offset
+of 9 bits at bit 37.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def offset_of(values: torch.Tensor) -> torch.Tensor:
 
 
 def packed(scale: torch.Tensor, offset: torch.Tensor | None = None) -> torch.Tensor:
-    """Packed scales as they are, float ones packed: what the card does by itself before int8 results."""
+    """Packed scales as they are, float ones packed, as the card does before int8 results."""
     return scale if scale.dtype in PACKED else NpuTransQuantParam.kernel(scale.float(), offset)
 
 
 def requantise(
     values: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None
 ) -> torch.Tensor:
-    """values * scale + offset in int8, half to even, saturated; packed scales carry their offset."""
+    """values * scale + offset in int8, half to even, saturated; packed scales have an offset."""
     words = packed(scale, offset)
     return saturate(values.float() * scale_of(words) + offset_of(words), torch.int8)

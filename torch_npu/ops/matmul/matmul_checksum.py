@@ -1,7 +1,7 @@
 """matmul_checksum: whether a bfloat16 product is wrong (upstream's torch_npu.asd.checksum).
 
-Not an operator of the dispatcher, upstream has it as a Python function too: its parts run as ordinary
-operators on the device.
+Not an operator of the dispatcher, upstream has it as a Python function too: its parts run as
+ordinary operators on the device.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def matmul_checksum(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.
 
     $$ \sum_j c_{ij} = \sum_k a_{ik} \Big(\sum_j b_{kj}\Big) $$
 
-    A row is suspect where the two sides differ by more than the rounding of its elements can make likely,
-    $ 4 \cdot 2^{-9} \lVert c_i \rVert_2 $ and what fp32 sums lose. Only then is the product computed anew
-    in fp32, and the answer is whether an element of `c` lies outside the rounding of its new value; so
-    rounding alone is never called a fault.
+    A row is suspect where the two sides differ by more than the rounding of its elements can make
+    likely, $ 4 \cdot 2^{-9} \lVert c_i \rVert_2 $ and what fp32 sums lose. Only then is the product
+    computed anew in fp32, and the answer is whether an element of `c` lies outside the rounding of
+    its new value; so rounding alone is never called a fault.
 
     Args:
         a: the left factor of `torch.matmul`, bfloat16 on the NPU.
@@ -41,9 +41,9 @@ def matmul_checksum(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.
         A bool tensor without dimensions on the NPU; True where the product is wrong.
 
     Differs from upstream:
-        Upstream's threshold grows with the number of columns (a single wrong element must exceed about 40
-        times the mean for 2000 of them), NaN passes it, and `c` is overwritten when a row is suspect. Here
-        the threshold grows with its root, NaN is found, and `c` stays as it is.
+        Upstream's threshold grows with the number of columns (a single wrong element must exceed
+        about 40 times the mean for 2000 of them), NaN passes it, and `c` is overwritten when a row
+        is suspect. Here the threshold grows with its root, NaN is found, and `c` stays as it is.
     """
     for name, value in (("a", a), ("b", b), ("c", c)):
         if not isinstance(value, torch.Tensor) or value.device.type != _DEVICE:
@@ -81,10 +81,10 @@ def _matrices(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.
 
 
 def _suspect_rows(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Rows whose sum is not the one that the factors promise; a NaN is never equal, so always suspect."""
+    """Rows whose sum is not the one that the factors promise; NaN is always suspect."""
     promised = torch.matmul(a, b.sum(-1, keepdim=True)).squeeze(-1)
     magnitude = torch.matmul(a.abs(), b.abs().sum(-1, keepdim=True)).squeeze(-1)
-    # fp64: the square of a corrupted element may leave fp32, and an infinite limit would excuse anything
+    # fp64: the square of a corrupted element may leave fp32; an infinite limit excuses anything
     norm = torch.linalg.vector_norm(c, dim=-1, dtype=torch.float64)
     limit = _SUSPECT * _ROUNDING * norm + _ROW_SUM * magnitude
     return ~((c.sum(-1) - promised).abs() <= limit)

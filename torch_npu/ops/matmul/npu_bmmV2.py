@@ -1,4 +1,4 @@
-"""npu_bmmV2 with npu_bmm_v2_mat1_backward and npu_bmm_v2_mat2_backward: a batched product that may sum batches."""
+"""npu_bmmV2 and its two backwards: a batched product that may sum over batches."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ class NpuBmmV2:
     Args:
         self: (*, M, K), at least 2 dimensions; float16, float32, int32, and bfloat16 from A2 on.
         mat2: (*, K, N), of the dtype of `self`; the batch dimensions broadcast.
-        output_sizes: empty, or the shape of the result; a batch dimension that it has as 1 (or leaves
-            out in front) is summed over, which is what the gradient of a broadcast operand needs.
+        output_sizes: empty, or the shape of the result; a batch dimension that it has as 1 (or
+            leaves out in front) is summed over, which is what the gradient of a broadcast operand
+            needs.
 
     Returns:
         y of the broadcast shape, or of `output_sizes`, in the dtype of `self`.
@@ -108,7 +109,9 @@ class NpuBmmV2:
 
 @npu_op("npu_bmm_v2_mat1_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
 class NpuBmmV2Mat1Backward:
-    r"""The gradient of `npu_bmmV2` for its first operand: $ \mathrm{grad} \cdot \mathrm{mat2}^T $ summed to `size`.
+    r"""The gradient of `npu_bmmV2` for its first operand.
+
+    $$ \mathrm{grad} \cdot \mathrm{mat2}^T $$ summed to `size`.
 
     Args:
         grad: the gradient of the result, with all its batch dimensions.
@@ -132,7 +135,9 @@ class NpuBmmV2Mat1Backward:
 
 @npu_op("npu_bmm_v2_mat2_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
 class NpuBmmV2Mat2Backward:
-    r"""The gradient of `npu_bmmV2` for its second operand: $ \mathrm{mat1}^T \cdot \mathrm{grad} $ summed to `size`.
+    r"""The gradient of `npu_bmmV2` for its second operand.
+
+    $$ \mathrm{mat1}^T \cdot \mathrm{grad} $$ summed to `size`.
 
     Args:
         grad: the gradient of the result, with all its batch dimensions.

@@ -1,4 +1,4 @@
-"""npu_ffn: two products with an activation between, for one network or for experts, plain or quantised."""
+"""npu_ffn: two products with an activation between, for one network or experts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _check_sizes(x, weight1, weight2, activation, experts):
 
 
 def _check_forms(x, weights, biases, quant, antiquant, output_dtype):
-    """Types and shapes of the parameters of each form; `quant` and `antiquant` map names to tensors."""
+    """Types and shapes of each form's parameters; `quant`, `antiquant` map names to tensors."""
     integer = x.dtype == torch.int8
     weight1 = weights["weight1"]
     must.dtype("weight1", weight1, *((torch.int8,) if integer else (x.dtype, torch.int8)))
@@ -166,34 +166,36 @@ class NpuFfn:
     quantised:
     $$ y = ((\mathrm{act}((x W_1 + b_1) \, d_1) \, s + o)_{int8} W_2 + b_2) \, d_2 $$
 
-    weight-quantised: each $ W $ is $ (W + \mathrm{antiquant\_offset}) \cdot \mathrm{antiquant\_scale} $.
+    weight-quantised: each $ W $ is $ (W + \mathrm{antiquant\_offset}) \cdot
+    \mathrm{antiquant\_scale} $.
 
     Args:
         x: (*, K1), 2 to 8 dimensions; float16, bfloat16, or int8 in the quantised form.
         weight1: (K1, N1), or (E, K1, N1) with experts; the dtype of `x`, or int8.
         weight2: (K2, N2), or (E, K2, N2); like `weight1`, with N2 = K1.
-        activation: fastgelu, gelu, relu, silu (N1 = K2), or geglu, swiglu, reglu (N1 = 2 K2; the left half
-            times the activation of the right half).
+        activation: fastgelu, gelu, relu, silu (N1 = K2), or geglu, swiglu, reglu (N1 = 2 K2; the
+            left half times the activation of the right half).
         expert_tokens: how many rows of `x` each expert takes, in order; at most 256 experts.
         expert_tokens_index: where each expert's rows end, instead of `expert_tokens`.
-        bias1, bias2: (N1,) and (N2,), with experts (E, N); float16 for float16, float32 for bfloat16,
-            int32 in the quantised form.
+        bias1, bias2: (N1,) and (N2,), with experts (E, N); float16 for float16, float32 for
+            bfloat16, int32 in the quantised form.
         scale: float32, (1,) or (E,) by tensor, (N1,) or (E, N1) by column.
         offset: float32, (1,) or (E,); none is 0.
-        deq_scale1, deq_scale2: (N1,) and (N2,), with experts (E, N); int64 packed or float32 for float16
-            results (only packed where `scale` is by column), bfloat16 for bfloat16 results.
-        antiquant_scale1, antiquant_scale2, antiquant_offset1, antiquant_offset2: (N1,) and (N2,), with
-            experts (E, N); the dtype of `x`.
-        inner_precise: 0 or 1 (the card's fast mode, only for float16); the result is the accurate one in both.
+        deq_scale1, deq_scale2: (N1,) and (N2,), with experts (E, N); int64 packed or float32 for
+            float16 results (only packed where `scale` is by column), bfloat16 for bfloat16 results.
+        antiquant_scale1, antiquant_scale2, antiquant_offset1, antiquant_offset2: (N1,) and (N2,),
+            with experts (E, N); the dtype of `x`.
+        inner_precise: 0 or 1 (the card's fast mode, only for float16); the result is the accurate
+            one in both.
         output_dtype: float16 (the default) or bfloat16, in the quantised form.
 
     Returns:
         y of the shape of `x` with N2 last, in the dtype of `x`, or `output_dtype` for int8.
 
     Constraints:
-        The gated activations take float16 without experts and with `inner_precise=1`. K1 and K2 < 65536.
-        As on the card, restored weights are rounded to the dtype of `x`, and with packed `deq_scale1` the
-        values between the two products are float16.
+        The gated activations take float16 without experts and with `inner_precise=1`. K1 and K2 <
+        65536. As on the card, restored weights are rounded to the dtype of `x`, and with packed
+        `deq_scale1` the values between the two products are float16.
     """
 
     def check(

@@ -1,4 +1,4 @@
-"""npu_grouped_matmul, with its two overloads: many products at once, each group with its own weight."""
+"""npu_grouped_matmul and its overload: many products at once, each group with its own weight."""
 
 from __future__ import annotations
 
@@ -52,24 +52,25 @@ class NpuGroupedMatmul:
     $$ y_i = x_i \cdot ((w_i + \mathrm{antiquant\_offset}_i) \cdot \mathrm{antiquant\_scale}_i) + b_i $$
 
     Args:
-        x: 1 to 128 tensors (M, K), or of 2 to 6 dimensions for group_type -1; float16, bfloat16, float32,
-            int8, int4 eight to an int32, and on Ascend950 float8.
-        weight: 1 to 128 matrices (K, N), or one tensor (E, K, N); the dtype of `x`, or int8 or int4 in the
-            weight-quantised form. A transposed view is fine; int4 is packed along its contiguous dimension.
-        bias: (N,) each, or one (E, N): float16 for float16, float32 for bfloat16 and float32; int32, or a
-            float added at the end, for int8.
-        scale: (N,) each, or one (E, N): int64 packed for int8 results, bfloat16 for bfloat16, float32 for
-            float16. int4: packed, by groups of K, (E, G, N).
+        x: 1 to 128 tensors (M, K), or of 2 to 6 dimensions for group_type -1; float16, bfloat16,
+            float32, int8, int4 eight to an int32, and on Ascend950 float8.
+        weight: 1 to 128 matrices (K, N), or one tensor (E, K, N); the dtype of `x`, or int8 or int4
+            in the weight-quantised form. A transposed view is fine; int4 is packed along its
+            contiguous dimension.
+        bias: (N,) each, or one (E, N): float16 for float16, float32 for bfloat16 and float32;
+            int32, or a float added at the end, for int8.
+        scale: (N,) each, or one (E, N): int64 packed for int8 results, bfloat16 for bfloat16,
+            float32 for float16. int4: packed, by groups of K, (E, G, N).
         offset: reserved.
         antiquant_scale: (N,) each, or one (E, N); int4 weights also by groups, (G, N) or (E, G, N).
         antiquant_offset: like `antiquant_scale`.
         per_token_scale: float32 (M,) for each x; only for quantised x.
-        group_list: int64; where the groups end, how long they are, or pairs of a group and its length,
-            see `group_list_type`. Groups may be empty.
+        group_list: int64; where the groups end, how long they are, or pairs of a group and its
+            length, see `group_list_type`. Groups may be empty.
         activation_input, activation_quant_scale, activation_quant_offset: reserved.
         split_item: 0 or 1 for separate results, 2 or 3 for one result.
-        group_type: -1: every x has its weight and its result; 0: groups of rows, one result; 2: groups of
-            K, one result (G, M, N), or (M, N) each for separate results.
+        group_type: -1: every x has its weight and its result; 0: groups of rows, one result; 2:
+            groups of K, one result (G, M, N), or (M, N) each for separate results.
         group_list_type: 0: ends, 1: lengths, 2: pairs (E, 2), for int8 rows.
         act_type: 0 none, 1 relu, 2 tanh gelu, 4 fast gelu, 5 silu; with `per_token_scale`.
         tuning_config: the expected tokens of an expert, a hint for int8.
@@ -81,17 +82,19 @@ class NpuGroupedMatmul:
         A list of results.
 
     Constraints:
-        The groups must cover the rows of a floating `x` exactly. For quantised `x` they may end earlier, as
-        in the page's own example; the rows left over are zero (on the card they are not written).
+        The groups must cover the rows of a floating `x` exactly. For quantised `x` they may end
+        earlier, as in the page's own example; the rows left over are zero (on the card they are not
+        written).
 
         A restored weight is rounded to the dtype of `x`, as the cube unit takes it.
 
         int8 `x` with int4 weights (mixed): the card computes
-        $ (\sum_g ((x - 8) w)_g \, \mathrm{scale}_g + b) \cdot \mathrm{pertoken} $; the float32 bias has to
-        hold $ 8 \sum_k w \cdot \mathrm{scale} $ besides the user's own.
+        $ (\sum_g ((x - 8) w)_g \, \mathrm{scale}_g + b) \cdot \mathrm{pertoken} $; the float32 bias
+        has to hold $ 8 \sum_k w \cdot \mathrm{scale} $ besides the user's own.
 
     Differs from upstream:
-        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has neither.
+        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has
+        neither.
     """
 
     def check(
@@ -262,7 +265,8 @@ class NpuGroupedMatmul:
     "-> Tensor[]"
 )
 class NpuGroupedMatmulList:
-    r"""`npu_grouped_matmul` with the ends of the groups as a list of ints: 2 or more, non-decreasing.
+    r"""`npu_grouped_matmul` with the ends of the groups as a list of ints: 2 or more,
+    non-decreasing.
 
     $$ y_i = x_i \cdot w_i + b_i $$
 

@@ -1,4 +1,4 @@
-"""npu_quant_matmul: the product of quantised matrices, exact in integers, scaled back or to int8."""
+"""npu_quant_matmul: the product of quantised matrices, exact, scaled back or to int8."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch_npu.ops.matmul._gemm import (
 from torch_npu.ops.matmul._scales import packed, requantise, scale_of
 from torch_npu.ops.quant._packing import unpack_int4
 
-#: the card multiplies int8 by int4 in two halves of x1 and leaves this much of each value to the offset
+#: the card multiplies int8 by int4 in two halves of x1, each value this much too low
 A8W4_SHIFT = 8
 
 
 def exact_product(x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
-    """x1 @ x2: int32 for integers, fp32 for 8-bit floats. Wider than int8 (a shifted x1) is fine."""
+    """x1 @ x2: int32 for integers (a shifted x1 may exceed int8), fp32 for 8-bit floats."""
     if x1.is_floating_point():
         return product(x1, x2)
     bound = 2**14 if x1.dtype == x2.dtype == torch.int8 else 2**15
@@ -33,9 +33,10 @@ def exact_product(x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
 def block_product(x1, x2, left, right, offset=None, groups=None):
     """Products of K blocks, each scaled by its own factors and summed in fp32.
 
-    `left` has a column for each block (or one for all) and a row for each row or block of rows, `right` a
-    row for each block and a column for each column or block of columns; `offset` is subtracted from x2.
-    `groups` are the sizes of the blocks of rows, columns and K; 0 divides evenly.
+    `left` has a column for each block (or one for all) and a row for each row or block of rows,
+    `right` a row for each block and a column for each column or block of columns; `offset` is
+    subtracted from x2. `groups` are the sizes of the blocks of rows, columns and K; 0 divides
+    evenly.
     """
     depth, rows, columns = x1.shape[-1], x1.shape[-2], x2.shape[-1]
     blocks = right.shape[-2]
@@ -86,15 +87,19 @@ class NpuQuantMatmul:
     Args:
         x1: (*, M, K) int8, or int4 eight to an int32 as a contiguous (M, K / 8); on Ascend950 also
             float8_e4m3fn and float8_e5m2.
-        x2: (*, K, N) of the same type; int4 as (K, N / 8), or (K / 8, N) as the transpose of a contiguous
-            (N, K / 8). int4 with an int8 `x1` is the mixed form below. Batch dimensions broadcast.
+        x2: (*, K, N) of the same type; int4 as (K, N / 8), or (K / 8, N) as the transpose of a
+            contiguous (N, K / 8). int4 with an int8 `x1` is the mixed form below. Batch dimensions
+            broadcast.
         scale: (1,) or (N,); float32, bfloat16 (results bfloat16 and int32), or int64 packed by
             `npu_trans_quant_param`. By K groups: (K / group, N).
-        offset: float32 (1,) or (N,), for int8 results. An int64 `scale` carries its own. With a scale by
+        offset: float32 (1,) or (N,), for int8 results. An int64 `scale` carries its own. With a
+            scale by
             groups: float16 of its shape, subtracted from `x2`.
-        pertoken_scale: float32 (M,), for float16 and bfloat16 results; (M, 1) or (M, K / group) by groups.
-        bias: (N,), or (batch, 1, N) for results of 3 dimensions. int32 is added before scaling; float32,
-            bfloat16 (bfloat16 results) and float16 (float16 results with `pertoken_scale`) after it.
+        pertoken_scale: float32 (M,), for float16 and bfloat16 results; (M, 1) or (M, K / group) by
+            groups.
+        bias: (N,), or (batch, 1, N) for results of 3 dimensions. int32 is added before scaling;
+            float32, bfloat16 (bfloat16 results) and float16 (float16 results with `pertoken_scale`)
+            after it.
         output_dtype: int8 (the default), float16, bfloat16 or int32; on Ascend950 also float32.
         x1_dtype, x2_dtype: on Ascend950, hifloat8: the bytes of `x1` or `x2` are such.
         pertoken_scale_dtype, scale_dtype: not supported, see below.
@@ -106,18 +111,18 @@ class NpuQuantMatmul:
         y of shape (*, M, N). int32 is the sum itself, without `scale`.
 
     Constraints:
-        The last dimensions are at most 65536. The integer sum is exact. Without `pertoken_scale`, for int8
-        and float16 results, a float32 `scale` is cut to 19 bits and `offset` is rounded to a whole number
-        of 9 bits, as `npu_trans_quant_param` does, which the card applies by itself.
+        The last dimensions are at most 65536. The integer sum is exact. Without `pertoken_scale`,
+        for int8 and float16 results, a float32 `scale` is cut to 19 bits and `offset` is rounded to
+        a whole number of 9 bits, as `npu_trans_quant_param` does, which the card applies by itself.
 
-        Mixed form (int8 `x1`, int4 `x2`, int64 `scale` by groups, results float16 or bfloat16): the card
-        computes $ (\sum_g ((x_1 - 8) x_2)_g \cdot \mathrm{scale}_g + \mathrm{offset}) \cdot
+        Mixed form (int8 `x1`, int4 `x2`, int64 `scale` by groups, results float16 or bfloat16): the
+        card computes $ (\sum_g ((x_1 - 8) x_2)_g \cdot \mathrm{scale}_g + \mathrm{offset}) \cdot
         \mathrm{pertoken\_scale} $; the float32 `offset` of shape (N,) has to hold
         $ 8 \sum_k x_2 \cdot \mathrm{scale} $ besides the user's own.
 
     Differs from upstream:
-        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has neither.
-        K may be 65536, one more than the page has.
+        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has
+        neither. K may be 65536, one more than the page has.
     """
 
     def check(

@@ -1,4 +1,4 @@
-"""npu_transpose_batchmatmul: a batched product whose result comes with rows first, or quantised and flat."""
+"""npu_transpose_batchmatmul: a batched product with the rows first, or quantised and flat."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ class NpuTransposeBatchmatmul:
         input: (B, M, K), or (M, B, K) with `perm_x1=[1, 0, 2]`; float16, bfloat16 or float32.
         weight: (B, K, N), or (B, N, K) with `perm_x2=[0, 2, 1]`; the dtype of `input`.
         bias: reserved.
-        scale: int64 or uint64 of shape (B * N,), as `npu_trans_quant_param` packs it: the result is int8.
+        scale: int64 or uint64 of shape (B * N,), as `npu_trans_quant_param` packs it: the result is
+            int8.
         perm_x1: [0, 1, 2] (the default) or [1, 0, 2].
         perm_x2: [0, 1, 2] (the default) or [0, 2, 1].
         perm_y: [1, 0, 2], which is also the default.
         batch_split_factor: cuts the B * N columns into this many planes; 1 where `scale` is given.
 
     Returns:
-        y of shape (M, B, N); with `scale` int8 of shape (M, 1, B * N); with `batch_split_factor` s > 1 of
-        shape (s, M, B * N / s).
+        y of shape (M, B, N); with `scale` int8 of shape (M, 1, B * N); with `batch_split_factor` s
+        > 1 of shape (s, M, B * N / s).
 
     Constraints:
-        K and N are multiples of 16; B, N, K and with `perm_x1=[1, 0, 2]` also K * B lie below 65536;
-        N is a multiple of `batch_split_factor`.
+        K and N are multiples of 16; B, N, K and with `perm_x1=[1, 0, 2]` also K * B lie below
+        65536; N is a multiple of `batch_split_factor`.
     """
 
     def check(

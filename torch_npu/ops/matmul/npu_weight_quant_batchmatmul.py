@@ -83,11 +83,12 @@ class NpuWeightQuantBatchmatmul:
 
     Args:
         x: (*, M, K), float16 or bfloat16 (310P: float16); a transposed view is fine.
-        weight: (*, K, N) int8, or int4 eight to an int32: (K, N / 8), or (K / 8, N) as the transpose of
-            a contiguous (N, K / 8). On Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.
-        antiquant_scale: (1,) or (1, 1) for the tensor, (N,) or (1, N) by column, (ceil(K / group), N) by
-            group; the dtype of `x`, or int64 from `npu_trans_quant_param` (by column, M <= 96, K and N
-            multiples of 64, `weight` int8 and transposed).
+        weight: (*, K, N) int8, or int4 eight to an int32: (K, N / 8), or (K / 8, N) as the
+            transpose of a contiguous (N, K / 8). On Ascend950 also float8_e4m3fn, float8_e5m2 and
+            hifloat8.
+        antiquant_scale: (1,) or (1, 1) for the tensor, (N,) or (1, N) by column, (ceil(K / group),
+            N) by group; the dtype of `x`, or int64 from `npu_trans_quant_param` (by column, M <=
+            96, K and N multiples of 64, `weight` int8 and transposed).
         antiquant_offset: of the shape and dtype of `antiquant_scale`; int32 where that is int64.
         quant_scale: (1,), (N,) or (1, N), float32, or int64 that holds the offset as well.
         quant_offset: float32 like `quant_scale`; an int64 `quant_scale` carries its own offset.
@@ -100,8 +101,8 @@ class NpuWeightQuantBatchmatmul:
         y of shape (*, M, N) in the dtype of `x`, or int8 with `quant_scale`.
 
     Constraints:
-        K and N from 1 to 65535. As on the card, the restored weight is rounded to the dtype of `x` (unless
-        the scale is packed), `quant_scale` is cut to 19 bits and `quant_offset` is
+        K and N from 1 to 65535. As on the card, the restored weight is rounded to the dtype of `x`
+        (unless the scale is packed), `quant_scale` is cut to 19 bits and `quant_offset` is
         rounded to a whole number of 9 bits.
     """
 

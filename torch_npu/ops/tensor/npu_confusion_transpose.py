@@ -54,8 +54,8 @@ class NpuConfusionTranspose:
         }
 
     samples = [
-        Sample(lambda make: (make(2, 3, 4, 6), [0, 2, 1, 3], [2, 4, 18], True)),
-        Sample(lambda make: (make(2, 3, 4, 6), [0, 2, 1], [2, 12, 6], False)),
+        Sample(lambda make: (make(3, 2, 5, 4), [1, 0, 3, 2], [6, 20], True)),
+        Sample(lambda make: (make(3, 2, 5, 4), [2, 0, 1], [6, 5, 4], False)),
     ]
 
 
@@ -77,6 +77,6 @@ class NpuConfusionTransposeBackward:
         return dense(grad.reshape([shape[p] for p in perm]).permute(inverse))
 
     samples = [
-        Sample(lambda make: (make(2, 4, 18), [0, 2, 1, 3], [2, 3, 4, 6], False)),
-        Sample(lambda make: (make(2, 6, 12), [0, 2, 1], [2, 3, 4, 6], True)),
+        Sample(lambda make: (make(6, 20), [1, 0, 3, 2], [3, 2, 5, 4], False)),
+        Sample(lambda make: (make(4, 6, 5), [2, 0, 1], [3, 2, 5, 4], True)),
     ]

@@ -1,0 +1,85 @@
+# Every target sets up what it needs: .venv, its packages, and the extension softnpu/_C (again only what changed).
+#
+#   make demo            train a small language model on the emulated device
+#   make test            the test suite             PYTEST_ARGS="tests/ops -k rms_norm" narrows it
+#   make lint            ruff, mypy, clang-format   make format rewrites
+#   make bench           all benchmarks             CASE=matmul narrows it, OUT=file.json keeps the numbers
+#   make opinfo          PyTorch's whole operator database, npu against cpu
+#   make docs-generated  docs/coverage.md, docs/ops/*.md and the generated part of docs/differences.md
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# CPU wheels of torch: the PyPI ones bring gigabytes of CUDA along. Where this index is out of reach, pip uses PyPI.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH := torch==2.13.0
+
+CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
+CPP := $(sort $(CSRC))
+BUILD := DIST_EXTRA_CONFIG=$(CURDIR)/tools/build.cfg
+READY := $(VENV)/.built
+TOOLS := $(VENV)/.tools
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench opinfo docs-generated clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(VENV)/.packages: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: softnpu needs Python 3.11 (PYTHON=... names it)"; exit 1; }
+	@command -v g++ >/dev/null || { echo "g++ not found: softnpu compiles a C++ extension"; exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing packages into $(VENV)"
+	@$(PIP) install --retries 1 --extra-index-url $(TORCH_INDEX) --no-deps $(TORCH)
+	@$(PIP) install $(TORCH) "setuptools>=77" wheel ninja numpy
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages setup.py tools/build.cfg
+	@echo "building and installing softnpu (some minutes the first time)"
+	@$(BUILD) $(PIP) install --no-build-isolation -e '.[test]'
+	@touch $@
+
+# After the install, which compiles everything, this finds nothing to do; later it compiles what changed.
+$(READY): $(VENV)/.installed $(CPP)
+	@echo "building softnpu/_C"
+	@mkdir -p build
+	@$(BUILD) $(BIN)/python setup.py -q build_ext --inplace >build/log.txt 2>&1 || { tail -n 60 build/log.txt; exit 1; }
+	@touch $@
+
+$(TOOLS): $(VENV)/.installed
+	@echo "installing ruff, mypy, clang-format and pre-commit"
+	@$(BUILD) $(PIP) install ruff mypy clang-format pre-commit
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/quick_start.py
+
+test: $(READY)
+	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks $(if $(CASE),--case $(CASE)) $(if $(OUT),--out $(OUT))
+
+opinfo: $(READY)
+	@$(BIN)/python -m tests.opinfo $(OPINFO_ARGS)
+
+docs-generated: $(READY)
+	@$(BIN)/python -m tools.coverage
+	@$(BIN)/python -m tools.opdocs
+	@$(BIN)/python -m tools.differences
+
+lint: $(TOOLS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+
+format: $(TOOLS)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+clean:
+	rm -rf $(VENV) build softnpu/_C*.so softnpu.egg-info

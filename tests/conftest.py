@@ -1,0 +1,15 @@
+"""Shared by all tests: no banner, and the same random numbers for every test."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("SOFTNPU_QUIET", "1")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,240 @@
+"""What holds for every operator: opcheck, upstream's schema, the parameters, native against kernel, the device.
+
+Nobody lists operators here: the registry knows them, and their samples are the inputs.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import json
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+import torch_npu  # noqa: F401  (registers the operators)
+from softnpu import _C
+from tests.ops.support import make
+from tools.coverage import parse
+from torch_npu.ops._registry import Operator, Sample, _function, operators
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = json.loads((ROOT / "api" / "op_schemas.json").read_text("utf-8"))
+PARTS = ("check", "kernel", "native", "meta")
+
+#: (operator, opcheck utility) -> why upstream's own schema cannot pass it
+EXEMPT: dict[tuple[str, str], str] = {
+    ("npu_apply_rotary_pos_emb", "test_schema"): "writes query and key, which upstream's schema does not declare",
+    ("npu_apply_rotary_pos_emb", "test_faketensor"): "returns its inputs, undeclared",
+    ("npu_kv_rmsnorm_rope_cache", "test_schema"): "writes and returns the caches, undeclared",
+    ("npu_kv_rmsnorm_rope_cache", "test_faketensor"): "returns the caches, undeclared",
+    ("npu_mla_prolog", "test_schema"): "writes and returns the caches, undeclared",
+    ("npu_mla_prolog", "test_faketensor"): "returns the caches, undeclared",
+    ("npu_mla_prolog_v2", "test_schema"): "writes and returns the caches, undeclared",
+    ("npu_mla_prolog_v2", "test_faketensor"): "returns the caches, undeclared",
+}
+
+#: operators without samples: they are tested with the operator whose form they are
+FORMS = (".out", "_get_max_workspace", "_infer_output")
+
+
+def samples(operator: Operator) -> list[Sample]:
+    return getattr(operator.definition, "samples", [])
+
+
+ALL = sorted(operators)
+SAMPLES = [(name, index) for name in ALL for index in range(len(samples(operators[name])))]
+NATIVE = [(n, i) for n, i in SAMPLES if _function(operators[n].definition, "native")]
+DIFFERENTIABLE = [(n, i) for n, i in SAMPLES if _function(operators[n].definition, "backward")]
+
+
+def inputs(name: str, index: int, builder: Any = make) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return samples(operators[name])[index].inputs(builder)
+
+
+def utilities(name: str) -> list[str]:
+    """The opcheck utilities that apply: all but the exempt ones.
+
+    Functionalization refuses every custom operator whose result is declared to alias an argument.
+    """
+    chosen = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    if any(r.alias_info is not None for r in operators[name].schema.returns):
+        chosen.remove("test_aot_dispatch_dynamic")
+    return [u for u in chosen if (name, u) not in EXEMPT]
+
+
+@pytest.mark.parametrize("name,index", SAMPLES)
+def test_opcheck(name, index):
+    args, kwargs = inputs(name, index)
+    torch.library.opcheck(operators[name].overload, args, kwargs, test_utils=utilities(name))
+
+
+@pytest.mark.parametrize("name,index", DIFFERENTIABLE)
+def test_opcheck_with_gradients(name, index):
+    """The same with inputs that ask for gradients: the autograd kernel is where opcheck expects it."""
+
+    def differentiable(*shape: int, dtype: torch.dtype = torch.float32, **options: Any) -> torch.Tensor:
+        options.setdefault("requires_grad", dtype.is_floating_point)
+        return make(*shape, dtype=dtype, **options)
+
+    args, kwargs = inputs(name, index, differentiable)
+    torch.library.opcheck(
+        operators[name].overload, args, kwargs, test_utils="test_autograd_registration"
+    )
+
+
+def test_exemptions_are_needed():
+    """An exemption whose operator passes after all, or is gone, must be taken out."""
+    idle = []
+    for (name, utility), why in EXEMPT.items():
+        assert why, f"{name}: {utility} needs a reason"
+        args, kwargs = inputs(name, 0)
+        result = torch.library.opcheck(
+            operators[name].overload, args, kwargs, test_utils=utility, raise_exception=False
+        )
+        if result[utility] == "SUCCESS":
+            idle.append((name, utility))
+    assert not idle
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_has_samples(name):
+    assert samples(operators[name]) or any(form in name for form in FORMS)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_schema_is_upstreams(name):
+    base = name.split(".")[0]
+    assert base in SCHEMAS, f"upstream has no operator {base}"
+    theirs = {str(parse(s)) for s in SCHEMAS[base]}
+    assert str(operators[name].schema) in theirs
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_documented(name):
+    text = inspect.getdoc(operators[name].definition) or ""
+    assert len(text) >= 40, "the docstring must say what the operator computes"
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("part", PARTS)
+def test_parameters_are_the_schemas(name, part):
+    """Names and defaults of each function of the class are those of the schema."""
+    function = _function(operators[name].definition, part)
+    if function is None:
+        return
+    arguments = {a.name: a for a in operators[name].schema.arguments}
+    named, rest = {}, False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            rest = True
+        else:
+            named[parameter.name] = parameter
+    unknown = set(named) - set(arguments)
+    assert not unknown, f"{part} has parameters that the schema lacks: {unknown}"
+    assert rest or set(named) == set(arguments), f"{part} lacks {set(arguments) - set(named)}"
+    for key, parameter in named.items():
+        if parameter.default is not parameter.empty:
+            argument = arguments[key]
+            assert argument.has_default_value(), f"{part}: the schema has no default for {key}"
+            assert _plain(parameter.default) == _plain(argument.default_value), f"{part}: default of {key}"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_parameter_is_read(name):
+    definition = operators[name].definition
+    read: set[str] = set()
+    delegated = False
+    for part in PARTS:
+        function = _function(definition, part)
+        if function is not None:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+            read |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            kinds = {p.kind for p in inspect.signature(function).parameters.values()}
+            delegated |= bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+    if delegated:
+        read |= words_read(definition.__module__)
+    ignored = [a.name for a in operators[name].schema.arguments if a.name not in read]
+    assert not ignored, f"{name} ignores {ignored}"
+
+
+@functools.cache
+def words_read(module: str) -> set[str]:
+    """Every name, attribute and string that a module and the operator modules it imports read."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+    words: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            words.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words.add(node.value)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch_npu.ops"):
+            for inner in _imported(node):
+                words |= words_read(inner)
+    return words
+
+
+def _imported(node: ast.ImportFrom) -> list[str]:
+    assert node.module is not None
+    found = [node.module]
+    for alias in node.names:
+        thing = getattr(importlib.import_module(node.module), alias.name)
+        if isinstance(thing, ModuleType):
+            found.append(thing.__name__)
+    return [m for m in found if m.rpartition(".")[2] not in ("ops", "_registry", "_check")]
+
+
+@pytest.mark.parametrize("name,index", NATIVE)
+def test_native_equals_kernel(name, index):
+    """The fast form gives what the readable one gives, in place too."""
+    operator = operators[name]
+    results = []
+    for part in ("native", "kernel"):
+        args, kwargs = inputs(name, index)
+        torch.manual_seed(5)
+        body, host_ok = _function(operator.definition, part), getattr(operator.definition, "host_ok", False)
+        out = _C.run_kernel(name, body, args, kwargs, host_ok)
+        results.append([v.cpu() if isinstance(v, torch.Tensor) else v for v in tree_flatten((out, args))[0]])
+    for native, kernel in zip(*results, strict=True):
+        if isinstance(native, torch.Tensor):
+            torch.testing.assert_close(native, kernel, equal_nan=True)
+        else:
+            assert native == kernel
+
+
+@pytest.mark.parametrize("name", sorted({n for n, _ in SAMPLES}))
+def test_host_tensors_are_refused(name):
+    """With every tensor on the CPU, and with only the first one there."""
+    args, kwargs = inputs(name, 0)
+    flat = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, torch.Tensor)]
+    if not flat:
+        return
+    host = tree_map_only(torch.Tensor, torch.Tensor.cpu, (args, kwargs))
+    with pytest.raises((RuntimeError, NotImplementedError), match="CPU|cpu|device"):
+        operators[name].overload(*host[0], **host[1])
+    mixable = [v for v in flat if v.dim() > 0]
+    if len(flat) < 2 or not mixable or getattr(operators[name].definition, "host_ok", False):
+        return
+    mixed = tree_map_only(torch.Tensor, lambda t: t.cpu() if t is mixable[0] else t, (args, kwargs))
+    with pytest.raises(RuntimeError, match="cpu|device"):
+        operators[name].overload(*mixed[0], **mixed[1])
+
+
+def test_public_names():
+    """Every operator is `torch_npu.<name>` with the schema's signature, unless it is kept internal."""
+    for operator in operators.values():
+        base = operator.name.split(".")[0]
+        assert hasattr(torch_npu, base) == any(
+            o.exported for o in operators.values() if o.name.split(".")[0] == base
+        )

@@ -1,0 +1,1 @@
+"""Makes the generated pages; `make docs-generated` runs them all."""
