@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -10,27 +9,31 @@ from torch.multiprocessing import reductions
 
 from softnpu import _C
 
-#: data pointer of a storage that is shared already -> its host storage
-_shared: dict[int, torch.UntypedStorage] = {}
-
-
-def register() -> None:
-    """Teaches the pickler of `torch.multiprocessing` about NPU storages and tensors."""
-    ForkingPickler.register(torch.Tensor, _reduce_tensor)
-    ForkingPickler.register(torch.nn.Parameter, _reduce_tensor)
-    for storage in (torch.UntypedStorage, torch.storage.TypedStorage):
-        ForkingPickler.register(storage, _reduce_storage)
+#: data pointer of a storage that is shared already -> its host storage, which the NPU storage alone keeps alive
+_shared: dict[int, reductions.StorageWeakRef] = {}
 
 
 def _host_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """The shared host storage under an NPU storage; moves the bytes there at the first call."""
+    forget_freed()
     known = _shared.get(storage.data_ptr())
     if known is not None:
-        return known
+        return torch.UntypedStorage._new_with_weak_ptr(known.cdata)
     host = torch.UntypedStorage._new_shared(storage.nbytes(), device="cpu")
     _C.rebase_storage(storage, host)
-    _shared[storage.data_ptr()] = host
+    _remember(storage, host)
     return host
+
+
+def _remember(storage: torch.UntypedStorage, host: torch.UntypedStorage) -> None:
+    if storage.nbytes() > 0:
+        _shared[storage.data_ptr()] = reductions.StorageWeakRef(host)
+
+
+def forget_freed() -> None:
+    """Drops what is known of storages that nobody holds any more."""
+    for address in [address for address, host in _shared.items() if host.expired()]:
+        del _shared[address]
 
 
 def _on_npu(value: Any) -> bool:
@@ -65,7 +68,7 @@ def _reduce_storage(storage: Any) -> Any:
 def _rebuild_storage(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
     storage = torch.UntypedStorage(host.nbytes(), device=f"npu:{index}")
     _C.adopt_host_storage(storage, host)
-    _shared[storage.data_ptr()] = host
+    _remember(storage, host)
     return storage
 
 
@@ -78,3 +81,12 @@ def _rebuild_tensor(
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad=grad)
     return tensor.requires_grad_(grad)
+
+
+#: type -> how the pickler of `torch.multiprocessing` takes it apart
+REDUCERS = {
+    torch.Tensor: _reduce_tensor,
+    torch.nn.Parameter: _reduce_tensor,
+    torch.UntypedStorage: _reduce_storage,
+    torch.storage.TypedStorage: _reduce_storage,
+}

@@ -19,11 +19,12 @@ def device() -> None:
     torch.utils.rename_privateuse1_backend("npu")
     _C.configure(len(settings.visible_devices()), memory)
     _C.install()
-    _C.on_start(_banner)
+    _C.on_start(_started)
 
 
 def module(npu: ModuleType) -> None:
     """`torch.npu`, `Tensor.npu()`, `Module.npu()`, `is_npu` and their kin."""
+    npu._initialized = False  # type: ignore[attr-defined]  # torch.utils.checkpoint asks, before it saves random states
     torch._register_device_module("npu", npu)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
@@ -33,6 +34,12 @@ def module(npu: ModuleType) -> None:
 def version() -> str:
     """The torch_npu version that is emulated, with a local label that says by whom."""
     return f"{torch.__version__.split('+')[0]}+softnpu{_own_version}"
+
+
+def _started() -> None:
+    """The first use of the device in this process."""
+    torch.npu._initialized = True  # type: ignore[attr-defined]
+    _banner()
 
 
 def _banner() -> None:

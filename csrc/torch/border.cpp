@@ -1,5 +1,6 @@
 #include "torch/border.h"
 
+#include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/TensorUtils.h>
@@ -144,7 +145,6 @@ void Border::see(const at::Tensor& tensor, bool is_mutable, bool host_ok) {
     if (from_tensor_ && device_ != device.index()) mixed(device);
     device_ = device.index();
     from_tensor_ = true;
-    sparse_ |= !strided(tensor);
   } else if (device.type() != c10::kCPU || (!host_ok && (tensor.dim() > 0 || is_mutable))) {
     host_tensor_ |= device.type() == c10::kCPU;
     if (device.type() != c10::kCPU && device.type() != c10::kMeta) mixed(device);
@@ -159,13 +159,19 @@ void Border::see(c10::Device device) {
 
 void Border::settle() {
   if (device_ < 0) device_ = current_device();
-  if (host_tensor_ && from_tensor_) mixed(c10::Device(c10::kCPU));
+  if (host_tensor_ && from_tensor_) {
+    TORCH_CHECK_INDEX(op_ != "aten::index" && op_ != "aten::_index_put_impl_" && op_ != "aten::_unsafe_index",
+                      "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
+    mixed(c10::Device(c10::kCPU));
+  }
   ensure_started();
 }
 
 at::Tensor Border::in(const at::Tensor& tensor, bool is_mutable) {
   if (!on_npu(tensor)) return tensor;
-  at::Tensor alias = strided(tensor) ? this->alias(tensor) : in_sparse(tensor);
+  at::Tensor alias = tensor.is_nested()  ? in_nested(tensor)
+                     : strided(tensor) ? this->alias(tensor)
+                                       : in_sparse(tensor);
   crossings_.push_back({tensor, alias, is_mutable});
   return alias;
 }
@@ -175,8 +181,25 @@ at::Tensor Border::out(at::Tensor result, bool owned) {
   for (const Crossing& crossing : crossings_) {
     if (crossing.alias.is_same(result)) return crossing.npu;
   }
+  if (result.is_nested()) return out_nested(result);
   if (!strided(result)) return out_sparse(result);
   return adopt(std::move(result), owned);
+}
+
+at::Tensor Border::in_nested(const at::Tensor& tensor) {
+  const auto* from = at::native::get_nested_tensor_impl(tensor);
+  const at::Tensor buffer = this->alias(from->get_unsafe_storage_as_tensor());
+  return at::Tensor(c10::make_intrusive<at::native::NestedTensorImpl>(
+      buffer.storage(), DispatchKeySet(DispatchKey::NestedTensorCPU), tensor.dtype(), from->get_nested_sizes(),
+      from->get_nested_strides(), from->get_storage_offsets()));
+}
+
+at::Tensor Border::out_nested(const at::Tensor& result) {
+  const auto* from = at::native::get_nested_tensor_impl(result);
+  const at::Tensor buffer = adopt(from->get_unsafe_storage_as_tensor(), true);
+  return at::Tensor(c10::make_intrusive<at::native::NestedTensorImpl>(
+      buffer.storage(), DispatchKeySet(DispatchKey::NestedTensorPrivateUse1), result.dtype(), from->get_nested_sizes(),
+      from->get_nested_strides(), from->get_storage_offsets()));
 }
 
 at::Tensor Border::in_sparse(const at::Tensor& tensor) {
@@ -214,7 +237,7 @@ at::Tensor Border::out_sparse(const at::Tensor& result) {
 
 void Border::write_back() {
   for (const Crossing& crossing : crossings_) {
-    if (!crossing.is_mutable) continue;
+    if (!crossing.is_mutable || crossing.npu.is_nested()) continue;
     TensorImpl& from = *crossing.alias.unsafeGetTensorImpl();
     TensorImpl& to = *crossing.npu.unsafeGetTensorImpl();
     if (crossing.npu.layout() == at::kSparse) {

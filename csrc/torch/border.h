@@ -29,7 +29,6 @@ class Border {
   void settle();  // after the last see(): checks, and falls back to the current device
   int device() const { return device_; }
   c10::Device npu() const { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device_)}; }
-  bool sparse() const { return sparse_; }
 
   at::Tensor in(const at::Tensor& tensor, bool is_mutable);
   // `owned`: nobody else keeps the result, even if references to it are still alive (a Python kernel's).
@@ -44,13 +43,15 @@ class Border {
   c10::StorageImpl* npu_storage_of(const c10::StorageImpl* twin) const;
   at::Tensor alias(const at::Tensor& npu);
   at::Tensor adopt(at::Tensor cpu, bool owned);
+  at::Tensor in_nested(const at::Tensor& tensor);
+  at::Tensor out_nested(const at::Tensor& result);
   at::Tensor in_sparse(const at::Tensor& tensor);
   at::Tensor out_sparse(const at::Tensor& result);
   [[noreturn]] void mixed(c10::Device other) const;
 
   std::string_view op_;
   int device_ = -1;
-  bool sparse_ = false, host_tensor_ = false, from_tensor_ = false;
+  bool host_tensor_ = false, from_tensor_ = false;
   c10::SmallVector<Crossing, 6> crossings_;
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 6> twins_;  // NPU storage -> CPU storage
 };

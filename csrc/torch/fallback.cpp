@@ -29,14 +29,13 @@ using c10::DispatchKeySet;
 using c10::IValue;
 using torch::jit::Stack;
 
-// Operators that take CPU tensors beside NPU tensors, as on any accelerator.
-const std::unordered_set<std::string>& takes_host_tensors() {
-  static const std::unordered_set<std::string> names{
-      "aten::index",       "aten::index_put",     "aten::index_put_",         "aten::_index_put_impl_",
-      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence",
-      "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate",
-      "aten::_pack_padded_sequence_backward", "aten::repeat_interleave", "aten::set_"};
-  return names;
+// Whether a CPU tensor may be the argument beside NPU tensors, as on any accelerator: indices and lengths.
+bool takes_host_tensor(const std::string& op, const c10::Argument& argument) {
+  static const std::unordered_set<std::string> indexing{
+      "aten::index",         "aten::index_put",         "aten::index_put_",          "aten::_index_put_impl_",
+      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate"};
+  if (argument.name() == "indices") return indexing.count(op) > 0;
+  return argument.name() == "lengths" && op == "aten::_pack_padded_sequence";
 }
 
 // Composite kernels that must run on NPU tensors: they decide by device, or draw random numbers.
@@ -55,12 +54,12 @@ const std::unordered_set<std::string>& stays_composite() {
 struct Plan {  // what a call must do at the border, worked out once per operator
   explicit Plan(const c10::FunctionSchema& schema)
       : name(schema.name()), arguments(schema.arguments().size()), returns(schema.returns().size()) {
-    host_ok = takes_host_tensors().count(name) > 0;
     multiplies = softnpu::multiplies(name);
     for (size_t i = 0; i < arguments; ++i) {
       const auto& argument = schema.arguments()[i];
       const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
       is_mutable.push_back(writes);
+      host_ok.push_back(takes_host_tensor(name, argument));
       any_mutable |= writes;
       auto type = argument.type();
       if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
@@ -70,8 +69,8 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   }
   std::string name;
   size_t arguments, returns;
-  std::vector<bool> is_mutable;
-  bool any_mutable = false, host_ok = false, multiplies = false;
+  std::vector<bool> is_mutable, host_ok;
+  bool any_mutable = false, multiplies = false;
   int generator = -1, device = -1;
 };
 
@@ -139,12 +138,13 @@ void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarTyp
 const DispatchKeySet kAboveBackend =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
-void run(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
+// `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
+void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
   Border border(plan.name);
   const size_t first = stack->size() - plan.arguments;
   for (size_t i = 0; i < plan.arguments; ++i) {
     each_tensor((*stack)[first + i],
-                [&](const at::Tensor& tensor) { border.see(tensor, plan.is_mutable[i], plan.host_ok); });
+                [&](const at::Tensor& tensor) { border.see(tensor, plan.is_mutable[i], plan.host_ok[i]); });
   }
   if (plan.device >= 0) {
     IValue& device = (*stack)[first + static_cast<size_t>(plan.device)];
@@ -168,12 +168,10 @@ void run(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
     c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
     std::optional<at::ScalarType> half;
     if (plan.multiplies) half = shared_half(stack->data() + first, plan.arguments);
-    if (border.sparse()) {
-      op.callBoxed(stack);
-    } else if (half.has_value()) {
+    if (half.has_value()) {
       call_widened(op, plan, *half, stack);
     } else {
-      op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+      op.redispatchBoxed(DispatchKeySet(host), stack);
     }
     const size_t results = stack->size() - plan.returns;
     for (size_t i = 0; i < plan.returns; ++i) {
@@ -186,11 +184,12 @@ void run(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
 // The kernel of one operator, with its plan inside.
 class CpuKernel final : public c10::OperatorKernel {
  public:
-  explicit CpuKernel(const c10::FunctionSchema& schema) : plan_(schema) {}
-  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { run(op, plan_, stack); }
+  CpuKernel(const c10::FunctionSchema& schema, DispatchKey host) : plan_(schema), host_(host) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { run(op, plan_, host_, stack); }
 
  private:
   Plan plan_;
+  DispatchKey host_;
 };
 
 // For operators registered later (other libraries), the plan is looked up.
@@ -208,16 +207,13 @@ const Plan& plan_of(const c10::OperatorHandle& op) {
   return *plan;
 }
 
+template <DispatchKey host>
 void generic(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_of(op);
-  const bool has_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU);
-  TORCH_CHECK_NOT_IMPLEMENTED(has_kernel, "Could not run '", plan.name,
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host), "Could not run '", plan.name,
                               "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel.");
-  run(op, plan, stack);
+  run(op, plan, host, stack);
 }
-
-// Sparse layouts dispatch on their own keys, for which the CPU has its own kernels.
-void generic_sparse(const c10::OperatorHandle& op, Stack* stack) { run(op, plan_of(op), stack); }
 
 bool is_view(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns()) {
@@ -243,17 +239,19 @@ bool wants_cpu_kernel(const c10::OperatorHandle& op) {
   if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator;
   const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
                          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
-  return composite && !random_without_generator && !is_view(schema) && takes_tensor(schema);
+  // A window function calls a CPU routine on what it has made, so it must make it on the CPU.
+  const bool own_routine = schema.name() == "aten::kaiser_window";
+  return own_routine || (composite && !random_without_generator && !is_view(schema) && takes_tensor(schema));
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic>()); }
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic_sparse>()); }
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic_sparse>());
-}
-TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic_sparse>());
-}
+#define FALLBACK(npu, host) \
+  TORCH_LIBRARY_IMPL(_, npu, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic<DispatchKey::host>>()); }
+FALLBACK(PrivateUse1, CPU)
+FALLBACK(SparsePrivateUse1, SparseCPU)
+FALLBACK(SparseCsrPrivateUse1, SparseCsrCPU)
+FALLBACK(QuantizedPrivateUse1, QuantizedCPU)
+FALLBACK(NestedTensorPrivateUse1, NestedTensorCPU)
+#undef FALLBACK
 
 }  // namespace
 
@@ -264,17 +262,20 @@ void register_fallbacks() {
   static const std::pair<DispatchKey, torch::Library*> others[] = {
       {DispatchKey::SparseCPU, library(DispatchKey::SparsePrivateUse1)},
       {DispatchKey::SparseCsrCPU, library(DispatchKey::SparseCsrPrivateUse1)},
-      {DispatchKey::QuantizedCPU, library(DispatchKey::QuantizedPrivateUse1)}};
+      {DispatchKey::QuantizedCPU, library(DispatchKey::QuantizedPrivateUse1)},
+      {DispatchKey::NestedTensorCPU, library(DispatchKey::NestedTensorPrivateUse1)}};
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
     if (!op.has_value() || !op->hasSchema()) continue;
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    auto kernel = [&] { return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op->schema())); };
-    if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel());
+    auto kernel = [&](DispatchKey host) {
+      return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op->schema(), host));
+    };
+    if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel(DispatchKey::CPU));
     for (const auto& [host, other] : others) {
-      if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel());
+      if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel(host));
     }
   }
 }

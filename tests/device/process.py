@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 OWN = ("SOFTNPU", "SOFTNPU_", "ASCEND_", "PYTORCH_NPU_ALLOC_CONF", "RANK", "LOCAL_RANK")
 
 
-def run_python(code: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    code: str, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs `code` with the repository on the path and only the settings given here."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(OWN)}
     clean["PYTHONPATH"] = str(ROOT)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 import torch
-import torch_npu  # noqa: F401
 
+import torch_npu  # noqa: F401
 from softnpu import _C
 from tests.device.process import output
 
@@ -299,7 +299,9 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-@pytest.mark.parametrize(("first", "second"), [("npu:0", "cpu"), ("cpu", "npu:0"), ("npu:0", "npu:1")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("npu:0", "cpu"), ("cpu", "npu:0"), ("npu:0", "npu:1")]
+)
 def test_mixed_devices_raise_pytorchs_error(name, first, second):
     a, b = torch.ones(2, 2, device=first), torch.ones(2, 2, device=second)
     with pytest.raises(RuntimeError, match=SAME_DEVICE) as error:
@@ -342,7 +344,7 @@ def test_wrapped_numbers_survive_the_border():
     integers = torch.ones(2, dtype=torch.int32, device="npu")
     assert (half * 2.5).dtype == torch.float16
     assert (integers + 1).dtype == torch.int32 and (integers * 1.5).dtype == torch.float32
-    assert (2.0 ** half).dtype == torch.float16
+    assert (2.0**half).dtype == torch.float16
     assert torch.where(half > 0, half, 0.0).dtype == torch.float16
     assert (half + torch.tensor(1.0, device="npu")).dtype == torch.float16
     assert (integers + torch.tensor(1.5, device="npu")).dtype == torch.float32

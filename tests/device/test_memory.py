@@ -7,13 +7,15 @@ import os
 
 import pytest
 import torch
-import torch_npu  # noqa: F401
 
+import torch_npu  # noqa: F401
 from softnpu import _C
 from tests.device.process import output
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-DEVICE = 6  # a device that no other test allocates on, so that every figure can be worked out by hand
+DEVICE = (
+    6  # a device that no other test allocates on, so that every figure can be worked out by hand
+)
 
 
 @pytest.fixture(autouse=True)

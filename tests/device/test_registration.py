@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.device.process import ROOT
 
 
@@ -192,13 +192,37 @@ def test_patches_are_recorded_and_can_be_undone():
     class Owner:
         kept = 1
 
+    table = {"kept": 1}
     before = list(_patch._applied)
     _patch._applied.clear()
     try:
         assert _patch.replace(Owner, "kept", 2) == 1
         assert _patch.replace(Owner, "added", 3) is None
-        assert (Owner.kept, Owner.added) == (2, 3)
+        _patch.replace_entry(table, "kept", 2)
+        _patch.replace_entry(table, "added", 3)
+        assert (Owner.kept, Owner.added, table) == (2, 3, {"kept": 2, "added": 3})
         _patch.undo()
-        assert Owner.kept == 1 and not hasattr(Owner, "added")
+        assert Owner.kept == 1 and not hasattr(Owner, "added") and table == {"kept": 1}
     finally:
         _patch._applied[:] = before
+
+
+def test_torch_is_as_before_once_its_patches_are_undone():
+    from multiprocessing.reduction import ForkingPickler
+
+    from torch.multiprocessing import reductions
+
+    from torch_npu import _patch
+
+    def state():
+        return torch.Tensor.__dlpack_device__, dict(ForkingPickler._extra_reducers)
+
+    patched = state()
+    _patch.undo()
+    try:
+        assert torch.Tensor.__dlpack_device__.__module__.startswith("torch.")
+        assert ForkingPickler._extra_reducers[torch.Tensor] is reductions.reduce_tensor
+        assert state() != patched
+    finally:
+        _patch.apply()
+    assert state()[1] == patched[1]

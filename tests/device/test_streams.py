@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+
 import torch_npu  # noqa: F401
 
 

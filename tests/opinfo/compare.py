@@ -80,7 +80,7 @@ def to_npu(value: Any) -> Any:
 
     def move(item: Any) -> Any:
         if isinstance(item, torch.Tensor):
-            return _move(item.detach()).requires_grad_(item.requires_grad)
+            return _move(item.detach(), "npu").requires_grad_(item.requires_grad)
         if isinstance(item, torch.device) and item.type == "cpu":
             return torch.device("npu", 0)
         if isinstance(item, str) and item == "cpu":
@@ -90,12 +90,12 @@ def to_npu(value: Any) -> Any:
     return tree_map(move, value)
 
 
-def _move(tensor: torch.Tensor) -> torch.Tensor:
-    """Offset, strides and the bytes around a view survive the move."""
+def _move(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy elsewhere: offset, strides and the bytes around a view survive."""
     if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
-        return tensor.to("npu")
-    moved = torch.empty(0, dtype=tensor.dtype, device="npu")
-    storage = tensor.untyped_storage().to(device="npu")
+        return tensor.to(device, copy=True)
+    moved = torch.empty(0, dtype=tensor.dtype, device=device)
+    storage = tensor.untyped_storage().clone().to(device=device)
     return moved.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
@@ -140,7 +140,7 @@ def _call(pair: Pair, args: Any) -> Any:
 
 
 def _copy(arguments: Any) -> Any:
-    return tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, arguments)
+    return tree_map(lambda t: _move(t, "cpu") if isinstance(t, torch.Tensor) else t, arguments)
 
 
 def _mine(pair: Pair, arguments: Any) -> Any:

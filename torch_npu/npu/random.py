@@ -8,40 +8,66 @@ from typing import Any
 import torch
 
 from softnpu import _C
-from torch_npu.npu.device import checked_index, current_device
+from torch_npu.npu._device import _lazy_call, current_device, memory_index
+
+__all__ = [
+    "get_rng_state",
+    "get_rng_state_all",
+    "set_rng_state",
+    "set_rng_state_all",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "initial_seed",
+]
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
+    """The generator of each device."""
     return tuple(_C.default_generator(i) for i in range(_C.device_count()))
+
+
+def _generator(device: Any) -> torch.Generator:
+    return _C.default_generator(memory_index(device))
 
 
 def get_rng_state(device: Any = "npu") -> torch.Tensor:
     """The state of a device's generator, a byte tensor."""
-    return _C.default_generator(checked_index(device)).get_state()
+    return _generator(device).get_state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices' generators."""
     return [get_rng_state(i) for i in range(_C.device_count())]
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
-    _C.default_generator(checked_index(device)).set_state(new_state)
+    """Puts a device's generator into a state that `get_rng_state` returned."""
+    if not isinstance(new_state, torch.Tensor) or new_state.dtype != torch.uint8:
+        kind = new_state.dtype if isinstance(new_state, torch.Tensor) else type(new_state).__name__
+        raise TypeError(f"new_state must be a ByteTensor, but received {kind}")
+    _generator(device).set_state(new_state.cpu())
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Puts all devices' generators into states that `get_rng_state_all` returned."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
 def manual_seed(seed: int) -> None:
     """Seeds the current device; does nothing where there is none."""
+    seed = int(seed)
     if _C.device_count():
-        _C.default_generator(_C.current_device()).manual_seed(int(seed))
+        _C.default_generator(_C.current_device()).manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
+    """Seeds every device with the same number."""
+    seed = int(seed)
     for index in range(_C.device_count()):
-        _C.default_generator(index).manual_seed(int(seed))
+        _C.default_generator(index).manual_seed(seed)
 
 
 def seed() -> None:
@@ -56,4 +82,14 @@ def seed_all() -> None:
 
 
 def initial_seed() -> int:
+    """The seed that the current device's generator started from."""
     return _C.default_generator(current_device()).initial_seed()
+
+
+def _set_rng_state_offset(offset: int, device: Any = "npu") -> None:
+    """Moves a device's generator to an offset (a multiple of 4) of its sequence."""
+    _lazy_call(lambda: _generator(device).set_offset(offset))
+
+
+def _get_rng_state_offset(device: Any = "npu") -> int:
+    return _generator(device).get_offset()

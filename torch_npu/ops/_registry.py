@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -30,13 +31,16 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, FunctionSchema, parse_schema
 
-from softnpu import settings
+from softnpu import _C, settings
 from torch_npu import _errors
 
 NAMESPACE = "npu"
 
 #: name (with overload) -> operator; filled by the decorator, read by exports, tests and docs
 operators: dict[str, Operator] = {}
+
+#: name -> plain function that is exported beside the operators
+_functions: dict[str, Callable[..., Any]] = {}
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
 
@@ -101,6 +105,12 @@ def npu_op(schema: str, *, out: str | None = None, export: bool = True) -> Calla
     return register
 
 
+def public(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Exports a plain Python function, for the few names that are no operators upstream either."""
+    _functions[function.__name__] = function
+    return function
+
+
 def discover() -> dict[str, Operator]:
     """Imports every operator file of every room and returns the operators by name."""
     package = importlib.import_module("torch_npu.ops")
@@ -116,7 +126,7 @@ def discover() -> dict[str, Operator]:
 
 def exports() -> dict[str, Callable[..., Any]]:
     """The public functions: `torch_npu.<name>` for each operator, one per name whatever its overloads."""
-    table: dict[str, Callable[..., Any]] = {}
+    table: dict[str, Callable[..., Any]] = dict(_functions)
     for operator in operators.values():
         name = operator.schema.name.split("::")[-1]
         if operator.exported and name not in table:
@@ -126,8 +136,6 @@ def exports() -> dict[str, Callable[..., Any]]:
 
 def kernel_generator() -> torch.Generator | None:
     """Inside a kernel: a CPU generator drawn from the device's (seed, offset), which it advances."""
-    from softnpu import _C
-
     return _C.kernel_generator()
 
 
@@ -160,6 +168,8 @@ def _register(operator: Operator) -> None:
         _register_autograd(operator, backward)
     elif mutable:
         _library.impl(name, _version_bump(operator, mutable), "ADInplaceOrView", with_keyset=True)
+    if any(r.alias_info is not None and r.alias_info.is_write for r in operator.schema.returns):
+        _register_functional(operator, kernel, mutable)
     policy = getattr(definition, "autocast", None)
     if policy is not None:
         _library.impl(name, _autocast(operator, policy), "AutocastPrivateUse1")
@@ -185,8 +195,6 @@ def _device_kernel(operator: Operator, check: Callable[..., None]) -> Callable[.
     name, host_ok = operator.name, getattr(operator.definition, "host_ok", False)
 
     def launch(*args: Any, **kwargs: Any) -> Any:
-        from softnpu import _C
-
         check(*args, **kwargs)
         return _C.run_kernel(name, body, args, kwargs, host_ok)
 
@@ -219,6 +227,45 @@ def _register_out(operator: Operator, schema: str) -> None:
         return tuple(targets) if len(targets) > 1 else targets[0]
 
     _library.impl(name, launch, "CompositeExplicitAutograd")
+
+
+def _register_functional(
+    operator: Operator, kernel: Callable[..., Any], mutable: Sequence[str]
+) -> None:
+    """In-place operators in graphs.
+
+    AOTAutograd functionalises a mutating operator by itself, unless the operator returns its target, as
+    upstream's in-place schemas do. Such a one gets a hidden twin that works on copies of the targets and
+    returns them, and a Functionalize kernel that calls it.
+    """
+    name = f"_functional_{operator.name.replace('.', '_')}"
+    arguments = re.search(r"\((.*)\) -> ", re.sub(r"\([a-z]!\)", "", str(operator.schema)))
+    assert arguments is not None
+    _library.define(f"{name}({arguments[1]}) -> ({', '.join(['Tensor'] * len(mutable))})")
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        values = _bind(operator, args, kwargs)
+        values.update({n: values[n].clone() for n in mutable})
+        positional, keywords = _spread(operator, values)
+        kernel(*positional, **keywords)
+        fresh = tuple(values[n] for n in mutable)
+        return fresh if len(fresh) > 1 else fresh[0]
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        return _C.run_kernel(operator.name, copied, args, kwargs, False)
+
+    def functionalised(*args: Any, **kwargs: Any) -> Any:
+        values = _bind(operator, args, kwargs)
+        fresh = getattr(torch.ops.npu, name)(*args, **kwargs)
+        fresh = fresh if isinstance(fresh, tuple) else (fresh,)
+        for target, value in zip(mutable, fresh, strict=True):
+            values[target].copy_(value)
+        returned = tuple(values[n] for n in mutable)
+        return returned if len(returned) > 1 else returned[0]
+
+    _library.impl(name, launch, "PrivateUse1")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", copied, lib=_library, _stacklevel=2)
+    _library.impl(operator.name, functionalised, "Functionalize")
 
 
 def _mutable_arguments(schema: FunctionSchema) -> list[str]:
@@ -426,6 +473,8 @@ def _public(name: str, operator: Operator) -> Callable[..., Any]:
     function.__module__ = "torch_npu"
     function.__doc__ = operator.definition.__doc__
     function.__signature__ = _signature(operator.schema)  # type: ignore[attr-defined]
+    for overload in packet.overloads():  # torch_npu.npu_x.out, as upstream's builtins have
+        setattr(function, overload, getattr(packet, overload))
     return function
 
 

@@ -43,11 +43,10 @@ class NpuDropoutGenMaskTensor:
         must.choice("sync", sync, (None, False, True))
 
     def kernel(self, size, p, seed, offset, *, parallel=True, sync=None):
-        # One number out of the pair; the multiplier is odd, so offsets of a seed never collide.
-        mixed = (seed + offset * 0x9E3779B97F4A7C15) % 2**63
-        generator = torch.Generator().manual_seed(mixed)
-        keep = _mask.draw(_mask.aligned(math.prod(size)), p, torch.device("cpu"), generator)
-        return _mask.pack(keep)
+        # The bits that attention draws for the same pair, so that a mask made here can stand for them.
+        bits = torch.empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=self.device)
+        torch.ops.softnpu.dropout_bits(seed, offset, 1 - p, bits)
+        return bits
 
     def meta(self, size, p, seed, offset, *, parallel=True, sync=None):
         return self.new_empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu._errors import BadArgument, ErrCode, operator_error, pta_error
+from torch_npu.ops._registry import public
 
 _DEVICE = "npu"
 
@@ -20,6 +21,7 @@ _SUSPECT = 4.0
 _ROW_SUM, _ELEMENT_SUM = 2.0**-21, 2.0**-16
 
 
+@public
 def matmul_checksum(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     r"""Whether `c` differs from `a @ b` by more than rounding explains: a sign of faulty hardware.
 

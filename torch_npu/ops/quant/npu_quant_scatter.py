@@ -10,7 +10,6 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.quant import _chip, _formats
 from torch_npu.ops.scatter import _segments
-from torch_npu.ops.scatter._functional import functionalise
 
 #: what a cache of each dtype holds on Ascend950
 _HOLDS = {
@@ -203,6 +202,3 @@ class NpuQuantScatter_:
         return _write(self, indices, quantised, axis)
 
     samples = _SAMPLES
-
-
-functionalise("npu_quant_scatter_")

@@ -8,7 +8,6 @@ from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._functional import functionalise
 from torch_npu.ops.scatter._indices import first_bad
 
 
@@ -109,6 +108,3 @@ class NpuScatterNdUpdate_:
         return _write(self, indices, updates)
 
     samples = _SAMPLES
-
-
-functionalise("npu_scatter_nd_update_")

@@ -9,7 +9,6 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.scatter import _segments
-from torch_npu.ops.scatter._functional import functionalise
 
 
 def _check(self, indices, updates, axis):
@@ -96,6 +95,3 @@ class ScatterUpdate_:
         return _segments.write(self, indices, updates, axis)
 
     samples = _SAMPLES
-
-
-functionalise("scatter_update_")

@@ -1,0 +1,63 @@
+"""Values as the Python text that makes them again (or makes their like, for large tensors)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_SMALL = 16  # elements up to which integers are written out
+
+
+def literal(value: Any) -> str:
+    """An expression: exact for numbers and small integer tensors, of the same shape and range for others."""
+    if isinstance(value, torch.Tensor):
+        return _tensor(value.detach())
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(literal(v) for v in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def _tensor(tensor: torch.Tensor) -> str:
+    place = "" if tensor.device.type == "cpu" else ', device="npu"'
+    shape, dtype = ", ".join(map(str, tensor.shape)) or "()", tensor.dtype
+    values = tensor.cpu()
+    if dtype == torch.bool:
+        return _mask(values, shape, place)
+    if dtype.is_floating_point:
+        return _floating(values, shape, place)
+    return _integer(values, shape, place)
+
+
+def _mask(values: torch.Tensor, shape: str, place: str) -> str:
+    if values.dim() == 2 and torch.equal(values, torch.ones_like(values).triu(1)):
+        return f"torch.ones({shape}, dtype=torch.bool{place}).triu(1)"
+    if not values.any():
+        return f"torch.zeros({shape}, dtype=torch.bool{place})"
+    return f"torch.rand({shape}{place}) < 0.5"
+
+
+def _floating(values: torch.Tensor, shape: str, place: str) -> str:
+    exotic = values.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    dtype = "" if values.dtype == torch.float32 or exotic else f", dtype={values.dtype}"
+    cast = f".to({values.dtype})" if exotic else ""
+    if values.dtype == torch.float4_e2m1fn_x2:
+        return f"torch.zeros({shape}, dtype=torch.uint8{place}).view({values.dtype})"
+    plain = values.double()
+    if plain.numel() and plain.min() == plain.max():
+        return f"torch.full({tuple(values.shape)}, {plain.flatten()[0].item():g}{dtype}{place}){cast}"
+    maker = "rand" if plain.numel() and plain.min() >= 0 else "randn"
+    return f"torch.{maker}({shape}{dtype}{place}){cast}"
+
+
+def _integer(values: torch.Tensor, shape: str, place: str) -> str:
+    dtype = "" if values.dtype == torch.int64 else f", dtype={values.dtype}"
+    if values.numel() <= _SMALL:
+        return f"torch.tensor({values.tolist()}{dtype}{place})"
+    if values.dim() == 1 and torch.equal(values, torch.arange(len(values), dtype=values.dtype)):
+        return f"torch.arange({len(values)}{dtype}{place})"
+    low, high = int(values.min()), int(values.max()) + 1
+    if high - low == 1:
+        return f"torch.full({tuple(values.shape)}, {low}{dtype}{place})"
+    return f"torch.randint({low}, {high}, {tuple(values.shape)}{dtype}{place})"

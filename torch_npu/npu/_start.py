@@ -1,0 +1,20 @@
+"""What happens once, when the device is first used: the banner, the allocator's settings, the overflow mode."""
+
+from __future__ import annotations
+
+from softnpu import _C
+from torch_npu import _register
+from torch_npu.npu import _alloc_conf, _device, _overflow
+
+
+def install() -> None:
+    """Makes `_started` the device's start function, and errors of faults upstream's."""
+    _C.on_start(_started)
+    _C.watch_error_text(_device.fault_text)
+
+
+def _started() -> None:
+    _alloc_conf.from_environment()
+    _C.watch_saturate(not _overflow.inf_nan_mode())
+    _register._banner()
+    _device.run_queued_calls()
