@@ -11,8 +11,6 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# CPU wheels of torch: the PyPI ones bring gigabytes of CUDA along. Where this index is out of reach, pip uses PyPI.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := torch==2.13.0
 
 CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
@@ -32,7 +30,6 @@ $(VENV)/.packages: pyproject.toml
 	@command -v g++ >/dev/null || { echo "g++ not found: softnpu compiles a C++ extension"; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing packages into $(VENV)"
-	@$(PIP) install --retries 1 --extra-index-url $(TORCH_INDEX) --no-deps $(TORCH)
 	@$(PIP) install $(TORCH) "setuptools>=77" wheel ninja numpy
 	@touch $@
 

@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those whose group or name contains --case.
 
-  python -m benchmarks [--case TEXT] [--out FILE] [--strict]
+python -m benchmarks [--case TEXT] [--out FILE] [--threads N] [--strict]
 """
 
 from __future__ import annotations
@@ -12,23 +12,32 @@ import sys
 
 os.environ.setdefault("SOFTNPU_QUIET", "1")
 
-import click  # noqa: E402
-import torch  # noqa: E402
+import click
+import torch
 
-import benchmarks  # noqa: E402
-import torch_npu  # noqa: E402, F401
-from benchmarks import harness  # noqa: E402
+import benchmarks
+import torch_npu  # noqa: F401
+from benchmarks import harness
 
 
 @click.command(help=__doc__)
-@click.option("--case", "text", default="", help="Only cases whose group or name contains this text.")
+@click.option(
+    "--case", "text", default="", help="Only cases whose group or name contains this text."
+)
 @click.option("--out", default=None, help="Write machine, versions and numbers as JSON.")
+@click.option(
+    "--threads", type=int, default=None, help="Threads of PyTorch's kernels, on both sides."
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 when a goal is not met.")
-def main(text: str, out: str | None, strict: bool) -> None:
+def main(text: str, out: str | None, threads: int | None, strict: bool) -> None:
+    if threads is not None:
+        torch.set_num_threads(threads)
     torch.manual_seed(0)
     cases = []
     for file in pkgutil.iter_modules(benchmarks.__path__):
-        module = importlib.import_module(f"benchmarks.{file.name}") if file.name != "__main__" else None
+        module = (
+            importlib.import_module(f"benchmarks.{file.name}") if file.name != "__main__" else None
+        )
         if hasattr(module, "cases"):
             cases += [c for c in module.cases() if text in c.group or text in c.name]
     if not cases:

@@ -29,14 +29,18 @@ def on(device: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(t.to(device) for t in tensors)
 
 
-def both(group: str, name: str, body: Callable[..., Any], goal: Goal | None, *tensors: torch.Tensor) -> Case:
+def both(
+    group: str, name: str, body: Callable[..., Any], goal: Goal | None, *tensors: torch.Tensor
+) -> Case:
     """A case that runs the same body on the npu and on the cpu, and compares the results once."""
     mine, theirs = on("npu", *tensors), on("cpu", *tensors)
 
     def check() -> None:
         torch.testing.assert_close(body(*mine).cpu(), body(*theirs), atol=2e-2, rtol=2e-2)
 
-    return Case(group, name, functools.partial(body, *mine), functools.partial(body, *theirs), goal, check)
+    return Case(
+        group, name, functools.partial(body, *mine), functools.partial(body, *theirs), goal, check
+    )
 
 
 def small() -> Iterator[Case]:
@@ -56,7 +60,12 @@ def small() -> Iterator[Case]:
         "clone": lambda a, *_: a.clone(),
     }  # fmt: skip
     for name, body in bodies.items():
-        arity = 2 if body in (torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.pow, torch.eq) else 3
+        arity = (
+            2
+            if body
+            in (torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.pow, torch.eq)
+            else 3
+        )
         yield both("small operators", name, body, SMALL, *(x, y, m)[:arity])
 
 
@@ -73,7 +82,9 @@ def large() -> Iterator[Case]:
     yield both(group, "sum 16M", lambda x: x.sum(-1), LARGE, wide)
     yield both(group, "softmax 4096x4096", lambda x: x.softmax(-1), LARGE, wide)
     yield both(group, "layer_norm 4096x4096", lambda x: F.layer_norm(x, (4096,)), LARGE, wide)
-    yield both(group, "conv2d 8x64x56x56", lambda x, w: F.conv2d(x, w, padding=1), LARGE, image, weight)
+    yield both(
+        group, "conv2d 8x64x56x56", lambda x, w: F.conv2d(x, w, padding=1), LARGE, image, weight
+    )
     yield both(group, "SDPA 2x8x1024x64", F.scaled_dot_product_attention, LARGE, q, q, q)
 
 
@@ -105,7 +116,13 @@ def half() -> Iterator[Case]:
             slow = functools.partial(body, *theirs)
             yield Case(f"{name} against the cpu", label, run, slow, None if native else HALF, check)
             yield Case(
-                f"{name} against fp32", label, run, functools.partial(body, *single), HALF_TO_FP32, None, "npu fp32"
+                f"{name} against fp32",
+                label,
+                run,
+                functools.partial(body, *single),
+                HALF_TO_FP32,
+                None,
+                "npu fp32",
             )
 
 

@@ -60,18 +60,24 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians in seconds, and the median of the ratios of the rounds."""
+    """Medians in seconds, and the median of the ratios of the rounds; `error` if the subject is wrong."""
 
     case: Case
     subject: float
     baseline: float
     ratio: float
     rounds: int
+    error: str = ""
 
 
 def measure(case: Case, budget: float = BUDGET) -> Result:
-    if case.check is not None:
-        case.check()
+    try:
+        if case.check is not None:
+            case.check()
+    except (AssertionError, RuntimeError) as error:
+        return Result(
+            case, math.nan, math.nan, math.nan, 0, " ".join(str(error).split()) or "wrong result"
+        )
     mine, theirs = _warm(case.subject), _warm(case.baseline)
     repeat = [max(1, int(INNER / max(t, 1e-7))) for t in (mine, theirs)]
     pairs: list[tuple[float, float]] = []
@@ -115,7 +121,9 @@ def machine() -> dict[str, Any]:
     """What the numbers depend on."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
-    model = next((x.split(":", 1)[1].strip() for x in text.splitlines() if x.startswith("model name")), "")
+    model = next(
+        (x.split(":", 1)[1].strip() for x in text.splitlines() if x.startswith("model name")), ""
+    )
     return {
         "cpu": model or platform.machine(),
         "cores": os.cpu_count(),
@@ -134,7 +142,9 @@ def run(cases: list[Case], out: str | None = None, console: Console | None = Non
     """Measures all cases, prints the tables and writes the JSON; the results come back in order."""
     console = console or Console()
     before = machine()
-    results = [measure(c) for c in track(cases, "measuring", console=Console(stderr=True), transient=True)]
+    results = [
+        measure(c) for c in track(cases, "measuring", console=Console(stderr=True), transient=True)
+    ]
     for group in dict.fromkeys(c.group for c in cases):
         console.print(_table(group, [r for r in results if r.case.group == group]))
     console.print(
@@ -142,7 +152,9 @@ def run(cases: list[Case], out: str | None = None, console: Console | None = Non
         f"torch {before['torch']}. Ratios are times of the subject by times of the baseline: less is better."
     )
     if out:
-        Path(out).write_text(json.dumps({"machine": before, "results": _plain(results)}, indent=1), "utf-8")
+        Path(out).write_text(
+            json.dumps({"machine": before, "results": _plain(results)}, indent=1), "utf-8"
+        )
     return results
 
 
@@ -151,6 +163,7 @@ def unmet(results: list[Result]) -> list[str]:
     missed = []
     for group in dict.fromkeys(r.case.group for r in results):
         members = [r for r in results if r.case.group == group]
+        missed += [f"{group}, {r.case.name}: {r.error}" for r in members if r.error]
         for goal, ratio, name in _judged(members):
             if not goal.met(ratio):
                 missed.append(f"{group}, {name}: {ratio:.3g}, the goal is {goal}")
@@ -158,18 +171,28 @@ def unmet(results: list[Result]) -> list[str]:
 
 
 def _judged(members: list[Result]) -> list[tuple[Goal, float, str]]:
-    each = [(r.case.goal, r.ratio, r.case.name) for r in members if r.case.goal and not r.case.goal.mean]
+    members = [r for r in members if not r.error]
+    each = [
+        (r.case.goal, r.ratio, r.case.name) for r in members if r.case.goal and not r.case.goal.mean
+    ]
     shared = [r for r in members if r.case.goal and r.case.goal.mean]
     if shared and shared[0].case.goal:
-        each.append((shared[0].case.goal, geometric_mean(r.ratio for r in shared), "geometric mean"))
+        each.append(
+            (shared[0].case.goal, geometric_mean(r.ratio for r in shared), "geometric mean")
+        )
     return each
 
 
 def _table(group: str, results: list[Result]) -> Table:
     table = Table(title=group, title_justify="left")
     for column in ("case", "npu", "baseline", "against", "ratio", "goal", "met"):
-        table.add_column(column, justify="right" if column in ("npu", "baseline", "ratio") else "left")
+        table.add_column(
+            column, justify="right" if column in ("npu", "baseline", "ratio") else "left"
+        )
     for r in results:
+        if r.error:
+            table.add_row(r.case.name, "", "", r.case.against, "", "", "[red]wrong[/red]")
+            continue
         goal = r.case.goal if r.case.goal and not r.case.goal.mean else None
         table.add_row(
             r.case.name, _seconds(r.subject), _seconds(r.baseline), r.case.against, f"{r.ratio:.3g}",
@@ -201,13 +224,14 @@ def _plain(results: list[Result]) -> list[dict[str, Any]]:
                 "group": r.case.group,
                 "name": r.case.name,
                 "against": r.case.against,
-                "npu_seconds": r.subject,
-                "baseline_seconds": r.baseline,
-                "ratio": r.ratio,
+                "error": r.error,
+                "npu_seconds": None if r.error else r.subject,
+                "baseline_seconds": None if r.error else r.baseline,
+                "ratio": None if r.error else r.ratio,
                 "rounds": r.rounds,
                 "goal": None if goal is None else goal.limit,
                 "goal_of": None if goal is None else "mean" if goal.mean else "case",
-                "met": None if goal is None or goal.mean else goal.met(r.ratio),
+                "met": None if goal is None or goal.mean or r.error else goal.met(r.ratio),
             }
         )
     return rows

@@ -38,7 +38,14 @@ def quant_matmul() -> Case:
         assert torch.equal(body().cpu().double(), a.double() @ b.double())
 
     goal = Goal(1.0) if _native_int8() else INT8
-    return Case("npu_quant_matmul", "int8 1024x1024x1024", body, functools.partial(torch._int_mm, a, b), goal, check)
+    return Case(
+        "npu_quant_matmul",
+        "int8 1024x1024x1024",
+        body,
+        functools.partial(torch._int_mm, a, b),
+        goal,
+        check,
+    )
 
 
 def grouped_matmul(dtype: torch.dtype) -> Case:
@@ -76,4 +83,12 @@ def dynamic_quant(dtype: torch.dtype) -> Case:
         assert (values.cpu().double() * want[:, None] - exact).abs().max() <= want.max() * 0.51
 
     name = f"4096x4096 {str(dtype).removeprefix('torch.')}"
-    return Case("npu_dynamic_quant", name, lambda: torch_npu.npu_dynamic_quant(x), x.clone, DYNAMIC_QUANT, check, "npu copy")
+    return Case(
+        "npu_dynamic_quant",
+        name,
+        lambda: torch_npu.npu_dynamic_quant(x),
+        x.clone,
+        DYNAMIC_QUANT,
+        check,
+        "npu copy",
+    )

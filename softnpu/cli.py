@@ -74,14 +74,21 @@ def info() -> None:
     table = _table("settings", "variable", "value")
     for variable, (name, _) in settings._READERS.items():
         value = dataclasses.asdict(chosen)[name]
-        table.add_row(variable, "the chip's" if value is None else str(int(value) if isinstance(value, bool) else value))
+        table.add_row(
+            variable,
+            "the chip's"
+            if value is None
+            else str(int(value) if isinstance(value, bool) else value),
+        )
     _show(table)
 
 
 @main.command(name="chips")
 def list_chips() -> None:
     """The chips that SOFTNPU_SOC takes."""
-    table = _table("chips", "SOFTNPU_SOC", "product", "family", "memory", "cube", "vector", "fp16 peak")
+    table = _table(
+        "chips", "SOFTNPU_SOC", "product", "family", "memory", "cube", "vector", "fp16 peak"
+    )
     for name in chips.names():
         chip = chips.get(name)
         mark = " *" if name == settings.current().soc else ""
@@ -101,11 +108,17 @@ def list_chips() -> None:
 
 
 @main.command()
-@click.option("--absent", is_flag=True, help="List the documented names that are absent or partial, with the reason.")
+@click.option(
+    "--absent",
+    is_flag=True,
+    help="List the documented names that are absent or partial, with the reason.",
+)
 def coverage(absent: bool) -> None:
     """Which of upstream's documented names work (needs a source checkout)."""
     if not (_ROOT / "api" / "upstream.json").exists():
-        raise click.ClickException("the list of upstream's names is only in a source checkout of softnpu")
+        raise click.ClickException(
+            "the list of upstream's names is only in a source checkout of softnpu"
+        )
     sys.path.insert(0, str(_ROOT))
     documented = importlib.import_module("tools.coverage").seeds()
     if absent:
@@ -175,13 +188,21 @@ def _real_torch_npu() -> tuple[bool, str]:
 def _other_distributions() -> Iterator[str]:
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        if name in ("torch-npu", "torchair", "npu-extension-for-pytorch") and "softnpu" not in distribution.version:
+        if (
+            name in ("torch-npu", "torchair", "npu-extension-for-pytorch")
+            and "softnpu" not in distribution.version
+        ):
             yield f"{name} {distribution.version}"
 
 
 def _cards() -> tuple[bool, str]:
     found = sorted(str(p) for p in Path("/dev").glob("davinci[0-9]*"))
-    return True, f"{', '.join(found)}: real cards, which softnpu does not use" if found else "none, as expected"
+    return (
+        True,
+        f"{', '.join(found)}: real cards, which softnpu does not use"
+        if found
+        else "none, as expected",
+    )
 
 
 def _memory() -> tuple[bool, str]:
@@ -189,7 +210,9 @@ def _memory() -> tuple[bool, str]:
     mode = Path("/proc/sys/vm/overcommit_memory")
     strict = mode.exists() and mode.read_text().strip() == "2"
     text = f"{_host_memory() / _GIB:.3g} GiB on the host"
-    return not strict, text + ("; vm.overcommit_memory=2 forbids large reservations" if strict else "")
+    return not strict, text + (
+        "; vm.overcommit_memory=2 forbids large reservations" if strict else ""
+    )
 
 
 def _compute() -> tuple[bool, str]:
@@ -207,7 +230,12 @@ def _compute() -> tuple[bool, str]:
     product = host @ host.t()
     want = product * torch.rsqrt(product.square().mean(-1, keepdim=True) + 1e-6)
     good = torch.allclose(y.cpu(), want, atol=1e-5) and x.grad is not None
-    return good, "matmul, npu_rms_norm and a gradient agree with the CPU" if good else "results differ from the CPU"
+    return (
+        good,
+        "matmul, npu_rms_norm and a gradient agree with the CPU"
+        if good
+        else "results differ from the CPU",
+    )
 
 
 def _host_memory() -> int:

@@ -6,8 +6,8 @@ import os
 
 os.environ.setdefault("SOFTNPU_QUIET", "1")
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)

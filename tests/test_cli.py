@@ -82,7 +82,11 @@ def test_unknown_command():
 def test_wrong_settings_are_one_line(variable, value, message):
     environment = {**os.environ, variable: value}
     done = subprocess.run(
-        [sys.executable, "-m", "softnpu.cli", "chips"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "softnpu.cli", "chips"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr

@@ -29,18 +29,30 @@ def test_all_names_are_known():
 
 def test_a_missing_name_is_found(monkeypatch):
     """The check can fail: without its excuse, an absent name is reported."""
-    monkeypatch.setattr(coverage, "exceptions", lambda: {})
-    monkeypatch.setattr(coverage, "upstream", lambda: {"seeds": {"torch_npu.npu_nothing": {"table": "t"}}})
-    assert coverage.missing() == ["torch_npu.npu_nothing is missing and api/exceptions.toml does not say why"]
+    monkeypatch.setattr(coverage, "exceptions", dict)
+    monkeypatch.setattr(
+        coverage, "upstream", lambda: {"seeds": {"torch_npu.npu_nothing": {"table": "t"}}}
+    )
+    assert coverage.missing() == [
+        "torch_npu.npu_nothing is missing and api/exceptions.toml does not say why"
+    ]
 
 
 @pytest.mark.parametrize(
     "name,signature,part",
     [
         ("torch_npu.npu.set_device", "(device)", ""),
-        ("torch_npu.npu.set_device", "(index)", "the parameters are (device), upstream has (index)"),
+        (
+            "torch_npu.npu.set_device",
+            "(index)",
+            "the parameters are (device), upstream has (index)",
+        ),
         ("torch_npu.npu.empty_cache", "(now=True)", "upstream has (now)"),
-        ("torch_npu.npu.memory_stats", "(device=0)", "the default of `device` is None, upstream has 0"),
+        (
+            "torch_npu.npu.memory_stats",
+            "(device=0)",
+            "the default of `device` is None, upstream's is 0",
+        ),
     ],
 )
 def test_signatures_are_compared(name, signature, part):
@@ -50,16 +62,28 @@ def test_signatures_are_compared(name, signature, part):
 
 def test_schemas_are_compared(monkeypatch):
     assert coverage._entry("torch_npu.npu_rms_norm", "t", None).status == "works"
-    other = {"npu_rms_norm": ["npu_rms_norm(Tensor self) -> Tensor", "npu_rms_norm.two(Tensor self) -> Tensor"]}
+    other = {
+        "npu_rms_norm": [
+            "npu_rms_norm(Tensor self) -> Tensor",
+            "npu_rms_norm.two(Tensor self) -> Tensor",
+        ]
+    }
     monkeypatch.setattr(coverage, "schemas", lambda: other)
-    assert "the schema of `default` is" in coverage._entry("torch_npu.npu_rms_norm", "t", None).differs
+    assert (
+        "the schema of `default` is" in coverage._entry("torch_npu.npu_rms_norm", "t", None).differs
+    )
     monkeypatch.setattr(coverage, "schemas", lambda: {"npu_rms_norm": other["npu_rms_norm"][1:]})
-    assert coverage._entry("torch_npu.npu_rms_norm", "t", None).differs == "the overload `two` is absent"
+    assert (
+        coverage._entry("torch_npu.npu_rms_norm", "t", None).differs
+        == "the overload `two` is absent"
+    )
 
 
 def test_prune(monkeypatch, tmp_path):
     file = tmp_path / "exceptions.toml"
-    file.write_text('[absent]\n"torch_npu.npu_rms_norm" = "old"\n"torchair.get_compiler" = "planned"\n', "utf-8")
+    file.write_text(
+        '[absent]\n"torch_npu.npu_rms_norm" = "old"\n"torchair.get_compiler" = "planned"\n', "utf-8"
+    )
     monkeypatch.setattr(coverage, "EXCEPTIONS", file)
     coverage.exceptions.cache_clear()
     try:

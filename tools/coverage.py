@@ -49,8 +49,8 @@ class Entry:
 
     @property
     def note(self) -> str:
-        said = reason("absent", self.name) if not self.found else reason("partial", self.name)
-        return said or self.differs
+        kinds = ("partial", "signature") if self.found else ("absent",)
+        return "; ".join(filter(None, (reason(k, self.name) for k in kinds))) or self.differs
 
 
 @functools.cache
@@ -66,20 +66,23 @@ def schemas() -> dict[str, list[str]]:
 
 @functools.cache
 def exceptions() -> dict[str, dict[str, str]]:
-    """{"absent": {name or pattern: reason}, "partial": {...}}."""
+    """{"absent" | "partial" | "signature": {name or pattern: reason}}."""
     return tomllib.loads(EXCEPTIONS.read_text("utf-8"))
 
 
 def reason(kind: str, name: str) -> str:
     """Why a name is absent or partial; a pattern such as `torchair.*` covers many."""
     table = exceptions().get(kind, {})
-    return table.get(name) or next((r for p, r in table.items() if "*" in p and fnmatchcase(name, p)), "")
+    return table.get(name) or next(
+        (r for p, r in table.items() if "*" in p and fnmatchcase(name, p)), ""
+    )
 
 
 def seeds() -> list[Entry]:
     """The documented names, in the order of the documentation."""
     return [
-        _entry(name, fact["table"], fact.get("signature")) for name, fact in upstream()["seeds"].items()
+        _entry(name, fact["table"], fact.get("signature"))
+        for name, fact in upstream()["seeds"].items()
     ]
 
 
@@ -98,7 +101,7 @@ def missing() -> list[str]:
     for entry in seeds():
         if not entry.found and not entry.note:
             bad.append(f"{entry.name} is missing and api/exceptions.toml does not say why")
-        if entry.differs and not reason("partial", entry.name):
+        if entry.differs and not reason("signature", entry.name):
             bad.append(f"{entry.name}: {entry.differs}")
     return bad
 
@@ -110,7 +113,11 @@ def stale() -> dict[str, list[str]]:
     for kind, table in exceptions().items():
         for pattern in table:
             covered = [e for n, e in entries.items() if n == pattern or fnmatchcase(n, pattern)]
-            if not covered or (kind == "absent" and all(e.found for e in covered)):
+            gone = {
+                "absent": all(e.found for e in covered),
+                "signature": not any(e.differs for e in covered),
+            }
+            if not covered or gone.get(kind):
                 old.setdefault(kind, []).append(pattern)
     return old
 
@@ -118,7 +125,9 @@ def stale() -> dict[str, list[str]]:
 def _entry(name: str, table: str, signature: str | None) -> Entry:
     thing = resolve(name)
     found = thing is not _MISSING
-    return Entry(name, table, signature, found, _difference(name, thing, signature) if found else "")
+    return Entry(
+        name, table, signature, found, _difference(name, thing, signature) if found else ""
+    )
 
 
 def resolve(name: str) -> Any:
@@ -131,13 +140,15 @@ def resolve(name: str) -> Any:
         inner = inspect.getattr_static(thing, part, _MISSING)
         if inner is _MISSING and inspect.ismodule(thing) and hasattr(thing, "__path__"):
             module = ".".join(path[:depth])
-            inner = importlib.import_module(module) if importlib.util.find_spec(module) else _MISSING
+            inner = (
+                importlib.import_module(module) if importlib.util.find_spec(module) else _MISSING
+            )
         elif inner is _MISSING:
             inner = getattr(thing, part, _MISSING)
         if inner is _MISSING:
             return _MISSING
-        thing = inner
-    return thing.__func__ if isinstance(thing, (staticmethod, classmethod)) else thing
+        thing = getattr(thing, part) if isinstance(inner, (staticmethod, classmethod)) else inner
+    return thing
 
 
 def _difference(name: str, thing: Any, signature: str | None) -> str:
@@ -155,7 +166,7 @@ def _difference(name: str, thing: Any, signature: str | None) -> str:
         return f"the parameters are {_names(have)}, upstream has {_names(want)}"
     for (parameter, theirs), (_, ours) in zip(want, have, strict=True):
         if theirs != ours and "..." not in (theirs, ours):
-            return f"the default of `{parameter}` is {ours}, upstream has {theirs}"
+            return f"the default of `{parameter}` is {ours or 'absent'}, upstream's is {theirs or 'absent'}"
     return ""
 
 
@@ -164,7 +175,9 @@ def _schema_difference(name: str) -> str:
     import torch
 
     packet = getattr(torch.ops.npu, name, None)
-    have = {} if packet is None else {o: str(getattr(packet, o)._schema) for o in packet.overloads()}
+    have = (
+        {} if packet is None else {o: str(getattr(packet, o)._schema) for o in packet.overloads()}
+    )
     for schema in schemas()[name]:
         parsed = parse(schema)
         overload = parsed.overload_name or "default"
@@ -190,7 +203,9 @@ def _parameters(signature: str) -> list[tuple[str, str | None]]:
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
-    found = [(a.arg, _text(d)) for a, d in zip(plain, [*defaults, *arguments.defaults], strict=True)]
+    found = [
+        (a.arg, _text(d)) for a, d in zip(plain, [*defaults, *arguments.defaults], strict=True)
+    ]
     if arguments.vararg:
         found.append((f"*{arguments.vararg.arg}", None))
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
@@ -228,12 +243,25 @@ def render() -> str:
     lines += ["## Other public names that are absent", ""]
     for module, entries in _grouped([e for e in rest if not e.found]).items():
         names = ", ".join(f"`{e.name.removeprefix(module + '.')}`" for e in entries)
-        lines += ["<details>", f"<summary>{module}: {len(entries)}</summary>", "", names, "", "</details>", ""]
+        lines += [
+            "<details>",
+            f"<summary>{module}: {len(entries)}</summary>",
+            "",
+            names,
+            "",
+            "</details>",
+            "",
+        ]
     return "\n".join(lines)
 
 
 def _summary(title: str, group: str, entries: list[Entry]) -> list[str]:
-    lines = [f"## {title}", "", f"| {group} | works | partial | absent | all |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        f"## {title}",
+        "",
+        f"| {group} | works | partial | absent | all |",
+        "|---|--:|--:|--:|--:|",
+    ]
     total: collections.Counter[str] = collections.Counter()
     for table, members in _grouped(entries).items():
         counts = collections.Counter(e.status for e in members)
@@ -243,7 +271,9 @@ def _summary(title: str, group: str, entries: list[Entry]) -> list[str]:
 
 
 def _numbers(counts: collections.Counter[str]) -> str:
-    return " | ".join(str(n) for n in (counts["works"], counts["partial"], counts["absent"], counts.total()))
+    return " | ".join(
+        str(n) for n in (counts["works"], counts["partial"], counts["absent"], counts.total())
+    )
 
 
 def _grouped(entries: list[Entry]) -> dict[str, list[Entry]]:
@@ -269,7 +299,9 @@ def prune() -> None:
 
 @click.command(help=__doc__)
 @click.option("--check", is_flag=True, help="Only say whether the page is stale; exit 1 if it is.")
-@click.option("--prune", "drop", is_flag=True, help="Take stale lines out of api/exceptions.toml first.")
+@click.option(
+    "--prune", "drop", is_flag=True, help="Take stale lines out of api/exceptions.toml first."
+)
 def main(check: bool, drop: bool) -> None:
     if drop:
         prune()

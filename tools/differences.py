@@ -1,6 +1,6 @@
 """The generated part of docs/differences.md: the "Differs from upstream" paragraphs of the operators' docstrings.
 
-  python -m tools.differences
+python -m tools.differences
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def paragraphs() -> Iterator[tuple[str, str, str]]:
 
 def _stated(thing: object) -> str:
     text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
-    found = re.search(r"^Differs from upstream:[ \n]*(.*?)(?=\n\n\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        r"^Differs from upstream:[ \n]*(.*?)(?=\n\n\S|\Z)", text, re.DOTALL | re.MULTILINE
+    )
     said = " ".join(found[1].split()) if found else ""
     return said[:1].upper() + said[1:]
 

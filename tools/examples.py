@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
 
 _SMALL = 16  # elements up to which integers are written out
+_LINE = 100
 
 
 def literal(value: Any) -> str:
@@ -15,8 +17,24 @@ def literal(value: Any) -> str:
         return _tensor(value.detach())
     if isinstance(value, (list, tuple)):
         inner = ", ".join(literal(v) for v in value)
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-    return repr(value)
+        return (
+            f"[{inner}]"
+            if isinstance(value, list)
+            else f"({inner}{',' if len(value) == 1 else ''})"
+        )
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def statement(name: str, head: str, items: list[str], tail: str) -> str:
+    """`name = head items tail`, broken into lines as ruff does where it is longer than a line."""
+    line = f"{name} = {head}{', '.join(items)}{tail}"
+    if len(line) <= _LINE:
+        return line
+    inner = ", ".join(items)
+    if len(inner) + 4 <= _LINE:
+        return f"{name} = {head}\n    {inner}\n{tail}"
+    lines = "".join(f"    {item},\n" for item in items)
+    return f"{name} = {head}\n{lines}{tail}"
 
 
 def _tensor(tensor: torch.Tensor) -> str:
@@ -46,7 +64,9 @@ def _floating(values: torch.Tensor, shape: str, place: str) -> str:
         return f"torch.zeros({shape}, dtype=torch.uint8{place}).view({values.dtype})"
     plain = values.double()
     if plain.numel() and plain.min() == plain.max():
-        return f"torch.full({tuple(values.shape)}, {plain.flatten()[0].item():g}{dtype}{place}){cast}"
+        return (
+            f"torch.full({tuple(values.shape)}, {plain.flatten()[0].item():g}{dtype}{place}){cast}"
+        )
     maker = "rand" if plain.numel() and plain.min() >= 0 else "randn"
     return f"torch.{maker}({shape}{dtype}{place}){cast}"
 

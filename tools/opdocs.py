@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 import torch_npu  # noqa: F401  (registers the operators)
 from softnpu import _C, settings
 from tools import coverage
-from tools.examples import literal
+from tools.examples import literal, statement
 from torch_npu.ops._registry import Operator, Sample, _function, operators
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +66,10 @@ def render(name: str, overloads: list[Operator], accuracy: bool = True) -> str:
     first = overloads[0]
     lines = [f"# {name}", "", *_docstring(first)]
     for other in overloads[1:]:
-        if other.definition is not first.definition and other.definition.__doc__ != first.definition.__doc__:
+        if (
+            other.definition is not first.definition
+            and other.definition.__doc__ != first.definition.__doc__
+        ):
             lines += [f"## Overload {other.name.partition('.')[2]}", "", *_docstring(other, "###")]
     lines += ["## Schema", "", "```", *_schemas(name), "```", ""]
     lines += _example(name, overloads)
@@ -88,9 +91,15 @@ def _docstring(operator: Operator, level: str = "##") -> list[str]:
     lines, section = [], ""
     for line in text.splitlines():
         heading = re.fullmatch(r"([A-Z][A-Za-z ]*):(?: (.*))?", line)
-        if heading and (heading[1] in SECTIONS or heading[1] in ("Constraints", "Differs from upstream")):
+        if heading and (
+            heading[1] in SECTIONS or heading[1] in ("Constraints", "Differs from upstream")
+        ):
             section = heading[1]
-            lines += ["" if lines and lines[-1] else None, f"{level} {SECTIONS.get(section, section)}", ""]
+            lines += [
+                "" if lines and lines[-1] else None,
+                f"{level} {SECTIONS.get(section, section)}",
+                "",
+            ]
             lines += [heading[2][0].upper() + heading[2][1:]] if heading[2] else []
         elif section and not line.startswith(" ") and line and section != "Differs from upstream":
             section = ""
@@ -121,7 +130,7 @@ def example(name: str, overloads: list[Operator]) -> tuple[str, Operator] | None
             words.append(_argument(argument.name, value, lines))
         words += [f"{k}={_argument(k, v, lines)}" for k, v in kwargs.items()]
         target = f"torch_npu.{name}" if operator.exported else f"torch.ops.npu.{name}"
-        return "\n".join([*lines, f"result = {target}({', '.join(words)})"]), operator
+        return "\n".join([*lines, statement("result", f"{target}(", words, ")")]), operator
     return None
 
 
@@ -130,7 +139,10 @@ def _argument(name: str, value: Any, lines: list[str]) -> str:
     has_tensor = any(isinstance(v, torch.Tensor) for v in tree_flatten(value)[0])
     if not has_tensor:
         return literal(value)
-    lines.append(f"{name} = {literal(value)}")
+    if isinstance(value, (list, tuple)):
+        lines.append(statement(name, "[", [literal(v) for v in value], "]"))
+    else:
+        lines.append(statement(name, literal(value), [], ""))
     return name
 
 
@@ -152,7 +164,9 @@ def _example(name: str, overloads: list[Operator]) -> list[str]:
     lines += ["| result | shape | dtype |", "|---|---|---|"]
     for label, value in zip(names, values, strict=True):
         if isinstance(value, torch.Tensor):
-            lines.append(f"| {label} | {tuple(value.shape)} | {str(value.dtype).removeprefix('torch.')} |")
+            lines.append(
+                f"| {label} | {tuple(value.shape)} | {str(value.dtype).removeprefix('torch.')} |"
+            )
         else:
             lines.append(f"| {label} | | {type(value).__name__} |")
     return [*lines, ""]
@@ -186,7 +200,12 @@ def _accuracy(overloads: list[Operator]) -> list[str]:
         return []
     names = " | ".join(str(d).removeprefix("torch.") for d in DTYPES)
     values = " | ".join(cells[d] or "-" for d in DTYPES)
-    lines = ["## Accuracy", "", "Largest absolute error of the floating results on the samples, against fp64.", ""]
+    lines = [
+        "## Accuracy",
+        "",
+        "Largest absolute error of the floating results on the samples, against fp64.",
+        "",
+    ]
     return [*lines, f"| {names} |", "|---|---|---|", f"| {values} |", ""]
 
 
@@ -245,7 +264,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a.cpu().nan_to_num(), b.cpu().nan_to_num()) for a, b in zip(first, second, strict=True))
+    return all(
+        torch.equal(a.cpu().nan_to_num(), b.cpu().nan_to_num())
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def _distance(result: torch.Tensor, truth: torch.Tensor) -> float:
@@ -270,7 +292,11 @@ def index(pages: dict[str, list[Operator]]) -> str:
     for room, members in sorted(rooms.items()):
         lines += [f"## {room}", "", "| operator | |", "|---|---|"]
         for name, operator in members:
-            said = inspect.cleandoc(operator.definition.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+            said = (
+                inspect.cleandoc(operator.definition.__doc__ or "")
+                .split("\n\n")[0]
+                .replace("\n", " ")
+            )
             lines.append(f"| [{name}]({name}.md) | {said.replace('|', chr(92) + '|')} |")
         lines.append("")
     return "\n".join(lines)

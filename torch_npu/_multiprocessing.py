@@ -57,12 +57,13 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def _reduce_storage(storage: Any) -> Any:
-    if not _on_npu(storage):
-        return reductions.reduce_storage(storage) if isinstance(
-            storage, torch.UntypedStorage
-        ) else reductions.reduce_typed_storage(storage)
-    untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
-    return _rebuild_storage, (_host_storage(untyped), storage.device.index)
+    typed = isinstance(storage, torch.storage.TypedStorage)
+    untyped = storage._untyped_storage if typed else storage
+    if not _on_npu(untyped):
+        reduce = reductions.reduce_typed_storage if typed else reductions.reduce_storage
+        return reduce(storage)
+    parts = (_host_storage(untyped), untyped.device.index)
+    return (_rebuild_typed_storage, (*parts, storage.dtype)) if typed else (_rebuild_storage, parts)
 
 
 def _rebuild_storage(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
@@ -72,8 +73,21 @@ def _rebuild_storage(host: torch.UntypedStorage, index: int) -> torch.UntypedSto
     return storage
 
 
+def _rebuild_typed_storage(
+    host: torch.UntypedStorage, index: int, dtype: torch.dtype
+) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(
+        wrap_storage=_rebuild_storage(host, index), dtype=dtype, _internal=True
+    )
+
+
 def _rebuild_tensor(
-    kind: type, host: torch.UntypedStorage, index: int, dtype: torch.dtype, geometry: Any, grad: bool
+    kind: type,
+    host: torch.UntypedStorage,
+    index: int,
+    dtype: torch.dtype,
+    geometry: Any,
+    grad: bool,
 ) -> torch.Tensor:
     size, stride, offset = geometry
     tensor = torch.empty(0, dtype=dtype, device=f"npu:{index}")

@@ -19,12 +19,20 @@ def device() -> None:
     torch.utils.rename_privateuse1_backend("npu")
     _C.configure(len(settings.visible_devices()), memory)
     _C.install()
-    _C.on_start(_started)
+    _C.on_start(_banner)
+
+
+class _NpuModule(ModuleType):
+    """torch.npu with torch.cuda's `_initialized`: torch.utils.checkpoint asks it before it saves random states."""
+
+    @property
+    def _initialized(self) -> bool:
+        return _C.started()
 
 
 def module(npu: ModuleType) -> None:
     """`torch.npu`, `Tensor.npu()`, `Module.npu()`, `is_npu` and their kin."""
-    npu._initialized = False  # type: ignore[attr-defined]  # torch.utils.checkpoint asks, before it saves random states
+    npu.__class__ = _NpuModule
     torch._register_device_module("npu", npu)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
@@ -36,16 +44,14 @@ def version() -> str:
     return f"{torch.__version__.split('+')[0]}+softnpu{_own_version}"
 
 
-def _started() -> None:
-    """The first use of the device in this process."""
-    torch.npu._initialized = True  # type: ignore[attr-defined]
-    _banner()
-
-
 def _banner() -> None:
     """Says once per process (once per job under torchrun) that the device is emulated."""
     chosen = settings.current()
-    if chosen.quiet or os.environ.get("LOCAL_RANK", "0") != "0" or os.environ.get("RANK", "0") != "0":
+    if (
+        chosen.quiet
+        or os.environ.get("LOCAL_RANK", "0") != "0"
+        or os.environ.get("RANK", "0") != "0"
+    ):
         return
     count = _C.device_count()
     memory = _C.memory_info(0)[1] / 2**30

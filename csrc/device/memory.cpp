@@ -18,8 +18,6 @@ std::function<bool(int, size_t)> Arena::allocation_fault;
 
 namespace {
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
 size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
 void* lazy_pages(size_t bytes) {
@@ -162,7 +160,7 @@ BlockPool& Arena::pool_for(size_t size, StreamId stream) {
 }
 
 Block* Arena::allocate(size_t bytes, StreamId stream) {
-  Lock lock(mutex_);
+  const Session session(*this, true);
   if (allocation_fault && allocation_fault(device_, bytes)) out_of_memory(bytes);
   if (bytes > (size_t{1} << 60)) out_of_memory(bytes);
   if (auto plugin = plugin_for(stream)) return allocate_foreign(std::move(plugin), bytes, stream);
@@ -177,7 +175,7 @@ Block* Arena::allocate(size_t bytes, StreamId stream) {
   block->requested = bytes;
   block->idle_rounds = 0;
   block->unsafe = false;
-  if (history_on_ && context_) block->context = context_();
+  block->context = context_;
   count(stats_.allocation, pool, 1);
   count(stats_.allocated_bytes, pool, static_cast<int64_t>(block->size));
   count(stats_.requested_bytes, pool, static_cast<int64_t>(bytes));
@@ -259,7 +257,7 @@ Block* Arena::new_segment(BlockPool& pool, size_t bytes, size_t reserve, StreamI
     return nullptr;
   }
   enter_segment(*segment, segment.get());
-  if (history_on_ && context_) segment->context = context_();
+  segment->context = context_;
   Block* block = new Block;
   block->arena = this;
   block->segment = segment.get();
@@ -352,12 +350,12 @@ std::shared_ptr<Plugin> Arena::plugin_for(StreamId stream) {
 }
 
 void Arena::set_plugin(std::shared_ptr<Plugin> plugin) {
-  Lock lock(mutex_);
+  const Session session(*this);
   plugin_ = std::move(plugin);
 }
 
 void Arena::set_pool_plugin(PoolId id, std::shared_ptr<Plugin> plugin) {
-  Lock lock(mutex_);
+  const Session session(*this);
   private_pools_.at(id)->plugin = std::move(plugin);
 }
 
@@ -388,7 +386,7 @@ void Arena::free_foreign(Block* block) {
 }
 
 void Arena::mark_all_unsafe() {
-  Lock lock(mutex_);
+  const Session session(*this);
   for (auto& [base, segment] : segments_) {
     for (Block* block = segment->first; block; block = block->next) block->unsafe = block->allocated;
   }
@@ -396,7 +394,7 @@ void Arena::mark_all_unsafe() {
 
 void Arena::free(Block* block) {
   if (block->plugin) return free_foreign(block);
-  Lock lock(mutex_);
+  const Session session(*this);
   block->allocated = false;
   slot_of(*block->segment, block->ptr) = nullptr;
   const BlockPool& pool = *block->pool;
@@ -435,7 +433,7 @@ void Arena::give_back(Block* block) {
   count(stats_.active, pool, -1);
   count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
   note(MemoryEvent::FreeCompleted, block->ptr, block->size, block->stream);
-  block->context.reset();
+  let_go(block->context);
   block = merge(block, block->prev);
   block = merge(block, block->next);
   block->requested = 0;
@@ -464,14 +462,14 @@ Block* Arena::merge(Block* block, Block* other) {
 }
 
 void Arena::record_stream(Block* block, StreamId stream) {
-  Lock lock(mutex_);
+  const Session session(*this);
   auto& others = block->other_streams;
   if (stream == block->stream || std::find(others.begin(), others.end(), stream) != others.end()) return;
   others.push_back(stream);
 }
 
 void Arena::erase_stream(Block* block, StreamId stream) {
-  Lock lock(mutex_);
+  const Session session(*this);
   std::erase(block->other_streams, stream);
 }
 
@@ -512,6 +510,7 @@ void Arena::release(Segment* segment) {
   enter_segment(*segment, nullptr);
   munmap(segment->slots, slots_bytes(*segment));
   munmap(segment->base, segment->reserved);
+  let_go(segment->context);
   delete segment->first;
   segments_.erase(segment->base);
 }
@@ -546,7 +545,7 @@ void Arena::collect_garbage(size_t wanted) {
 }
 
 void Arena::empty_cache(PoolId id) {
-  Lock lock(mutex_);
+  const Session session(*this);
   finish_deferred();
   if (id != PoolId{0, 0}) {
     const auto own = private_pools_.find(id);
@@ -560,13 +559,13 @@ void Arena::empty_cache(PoolId id) {
 }
 
 void Arena::begin_pool(PoolId id, Filter filter) {
-  Lock lock(mutex_);
+  const Session session(*this);
   retain_pool(id);
   active_filters_.emplace_back(id, std::move(filter));
 }
 
 void Arena::end_pool(PoolId id) {
-  Lock lock(mutex_);
+  const Session session(*this);
   const auto last = std::find_if(active_filters_.rbegin(), active_filters_.rend(),
                                  [&](const auto& entry) { return entry.first == id; });
   if (last == active_filters_.rend()) throw std::runtime_error("this memory pool is not in use");
@@ -574,7 +573,7 @@ void Arena::end_pool(PoolId id) {
 }
 
 void Arena::retain_pool(PoolId id) {
-  Lock lock(mutex_);
+  const Session session(*this);
   auto& own = private_pools_[id];
   if (!own) {
     own = std::make_unique<Private>();
@@ -586,7 +585,7 @@ void Arena::retain_pool(PoolId id) {
 }
 
 void Arena::release_pool(PoolId id) {
-  Lock lock(mutex_);
+  const Session session(*this);
   const auto found = private_pools_.find(id);
   if (found == private_pools_.end()) return;
   Private& own = *found->second;
@@ -600,12 +599,12 @@ void Arena::release_pool(PoolId id) {
 }
 
 MemoryStats Arena::stats() {
-  Lock lock(mutex_);
+  const Session session(*this);
   return stats_;
 }
 
 size_t Arena::reserved() {
-  Lock lock(mutex_);
+  const Session session(*this);
   return static_cast<size_t>(stats_.reserved_bytes[0].current);
 }
 
@@ -623,19 +622,19 @@ void each_stat(MemoryStats& stats, Each each) {
 }  // namespace
 
 void Arena::reset_peak() {
-  Lock lock(mutex_);
+  const Session session(*this);
   each_stat(stats_, [](Stat& stat) { stat.reset_peak(); });
 }
 
 void Arena::reset_accumulated() {
-  Lock lock(mutex_);
+  const Session session(*this);
   each_stat(stats_, [](Stat& stat) { stat.reset_accumulated(); });
   stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
   stats_.num_device_alloc = stats_.num_device_free = 0;
 }
 
 std::vector<SegmentInfo> Arena::segments() {
-  Lock lock(mutex_);
+  const Session session(*this);
   std::vector<SegmentInfo> found;
   for (const auto& [base, segment] : segments_) {
     SegmentInfo info{reinterpret_cast<uintptr_t>(base), segment->size, 0, 0, 0, segment->stream,
@@ -657,7 +656,7 @@ std::vector<SegmentInfo> Arena::segments() {
 
 Block* Arena::find(const void* address) {
   if (Block* other = foreign().holding(address)) return other->arena == this ? other : nullptr;
-  Lock lock(mutex_);
+  const Session session(*this);
   char* at = static_cast<char*>(const_cast<void*>(address));
   auto it = segments_.upper_bound(at);
   if (it == segments_.begin()) return nullptr;
@@ -670,7 +669,7 @@ Block* Arena::find(const void* address) {
 }
 
 bool Arena::owns(const void* address) {
-  Lock lock(mutex_);
+  const Session session(*this);
   char* at = static_cast<char*>(const_cast<void*>(address));
   auto it = segments_.upper_bound(at);
   if (it == segments_.begin()) return false;
@@ -679,27 +678,62 @@ bool Arena::owns(const void* address) {
 }
 
 void Arena::set_fraction(double fraction) {
-  Lock lock(mutex_);
+  const Session session(*this);
   fraction_ = fraction;
 }
 
 void Arena::configure(const AllocatorConfig& config) {
-  Lock lock(mutex_);
+  const Session session(*this);
   config_ = config;
 }
 
 void Arena::record_history(bool on, size_t most, ContextFn context, bool context_on_free) {
-  Lock lock(mutex_);
+  auto fresh = on && context ? std::make_shared<ContextFn>(std::move(context)) : nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(context_mutex_);
+    std::swap(context_fn_, fresh);  // the old one goes at the end of this function
+  }
+  const Session session(*this);
   history_on_ = on;
   history_most_ = most;
-  context_ = on ? std::move(context) : ContextFn{};
   context_on_free_ = context_on_free;
+  for (MemoryEvent& event : history_) let_go(event.context);
   history_.clear();
   history_next_ = 0;
 }
 
+std::shared_ptr<void> Arena::gather(bool freeing) {
+  if (!history_on_ || (freeing && !context_on_free_)) return nullptr;
+  std::shared_ptr<ContextFn> context;
+  {
+    const std::lock_guard<std::mutex> lock(context_mutex_);
+    context = context_fn_;
+  }
+  return context ? (*context)() : nullptr;
+}
+
+void Arena::let_go(std::shared_ptr<void>& context) {
+  if (context) unused_contexts_.push_back(std::move(context));
+  context.reset();
+}
+
+Arena::Session::Session(Arena& arena, bool notes, bool freeing) : arena_(arena) {
+  if (notes) context_ = arena.gather(freeing);
+  arena_.mutex_.lock();
+  if (notes) {
+    outer_ = std::move(arena_.context_);
+    arena_.context_ = context_;
+  }
+}
+
+Arena::Session::~Session() {
+  std::swap(unused_, arena_.unused_contexts_);
+  if (context_ || outer_) arena_.context_ = std::move(outer_);
+  arena_.mutex_.unlock();
+}
+
 std::vector<MemoryEvent> Arena::history() {
-  Lock lock(mutex_);
+  const Session session(*this);
   std::vector<MemoryEvent> ordered;
   ordered.reserve(history_.size());
   for (size_t i = 0; i < history_.size(); ++i) {
@@ -710,13 +744,12 @@ std::vector<MemoryEvent> Arena::history() {
 
 void Arena::note(MemoryEvent::Action action, const void* address, size_t size, StreamId stream) {
   if (!history_on_ || history_most_ == 0) return;
-  const bool freed = action == MemoryEvent::FreeRequested || action == MemoryEvent::FreeCompleted;
-  MemoryEvent event{action, reinterpret_cast<uintptr_t>(address), size, stream, wall_clock_ns(), nullptr};
-  if (context_ && (!freed || context_on_free_)) event.context = context_();
+  MemoryEvent event{action, reinterpret_cast<uintptr_t>(address), size, stream, wall_clock_ns(), context_};
   if (history_.size() < history_most_) {
     history_.push_back(std::move(event));
     return;
   }
+  let_go(history_[history_next_].context);
   history_[history_next_] = std::move(event);
   history_next_ = (history_next_ + 1) % history_most_;
 }

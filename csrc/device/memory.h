@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -204,6 +205,22 @@ class Arena {
   Block* allocate_foreign(std::shared_ptr<Plugin> plugin, size_t bytes, StreamId stream);
   void free_foreign(Block* block);
 
+  // The lock of every public call. What it may run of the interpreter stays outside the lock: where a call comes
+  // from is asked before it, and contexts that fell out of use are let go after it.
+  class Session {
+   public:
+    explicit Session(Arena& arena, bool notes = false, bool freeing = false);
+    ~Session();
+    Session(const Session&) = delete;
+
+   private:
+    Arena& arena_;
+    std::shared_ptr<void> context_, outer_;
+    std::vector<std::shared_ptr<void>> unused_;
+  };
+  std::shared_ptr<void> gather(bool freeing);
+  void let_go(std::shared_ptr<void>& context);
+
   BlockPool& pool_for(size_t size, StreamId stream);
   size_t round(size_t bytes) const;
   Block* take_free(BlockPool& pool, size_t size, StreamId stream);
@@ -235,9 +252,12 @@ class Arena {
   std::vector<std::pair<PoolId, Filter>> active_filters_;
   std::map<char*, std::unique_ptr<Segment>> segments_;
   std::vector<Block*> deferred_;  // freed while another stream still uses them
-  bool history_on_ = false, context_on_free_ = false;
+  std::atomic<bool> history_on_ = false, context_on_free_ = false;
   size_t history_most_ = 0;
-  ContextFn context_;
+  std::mutex context_mutex_;
+  std::shared_ptr<ContextFn> context_fn_;            // guarded by context_mutex_
+  std::shared_ptr<void> context_;                    // of the call that holds the lock
+  std::vector<std::shared_ptr<void>> unused_contexts_;
   std::vector<MemoryEvent> history_;
   size_t history_next_ = 0;
 };

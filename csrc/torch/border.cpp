@@ -152,7 +152,9 @@ void Border::see(const at::Tensor& tensor, bool is_mutable, bool host_ok) {
 }
 
 void Border::see(c10::Device device) {
-  if (device.type() == c10::kPrivateUse1 && !from_tensor_) {
+  if (device.type() != c10::kPrivateUse1) return;
+  from_argument_ = true;
+  if (!from_tensor_) {
     device_ = device.has_index() ? device.index() : current_device();
   }
 }

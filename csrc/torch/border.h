@@ -27,6 +27,7 @@ class Border {
   void see(const at::Tensor& tensor, bool is_mutable, bool host_ok);
   void see(c10::Device device);
   void settle();  // after the last see(): checks, and falls back to the current device
+  bool involves_npu() const { return from_tensor_ || from_argument_; }
   int device() const { return device_; }
   c10::Device npu() const { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device_)}; }
 
@@ -51,7 +52,7 @@ class Border {
 
   std::string_view op_;
   int device_ = -1;
-  bool host_tensor_ = false, from_tensor_ = false;
+  bool host_tensor_ = false, from_tensor_ = false, from_argument_ = false;
   c10::SmallVector<Crossing, 6> crossings_;
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 6> twins_;  // NPU storage -> CPU storage
 };

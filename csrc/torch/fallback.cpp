@@ -55,6 +55,7 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   explicit Plan(const c10::FunctionSchema& schema)
       : name(schema.name()), arguments(schema.arguments().size()), returns(schema.returns().size()) {
     multiplies = softnpu::multiplies(name);
+    if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
     for (size_t i = 0; i < arguments; ++i) {
       const auto& argument = schema.arguments()[i];
       const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
@@ -72,6 +73,7 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   std::vector<bool> is_mutable, host_ok;
   bool any_mutable = false, multiplies = false;
   int generator = -1, device = -1;
+  int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
 };
 
 template <class Each>
@@ -155,12 +157,18 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
   }
   border.settle();
   for (size_t i = 0; i < plan.arguments; ++i) {
-    map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { return border.in(tensor, plan.is_mutable[i]); });
+    map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
+      at::Tensor alias = border.in(tensor, plan.is_mutable[i]);
+      // Sparse kernels ask whether gradients will be wanted, and save less if not.
+      if (host != DispatchKey::CPU && tensor.defined() && tensor.requires_grad()) alias.set_requires_grad(true);
+      return alias;
+    });
   }
   if (plan.generator >= 0) {
     IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
     std::optional<at::Generator> given;
     if (!generator.isNone()) given = generator.toGenerator();
+    TORCH_CHECK(border.involves_npu(), "Expected a 'cpu' device type for generator but found 'npu'");
     generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(border.device())));
   }
   {
@@ -173,11 +181,16 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     } else {
       op.redispatchBoxed(DispatchKeySet(host), stack);
     }
-    const size_t results = stack->size() - plan.returns;
     for (size_t i = 0; i < plan.returns; ++i) {
-      map_tensors((*stack)[results + i], [&](at::Tensor tensor) { return border.out(std::move(tensor)); });
+      if (static_cast<int>(i) == plan.host_result) continue;
+      map_tensors((*stack)[stack->size() - plan.returns + i],
+                  [&](at::Tensor tensor) { return border.out(std::move(tensor)); });
     }
     if (plan.any_mutable) border.write_back();
+  }
+  if (plan.host_result >= 0) {  // its bytes leave the device
+    IValue& result = (*stack)[stack->size() - plan.returns + static_cast<size_t>(plan.host_result)];
+    result = IValue(result.toTensor().clone());
   }
 }
 

@@ -28,7 +28,7 @@ Tensor int8_mm(const Tensor& a, const Tensor& b) {
   Tensor sum = at::zeros({a.size(0), b.size(1)}, a.options().dtype(at::kInt));
   for (int64_t start = 0; start < depth; start += kExactK) {
     const int64_t length = std::min(kExactK, depth - start);
-    sum += at::mm(a.narrow(1, start, length).to(at::kFloat), b.narrow(0, start, length).to(at::kFloat));
+    sum += at::mm(a.narrow(1, start, length).to(at::kFloat), b.narrow(0, start, length).to(at::kFloat)).to(at::kInt);
   }
   return sum;
 }

@@ -1,5 +1,6 @@
 // softnpu._C: what Python needs of the device.
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -292,6 +293,12 @@ PYBIND11_MODULE(_C, m) {
   m.def("device_clock_ns", &device_clock_ns);
   m.def("stream_is_high_priority", &Streams::high_priority);
   m.def("current_stream", &current_stream);
+  // Events by their id, which is 0 while they are unrecorded.
+  m.def("event_elapsed_ms", [](uintptr_t first, uintptr_t last) {
+    const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
+    return guard.elapsedTime(reinterpret_cast<void*>(first), reinterpret_cast<void*>(last), -1);
+  });
+  m.def("event_time_ns", [](uintptr_t event) { return event == 0 ? 0 : reinterpret_cast<Event*>(event)->time_ns; });
 
   m.def("run_kernel", &run_kernel, py::arg("name"), py::arg("body"), py::arg("args"), py::arg("kwargs"),
         py::arg("host_ok") = false);

@@ -137,12 +137,6 @@ void bind_runtime(py::module& m) {
   m.def("host_reset_accumulated", [] { pinned().reset_accumulated_stats(); });
   m.def("host_reset_peak", [] { pinned().reset_peak_stats(); });
 
-  m.def("event_time_ns", [](uintptr_t event) -> py::object {
-    const auto* recorded = reinterpret_cast<const Event*>(event);
-    if (recorded == nullptr || !recorded->recorded) return py::none();
-    return py::int_(recorded->time_ns);
-  });
-
   m.def("mark_all_unsafe", [](int index) { device(index).arena.mark_all_unsafe(); });
   m.def("mark_unsafe", &mark_unsafe);
   m.def("storage_is_safe", [](const py::object& storage) {

@@ -1,4 +1,5 @@
 // The basic tensor operators: creation, views, storage, copies, scalars, and those that have no CPU kernel to borrow.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/core/Tensor.h>
@@ -49,21 +50,29 @@ void reject_pinned(optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
+Tensor filled(Tensor fresh) {  // deterministic mode: uninitialised memory is NaN, or the largest integer
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
+    at::native::fill_empty_deterministic_(fresh);
+  }
+  return fresh;
+}
+
 Tensor empty(IntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout> layout, optional<Device> device,
              optional<bool> pin_memory, optional<c10::MemoryFormat> format) {
   reject_pinned(pin_memory);
   TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "empty: only the strided layout is dense on the NPU");
   const c10::DeviceGuard guard(target(device));
-  return at::detail::empty_generic(size, npu_allocator(), DispatchKeySet(DispatchKey::PrivateUse1),
-                                   c10::dtype_or_default(dtype), format);
+  return filled(at::detail::empty_generic(size, npu_allocator(), DispatchKeySet(DispatchKey::PrivateUse1),
+                                          c10::dtype_or_default(dtype), format));
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<ScalarType> dtype, optional<c10::Layout>,
                      optional<Device> device, optional<bool> pin_memory) {
   reject_pinned(pin_memory);
   const c10::DeviceGuard guard(target(device));
-  return at::detail::empty_strided_generic(size, stride, npu_allocator(), DispatchKeySet(DispatchKey::PrivateUse1),
-                                           c10::dtype_or_default(dtype));
+  return filled(at::detail::empty_strided_generic(
+      size, stride, npu_allocator(), DispatchKeySet(DispatchKey::PrivateUse1), c10::dtype_or_default(dtype)));
 }
 
 Tensor zero_tensor(c10::SymIntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout> layout,

@@ -132,7 +132,8 @@ def test_accelerator_streams():
     side = torch.Stream("npu")
     torch.accelerator.set_stream(side)
     try:
-        assert torch.accelerator.current_stream() == side == torch.npu.current_stream()
+        assert torch.accelerator.current_stream() == side
+        assert torch.npu.current_stream().stream_id == side.stream_id
     finally:
         torch.accelerator.set_stream(before)
     assert torch.accelerator.current_stream() == before

@@ -74,7 +74,8 @@ def test_a_stream_of_another_device_makes_it_current():
 def test_torch_stream_is_a_context_manager():
     side = torch.Stream("npu:1")
     with side:
-        assert torch.npu.current_stream(1) == side
+        assert torch.npu.current_stream(1).stream_id == side.stream_id
+        assert torch.npu.current_device() == 1
     assert torch.npu.current_stream(1) == torch.npu.default_stream(1)
 
 

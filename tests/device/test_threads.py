@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import torch_npu  # noqa: F401
 from softnpu import _C
+from tests.device.process import output
 
 THREADS = 8
 SECONDS = [2.5, pytest.param(30, marks=pytest.mark.slow)]
@@ -165,6 +166,48 @@ def test_out_of_memory_in_one_thread_leaves_the_others_alone():
             assert torch.ones(1000, device=device).sum().item() == 1000
 
     in_threads(work, 0.5, lambda i: "npu:3")
+
+
+def test_recording_memory_history_while_threads_allocate():
+    """The allocator asks Python for the frames, while Python's threads wait for the allocator."""
+    printed = output(
+        """
+        import faulthandler, threading, time, torch, torch_npu
+        from softnpu import _C
+        faulthandler.dump_traceback_later(30, exit=True)
+        _C.record_history(0, True, 100, lambda: [str(len(str(threading.active_count())))], True)
+        end = time.monotonic() + 1.5
+        def work(index):
+            kept = []
+            while time.monotonic() < end:
+                kept.append(torch.empty(700 * (index + 1), device="npu"))
+                del kept[:-5]
+                _C.memory_stats(0)
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(len(_C.memory_history(0)))
+        """
+    )
+    assert printed == "100"
+
+
+def test_threads_that_start_the_device_together():
+    """Whoever comes first starts it; the others must find it ready."""
+    printed = output(
+        """
+        import threading, torch, torch_npu
+        barrier, sums = threading.Barrier(8), []
+        def work(index):
+            barrier.wait()
+            sums.append((torch.ones(3, device=f"npu:{index}") + index).sum().item())
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(sorted(sums))
+        """
+    )
+    assert printed == str([3.0 + 3 * i for i in range(8)])
 
 
 # --- exceptions ----------------------------------------------------------------------------------------

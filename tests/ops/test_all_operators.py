@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-import torch_npu  # noqa: F401  (registers the operators)
+import torch_npu
 from softnpu import _C
 from tests.ops.support import make
 from tools.coverage import parse
@@ -31,7 +31,10 @@ PARTS = ("check", "kernel", "native", "meta")
 
 #: (operator, opcheck utility) -> why upstream's own schema cannot pass it
 EXEMPT: dict[tuple[str, str], str] = {
-    ("npu_apply_rotary_pos_emb", "test_schema"): "writes query and key, which upstream's schema does not declare",
+    (
+        "npu_apply_rotary_pos_emb",
+        "test_schema",
+    ): "writes query and key, which upstream's schema does not declare",
     ("npu_apply_rotary_pos_emb", "test_faketensor"): "returns its inputs, undeclared",
     ("npu_kv_rmsnorm_rope_cache", "test_schema"): "writes and returns the caches, undeclared",
     ("npu_kv_rmsnorm_rope_cache", "test_faketensor"): "returns the caches, undeclared",
@@ -50,7 +53,9 @@ def samples(operator: Operator) -> list[Sample]:
 ALL = sorted(operators)
 SAMPLES = [(name, index) for name in ALL for index in range(len(samples(operators[name])))]
 NATIVE = [(n, i) for n, i in SAMPLES if _function(operators[n].definition, "native")]
-DIFFERENTIABLE = [(n, 0) for n, i in SAMPLES if i == 0 and _function(operators[n].definition, "backward")]
+DIFFERENTIABLE = [
+    (n, 0) for n, i in SAMPLES if i == 0 and _function(operators[n].definition, "backward")
+]
 
 
 def inputs(name: str, index: int, builder: Any = make) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -79,7 +84,9 @@ def test_opcheck(name, index):
 def test_opcheck_with_gradients(name, index):
     """The gradients under AOTAutograd equal those in eager (opcheck's registration test knows no npu)."""
 
-    def differentiable(*shape: int, dtype: torch.dtype = torch.float32, **options: Any) -> torch.Tensor:
+    def differentiable(
+        *shape: int, dtype: torch.dtype = torch.float32, **options: Any
+    ) -> torch.Tensor:
         options.setdefault("requires_grad", dtype.is_floating_point)
         return make(*shape, dtype=dtype, **options)
 
@@ -152,7 +159,9 @@ def test_parameters_are_the_schemas(name, part):
         if parameter.default is not parameter.empty:
             argument = arguments[key]
             assert argument.has_default_value(), f"{part}: the schema has no default for {key}"
-            assert _plain(parameter.default) == _plain(argument.default_value), f"{part}: default of {key}"
+            assert _plain(parameter.default) == _plain(argument.default_value), (
+                f"{part}: default of {key}"
+            )
 
 
 def _plain(value: Any) -> Any:
@@ -168,9 +177,15 @@ def test_every_parameter_is_read(name):
         function = _function(definition, part)
         if function is not None:
             tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-            read |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            read |= {
+                n.id
+                for n in ast.walk(tree)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+            }
             kinds = {p.kind for p in inspect.signature(function).parameters.values()}
-            delegated |= bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+            delegated |= bool(
+                kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+            )
     if delegated:
         read |= words_read(definition.__module__)
     ignored = [a.name for a in operators[name].schema.arguments if a.name not in read]
@@ -211,9 +226,14 @@ def test_native_equals_kernel(name, index):
     for part in ("native", "kernel"):
         args, kwargs = inputs(name, index)
         torch.manual_seed(5)
-        body, host_ok = _function(operator.definition, part), getattr(operator.definition, "host_ok", False)
+        body, host_ok = (
+            _function(operator.definition, part),
+            getattr(operator.definition, "host_ok", False),
+        )
         out = _C.run_kernel(name, body, args, kwargs, host_ok)
-        results.append([v.cpu() if isinstance(v, torch.Tensor) else v for v in tree_flatten((out, args))[0]])
+        results.append(
+            [v.cpu() if isinstance(v, torch.Tensor) else v for v in tree_flatten((out, args))[0]]
+        )
     for native, kernel in zip(*results, strict=True):
         if isinstance(native, torch.Tensor):
             torch.testing.assert_close(native, kernel, equal_nan=True)

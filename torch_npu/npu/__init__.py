@@ -168,4 +168,6 @@ default_generators = random.default_generators()
 globals().update(_types.storages())
 globals().update(_types.tensor_types())
 
+from torch_npu import _C  # noqa: E402  (upstream's private names; needs everything above)
+
 _start.install()

@@ -169,7 +169,15 @@ def synchronize(device: Any = None) -> None:
     index = checked_index(device)
     _lazy_init()
     raise_fault(index)
-    _C.note_synchronisation(f"synchronize(npu:{index})")
+    note_synchronisation(f"synchronize(npu:{index})")
+
+
+def note_synchronisation(what: str) -> None:
+    """A call that makes the host wait: warns or raises as `set_sync_debug_mode` says."""
+    if _C.sync_debug_mode() == _SYNC_MODES["warn"]:
+        warnings.warn(f"called a synchronizing NPU operation: {what}", stacklevel=3)
+    else:
+        _C.note_synchronisation(what)
 
 
 def raise_fault(index: int) -> None:

@@ -16,18 +16,15 @@ _CONTEXTS = (None, "state", "alloc", "all")
 _MOST = 2**63 - 1
 
 
-def memory_snapshot(mempool_id: tuple[int, int] | None = None) -> list[dict[str, Any]]:
-    """The segments of all devices with their blocks; of one private pool if its id is given."""
+def memory_snapshot() -> list[dict[str, Any]]:
+    """The segments of all devices with their blocks."""
     not_with_plugin("snapshot")
-    found = [s for index in range(_C.device_count()) for s in _C.memory_segments(index)]
-    if mempool_id is not None:
-        found = [s for s in found if tuple(s["segment_pool_id"]) == tuple(mempool_id)]
-    for segment in found:
-        address = segment["address"]
-        for block in segment["blocks"]:
-            block.setdefault("address", address)
-            address = block["address"] + block["size"]
-    return found
+    return [s for index in range(_C.device_count()) for s in _C.memory_segments(index)]
+
+
+def pool_snapshot(mempool_id: tuple[int, int]) -> list[dict[str, Any]]:
+    """The segments of one private pool."""
+    return [s for s in memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(mempool_id)]
 
 
 def _frames() -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def _get_current_allocator() -> _NPUAllocator:
 
 
 def get_allocator_backend() -> str:
-    """"native", or "npuMallocAsync"'s place for a loaded one: "pluggable"."""
+    """`native`, or `pluggable` once an allocator was loaded from a library."""
     return "native" if _current.allocator() is None else "pluggable"
 
 
@@ -144,9 +144,9 @@ class MemPool:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """The pool's segments."""
-        from torch_npu.npu._memory_history import memory_snapshot
+        from torch_npu.npu._memory_history import pool_snapshot
 
-        return memory_snapshot(self.id)
+        return pool_snapshot(self.id)
 
     def _hold(self, index: int) -> None:
         if index in self._devices:

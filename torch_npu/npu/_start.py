@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from softnpu import _C
 from torch_npu import _register
 from torch_npu.npu import _alloc_conf, _device, _overflow
@@ -9,6 +11,7 @@ from torch_npu.npu import _alloc_conf, _device, _overflow
 
 def install() -> None:
     """Makes `_started` the device's start function, and errors of faults upstream's."""
+    importlib.import_module("torch_npu.utils")  # a name of torch_npu from the start
     _C.on_start(_started)
     _C.watch_error_text(_device.fault_text)
 

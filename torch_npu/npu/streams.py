@@ -10,7 +10,7 @@ import torch
 
 from softnpu import _C
 from torch_npu._errors import ErrCode, pta_error
-from torch_npu.npu._device import memory_index, raise_fault
+from torch_npu.npu._device import memory_index, note_synchronisation, raise_fault
 
 # Streams made in turn from pools, as on the card: 32 of each priority (C++), then these.
 _SYNC_LAUNCH_FIRST, _SYNC_LAUNCH_COUNT = 65, 4
@@ -45,7 +45,7 @@ class _BaseStream(torch.Stream):
     def synchronize(self) -> None:
         """Waits until all work given to the stream is done."""
         raise_fault(self.device_index)
-        _C.note_synchronisation("Stream.synchronize")
+        note_synchronisation("Stream.synchronize")
         super().synchronize()
 
     def set_data_preprocess_stream(self, is_data_preprocess_stream: bool = False) -> None:
@@ -219,7 +219,20 @@ class Event(torch.Event):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds on the device from this event to the other."""
-        return super().elapsed_time(end_event)
+        if not isinstance(end_event, torch.Event):
+            raise TypeError(f"end_event must be an Event, but received {type(end_event).__name__}")
+        if not (self.enable_timing and getattr(end_event, "enable_timing", True)):
+            raise RuntimeError(
+                "Both events must be created with argument 'enable_timing=True'."
+                + pta_error(ErrCode.PARAM)
+            )
+        start, end = _C.event_time_ns(self.event_id or 0), _C.event_time_ns(end_event.event_id or 0)
+        if not start or not end:
+            raise RuntimeError(
+                "Both events must be recorded before calculating elapsed time."
+                + pta_error(ErrCode.INTERNAL)
+            )
+        return (end - start) / 1e6
 
     def recorded_time(self) -> int:
         """When the event was recorded, in microseconds of the device's clock."""
@@ -228,8 +241,8 @@ class Event(torch.Event):
                 "recorded_time needs an event created with enable_timing=True"
                 + pta_error(ErrCode.PARAM)
             )
-        time_ns = _C.event_time_ns(self.event_id)
-        if time_ns is None:
+        time_ns = _C.event_time_ns(self.npu_event)
+        if not time_ns:
             raise RuntimeError(
                 "Event must be recorded before getting recorded timestamp."
                 + pta_error(ErrCode.INTERNAL)
@@ -238,7 +251,7 @@ class Event(torch.Event):
 
     def synchronize(self) -> None:
         """Waits until everything before the event is done."""
-        _C.note_synchronisation("Event.synchronize")
+        note_synchronisation("Event.synchronize")
         super().synchronize()
 
     @property

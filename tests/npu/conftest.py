@@ -1,0 +1,18 @@
+"""Every test leaves the device as it found it: no faults, no options, no watchers."""
+
+import pytest
+import torch_npu  # noqa: F401
+
+from softnpu import _C, faults
+from torch_npu.npu import _options
+
+
+@pytest.fixture(autouse=True)
+def clean_device():
+    yield
+    faults.clear()
+    _options.reset()
+    _C.watch_unsafe(False)
+    _C.watch_saturate(False)
+    _C.set_sync_debug_mode(0)
+    _C.set_device(0)
