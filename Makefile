@@ -15,7 +15,6 @@ TORCH := torch==2.13.0
 
 CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
 CPP := $(sort $(CSRC))
-BUILD := DIST_EXTRA_CONFIG=$(CURDIR)/tools/build.cfg
 READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
@@ -33,21 +32,22 @@ $(VENV)/.packages: pyproject.toml
 	@$(PIP) install $(TORCH) "setuptools>=77" wheel ninja numpy
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.packages setup.py tools/build.cfg
+$(VENV)/.installed: $(VENV)/.packages setup.py
 	@echo "building and installing softnpu (some minutes the first time)"
-	@$(BUILD) $(PIP) install --no-build-isolation -e '.[test]'
+	@$(PIP) install --no-build-isolation -e '.[test]'
 	@touch $@
 
-# After the install, which compiles everything, this finds nothing to do; later it compiles what changed.
+# The install above compiles everything; later only what changed is compiled (objects stay in build/).
 $(READY): $(VENV)/.installed $(CPP)
-	@echo "building softnpu/_C"
-	@mkdir -p build
-	@$(BUILD) $(BIN)/python setup.py -q build_ext --inplace >build/log.txt 2>&1 || { tail -n 60 build/log.txt; exit 1; }
+	@if [ -n "$$(find csrc -newer "$$(ls softnpu/_C*.so | head -n 1)")" ]; then \
+	  echo "building softnpu/_C"; mkdir -p build; \
+	  $(BIN)/python setup.py -q build_ext --inplace >build/log.txt 2>&1 || { tail -n 60 build/log.txt; exit 1; }; \
+	fi
 	@touch $@
 
 $(TOOLS): $(VENV)/.installed
 	@echo "installing ruff, mypy, clang-format and pre-commit"
-	@$(BUILD) $(PIP) install ruff mypy clang-format pre-commit
+	@$(PIP) install ruff mypy clang-format pre-commit
 	@touch $@
 
 demo: $(READY)
@@ -67,11 +67,12 @@ docs-generated: $(READY)
 	@$(BIN)/python -m tools.opdocs
 	@$(BIN)/python -m tools.differences
 
+# All four, whatever the first ones say.
 lint: $(TOOLS)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	@failed=0; \
+	for check in "ruff check ." "ruff format --check ." "mypy" "clang-format --dry-run -Werror $(CPP)"; do \
+	  echo "$${check%% csrc*}"; $(BIN)/$$check || failed=1; \
+	done; exit $$failed
 
 format: $(TOOLS)
 	$(BIN)/ruff check --fix .

@@ -11,10 +11,12 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import click
 
-import torch_npu.ops
+import torch_npu
+from torch_npu.ops._registry import operators
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "differences.md"
 BEGIN = "<!-- generated from docstrings: make docs-generated -->"
@@ -22,41 +24,47 @@ END = "<!-- end of the generated part -->"
 
 
 def paragraphs() -> Iterator[tuple[str, str, str]]:
-    """(room, name, text) of every function or class of the rooms that states a difference."""
-    for room in pkgutil.iter_modules(torch_npu.ops.__path__):
-        if not room.ispkg:
-            continue
-        package = importlib.import_module(f"torch_npu.ops.{room.name}")
-        for file in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"torch_npu.ops.{room.name}.{file.name}")
-            for thing in vars(module).values():
-                if getattr(thing, "__module__", None) == module.__name__ and _stated(thing):
-                    yield room.name, _name(thing, file.name), _stated(thing)
+    """(package, name, text) of every module, class and function that states a difference."""
+    for module in _modules():
+        package, _, file = module.__name__.removeprefix("torch_npu.").rpartition(".")
+        own = [
+            t for t in vars(module).values() if getattr(t, "__module__", None) == module.__name__
+        ]
+        for thing in [module, *own]:
+            text = _stated(thing)
+            if text:
+                yield package or file, _name(thing, file), text
+
+
+def _modules() -> Iterator[ModuleType]:
+    """The operators' files, then the other packages' (private ones too: a reader meets what they do)."""
+    for found in pkgutil.walk_packages(torch_npu.__path__, "torch_npu."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
 
 
 def _stated(thing: object) -> str:
     text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
-    found = re.search(
-        r"^Differs from upstream:[ \n]*(.*?)(?=\n\n\S|\Z)", text, re.DOTALL | re.MULTILINE
-    )
+    pattern = r"^Differs from upstream:[ \n]*(.*?)(?=\n\n\S|\Z)"
+    found = re.search(pattern, text, re.DOTALL | re.MULTILINE)
     said = " ".join(found[1].split()) if found else ""
     return said[:1].upper() + said[1:]
 
 
 def _name(thing: object, file: str) -> str:
-    """The operator's name: the class is it in camel case, unless it is a plain function."""
-    from torch_npu.ops._registry import operators
-
-    return next((o.name for o in operators.values() if o.definition is thing), file)
+    """The operator's name, a function's own, or the file's for what is private."""
+    operator = next((o.name for o in operators.values() if o.definition is thing), "")
+    own = getattr(thing, "__qualname__", "_")
+    return operator or (file.lstrip("_") if own.startswith("_") else own)
 
 
 def generated() -> str:
-    rooms: dict[str, list[str]] = {}
-    for room, name, text in paragraphs():
-        rooms.setdefault(room, []).append(f"- `{name}`: {text}")
+    packages: dict[str, list[str]] = {}
+    for package, name, text in paragraphs():
+        packages.setdefault(package, []).append(f"- `{name}`: {text}")
     lines = [BEGIN, ""]
-    for room, entries in sorted(rooms.items()):
-        lines += [f"### {room}", "", *sorted(entries), ""]
+    for package, entries in sorted(packages.items()):
+        lines += [f"### {package.replace('.', ', ')}", "", *sorted(set(entries)), ""]
     return "\n".join([*lines, END])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -35,6 +36,17 @@ def statement(name: str, head: str, items: list[str], tail: str) -> str:
         return f"{name} = {head}\n    {inner}\n{tail}"
     lines = "".join(f"    {item},\n" for item in items)
     return f"{name} = {head}\n{lines}{tail}"
+
+
+def call(name: str, expression: str) -> str:
+    """`name = f(...)` as a statement; the arguments are those of the outermost call."""
+    node = ast.parse(expression, mode="eval").body
+    if not isinstance(node, ast.Call):
+        return f"{name} = {expression}"
+    head = ast.get_source_segment(expression, node.func)
+    items = [ast.get_source_segment(expression, a) or "" for a in node.args]
+    items += [f"{k.arg}={ast.get_source_segment(expression, k.value)}" for k in node.keywords]
+    return statement(name, f"{head}(", items, ")")
 
 
 def _tensor(tensor: torch.Tensor) -> str:

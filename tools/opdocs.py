@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 import torch_npu  # noqa: F401  (registers the operators)
 from softnpu import _C, settings
 from tools import coverage
-from tools.examples import literal, statement
-from torch_npu.ops._registry import Operator, Sample, _function, operators
+from tools.examples import call, literal, statement
+from torch_npu.ops._operator import Operator, Sample, function_of
+from torch_npu.ops._registry import operators
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "ops"
@@ -142,7 +143,7 @@ def _argument(name: str, value: Any, lines: list[str]) -> str:
     if isinstance(value, (list, tuple)):
         lines.append(statement(name, "[", [literal(v) for v in value], "]"))
     else:
-        lines.append(statement(name, literal(value), [], ""))
+        lines.append(call(name, literal(value)))
     return name
 
 
@@ -254,7 +255,7 @@ def _call(operator: Operator, inputs: Any, seed: int, formula: bool = False) -> 
     torch.manual_seed(seed)
     if not formula:
         return _tensors(operator.overload(*args, **kwargs))
-    kernel = _function(operator.definition, "kernel")
+    kernel = function_of(operator.definition, "kernel")
     host_ok = getattr(operator.definition, "host_ok", False)
     return _tensors(_C.run_kernel(operator.name, kernel, args, kwargs, host_ok))
 

@@ -169,12 +169,12 @@ void Border::settle() {
   ensure_started();
 }
 
-at::Tensor Border::in(const at::Tensor& tensor, bool is_mutable) {
+at::Tensor Border::in(const at::Tensor& tensor, bool is_mutable, bool bump) {
   if (!on_npu(tensor)) return tensor;
   at::Tensor alias = tensor.is_nested()  ? in_nested(tensor)
                      : strided(tensor) ? this->alias(tensor)
                                        : in_sparse(tensor);
-  crossings_.push_back({tensor, alias, is_mutable});
+  crossings_.push_back({tensor, alias, is_mutable, bump});
   return alias;
 }
 
@@ -239,7 +239,9 @@ at::Tensor Border::out_sparse(const at::Tensor& result) {
 
 void Border::write_back() {
   for (const Crossing& crossing : crossings_) {
-    if (!crossing.is_mutable || crossing.npu.is_nested()) continue;
+    if (!crossing.is_mutable) continue;
+    if (crossing.bump && !crossing.npu.is_inference()) crossing.npu.unsafeGetTensorImpl()->bump_version();
+    if (crossing.npu.is_nested()) continue;
     TensorImpl& from = *crossing.alias.unsafeGetTensorImpl();
     TensorImpl& to = *crossing.npu.unsafeGetTensorImpl();
     if (crossing.npu.layout() == at::kSparse) {

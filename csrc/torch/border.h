@@ -31,7 +31,8 @@ class Border {
   int device() const { return device_; }
   c10::Device npu() const { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device_)}; }
 
-  at::Tensor in(const at::Tensor& tensor, bool is_mutable);
+  // `bump`: the kernel counts as one write for autograd (in-place operators on lists have no layer above that does it).
+  at::Tensor in(const at::Tensor& tensor, bool is_mutable, bool bump = false);
   // `owned`: nobody else keeps the result, even if references to it are still alive (a Python kernel's).
   at::Tensor out(at::Tensor result, bool owned = false);
   void write_back();  // sizes, strides and storage of mutable arguments that the kernel changed
@@ -39,7 +40,7 @@ class Border {
  private:
   struct Crossing {
     at::Tensor npu, alias;
-    bool is_mutable;
+    bool is_mutable, bump;
   };
   c10::StorageImpl* npu_storage_of(const c10::StorageImpl* twin) const;
   at::Tensor alias(const at::Tensor& npu);

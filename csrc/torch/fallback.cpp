@@ -157,8 +157,9 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
   }
   border.settle();
   for (size_t i = 0; i < plan.arguments; ++i) {
+    const bool list = !(*stack)[first + i].isTensor();
     map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
-      at::Tensor alias = border.in(tensor, plan.is_mutable[i]);
+      at::Tensor alias = border.in(tensor, plan.is_mutable[i], list);
       // Sparse kernels ask whether gradients will be wanted, and save less if not.
       if (host != DispatchKey::CPU && tensor.defined() && tensor.requires_grad()) alias.set_requires_grad(true);
       return alias;

@@ -23,7 +23,7 @@ def test_dataloader_with_workers_and_pinned_memory():
     assert total.tolist() == [240, 256]
 
 
-def test_dataloader_pins_to_a_named_device():
+def test_dataloader_pins_without_workers():
     loader = DataLoader(TensorDataset(torch.ones(4, 2)), pin_memory=True)
     assert all(batch[0].is_pinned() for batch in loader)
 

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
-import torch_npu  # noqa: F401
 
-from tests.device.process import output, run_python
+import torch_npu  # noqa: F401
+from softnpu import _C
+from tests.device.process import run_python
+from torch_npu.npu import _alloc_conf
 from torch_npu.npu._alloc_conf import MIB, parse
 
 
@@ -26,12 +28,24 @@ def test_values_are_read():
     [
         ("max_split:3", ValueError, "Unrecognized key 'max_split'"),
         ("backend:native", ValueError, "Unrecognized key 'backend'"),
-        ("max_split_size_mb:20", RuntimeError, "max_split_size_mb must be a whole number at least 21"),
+        (
+            "max_split_size_mb:20",
+            RuntimeError,
+            "max_split_size_mb must be a whole number at least 21",
+        ),
         ("max_split_size_mb:big", RuntimeError, "'big'"),
         ("max_split_size_mb", RuntimeError, "expecting max_split_size_mb value"),
-        ("garbage_collection_threshold:1.0", RuntimeError, "garbage_collection_threshold is invalid"),
+        (
+            "garbage_collection_threshold:1.0",
+            RuntimeError,
+            "garbage_collection_threshold is invalid",
+        ),
         ("garbage_collection_threshold:0", RuntimeError, "garbage_collection_threshold is invalid"),
-        ("expandable_segments:yes", RuntimeError, "Expected a single True/False argument for expandable"),
+        (
+            "expandable_segments:yes",
+            RuntimeError,
+            "Expected a single True/False argument for expandable",
+        ),
         ("base_addr_aligned_kb:17", RuntimeError, "from 0 to 16"),
         ("page_size:2m", RuntimeError, "Unsupported page_size value: 2m"),
         ("segment_size_mb:600", RuntimeError, "from 20 to 512"),
@@ -47,37 +61,80 @@ def test_wrong_texts_are_refused(text, kind, message):
         parse(text)
 
 
-def test_the_environment_is_read_at_the_start():
-    code = """
-        import torch, torch_npu
-        a = torch.empty(100 * 2**20, dtype=torch.uint8, device="npu")
-        segment = torch.npu.memory_snapshot()[0]
-        print(segment["is_expandable"], torch.npu.get_per_process_memory_fraction())
-    """
-    conf = "expandable_segments:True,per_process_memory_fraction:0.25"
-    assert output(code, PYTORCH_NPU_ALLOC_CONF=conf) == "True 0.25"
-    assert output(code) == "False 1.0"
+@pytest.fixture
+def configured():
+    """Settings for a device that no other test uses, taken back afterwards."""
+    torch.npu.init()
+
+    def apply(text, caching=True):
+        _alloc_conf.configure(_alloc_conf.parse(text), caching)
+        return "npu:5"
+
+    torch.npu.empty_cache()
+    yield apply
+    _alloc_conf.configure({})
+    _C.configure_extra({"page": 0, "max_non_split_rounding": 20 * MIB})
+    _C.set_memory_fraction(5, 1.0)
+    torch.npu.empty_cache()
 
 
-def test_a_page_of_one_gigabyte():
-    code = """
-        import torch, torch_npu
-        a = torch.empty(2 * 2**20, dtype=torch.uint8, device="npu")
-        print(torch.npu.memory_reserved() // 2**30)
-    """
-    assert output(code, PYTORCH_NPU_ALLOC_CONF="page_size:1g") == "1"
+def block(mib, device):
+    return torch.empty(mib * MIB, dtype=torch.uint8, device=device)
 
 
-def test_a_large_block_is_not_split_above_max_split_size():
-    code = """
-        import torch, torch_npu
-        x = torch.empty(200 * 2**20, dtype=torch.uint8, device="npu")
-        del x
-        y = torch.empty(60 * 2**20, dtype=torch.uint8, device="npu")
-        print(torch.npu.memory_stats()["max_split_size"] // 2**20, torch.npu.memory_reserved() // 2**20)
-    """
-    assert output(code, PYTORCH_NPU_ALLOC_CONF="max_split_size_mb:100") == "100 260"
-    assert output(code) == "-1 200" or output(code).endswith(" 200")
+def test_expandable_segments_and_fraction(configured):
+    device = configured("expandable_segments:True,per_process_memory_fraction:0.25")
+    kept = block(100, device)
+    assert [s["is_expandable"] for s in torch.npu.memory_snapshot() if s["device"] == 5] == [True]
+    assert torch.npu.get_per_process_memory_fraction(device) == 0.25
+    _C.set_memory_fraction(0, 1.0)
+    for index in range(torch.npu.device_count()):
+        _C.set_memory_fraction(index, 1.0)
+    del kept
+
+
+def test_a_page_of_one_gigabyte(configured):
+    kept = block(2, configured("page_size:1g"))
+    assert torch.npu.memory_reserved("npu:5") == 2**30
+    del kept
+
+
+def test_a_block_above_max_split_size_is_not_split(configured):
+    device = configured("max_split_size_mb:100")
+    block(200, device)
+    kept = block(60, device)
+    assert torch.npu.memory_stats(device)["max_split_size"] == 100 * MIB
+    assert torch.npu.memory_reserved(device) == 260 * MIB
+    del kept
+
+
+def test_segments_of_another_size(configured):
+    kept = block(2, configured("large_segment_size_mb:40"))
+    assert torch.npu.memory_reserved("npu:5") == 40 * MIB
+    del kept
+
+
+def test_sizes_rounded_up_to_divisions_of_a_power_of_two(configured):
+    before = torch.npu.memory_allocated("npu:5")
+    kept = block(5, configured("roundup_power2_divisions:2"))
+    assert torch.npu.memory_allocated("npu:5") - before == 6 * MIB
+    del kept
+
+
+def test_no_caching(configured):
+    kept = block(5, configured("", caching=False))
+    assert torch.npu.memory_reserved("npu:5") == 5 * MIB
+    del kept
+    assert torch.npu.memory_reserved("npu:5") == 0
+
+
+def test_environment(configured):
+    _alloc_conf.from_environment({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"})
+    assert torch.npu.memory_stats("npu:5")["max_split_size"] == 64 * MIB
+    _alloc_conf.from_environment({"PYTORCH_NO_NPU_MEMORY_CACHING": "1"})
+    assert _alloc_conf.current == {}
+    with pytest.raises(RuntimeError, match="please set only one of them"):
+        _alloc_conf.from_environment({v: "" for v in _alloc_conf.VARIABLES})
 
 
 def test_a_wrong_environment_stops_the_first_use():
@@ -85,21 +142,6 @@ def test_a_wrong_environment_stops_the_first_use():
     done = run_python(code, PYTORCH_NPU_ALLOC_CONF="nonsense:1")
     assert done.returncode != 0 and done.stdout.strip() == "imported"
     assert "Unrecognized key 'nonsense'" in done.stderr
-    both = run_python(
-        code, PYTORCH_NPU_ALLOC_CONF="max_split_size_mb:64", PYTORCH_ALLOC_CONF="max_split_size_mb:64"
-    )
-    assert "please set only one of them" in both.stderr
-
-
-def test_no_caching():
-    code = """
-        import torch, torch_npu
-        x = torch.empty(5 * 2**20, dtype=torch.uint8, device="npu")
-        held = torch.npu.memory_reserved()
-        del x
-        print(held // 2**20, torch.npu.memory_reserved())
-    """
-    assert output(code, PYTORCH_NO_NPU_MEMORY_CACHING="1") == "5 0"
 
 
 def test_settings_while_running():

@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from softnpu import _C, chips
 from tests.device.process import output
 
@@ -88,10 +88,6 @@ def test_blas_handle_is_none_with_a_warning():
 def test_soc_and_bf16():
     assert torch.npu.get_soc_version() == 223
     assert torch.npu.is_bf16_supported() is True
-    assert output(
-        "import torch, torch_npu; print(torch.npu.is_bf16_supported(), torch.npu.get_amp_supported_dtype())",
-        SOFTNPU_SOC="Ascend910A",
-    ) == "False [torch.float16, torch.float32]"
 
 
 def test_sync_debug_mode_warn_and_error():
@@ -116,9 +112,11 @@ def test_sync_debug_mode_refuses(wrong):
         torch.npu.set_sync_debug_mode(wrong)
 
 
-def test_lazy_calls_wait_for_the_start():
+def test_a_fresh_process():
+    """Statistics before the first use, calls that wait for it, and the core limit that can be set once."""
     code = """
         import torch, torch_npu
+        print(torch.npu.memory_stats(), torch.npu.memory_allocated())
         seen = []
         torch.npu._lazy_call(lambda: seen.append(torch.npu.is_initialized()))
         print(seen, torch.npu.is_initialized())
@@ -126,8 +124,23 @@ def test_lazy_calls_wait_for_the_start():
         print(seen, torch.npu.is_initialized())
         torch.npu._lazy_call(lambda: seen.append("now"))
         print(seen)
+        torch.npu.set_device_limit(0, 5, 10)
+        print(torch.npu.get_device_limit(0), torch.npu.get_stream_limit(torch.npu.current_stream()))
+        try:
+            torch.npu.set_device_limit(0, 6)
+        except RuntimeError as error:
+            print("already been called" in str(error))
     """
-    assert output(code).splitlines() == ["[] False", "[True] True", "[True, 'now']"]
+    assert output(code).splitlines() == [
+        "OrderedDict() 0",
+        "[] False",
+        "[True] True",
+        "[True, 'now']",
+        "{'cube_core_num': 5, 'vector_core_num': 10} {'cube_core_num': 5, 'vector_core_num': 10}",
+        "True",
+    ]
+    with pytest.raises(TypeError, match="device must be an int, but got str"):
+        torch.npu.get_device_limit("npu:0")
 
 
 def test_op_timeout():
@@ -156,24 +169,6 @@ def test_core_limits_of_streams():
         torch.npu.get_stream_limit(None)
     with pytest.raises(AssertionError, match="stream should be torch_npu.npu.Stream"):
         torch.npu.reset_stream_limit(1)
-
-
-def test_device_limit_is_set_once():
-    code = """
-        import torch, torch_npu
-        torch.npu.set_device_limit(0, 5, 10)
-        print(torch.npu.get_device_limit(0), torch.npu.get_stream_limit(torch.npu.current_stream()))
-        try:
-            torch.npu.set_device_limit(0, 6)
-        except RuntimeError as error:
-            print("already been called" in str(error))
-    """
-    assert output(code).splitlines() == [
-        "{'cube_core_num': 5, 'vector_core_num': 10} {'cube_core_num': 5, 'vector_core_num': 10}",
-        "True",
-    ]
-    with pytest.raises(TypeError, match="device must be an int, but got str"):
-        torch.npu.get_device_limit("npu:0")
 
 
 def test_cann_version_compares():

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+
 import torch_npu  # noqa: F401
 
 
@@ -39,7 +40,9 @@ def test_history_names_the_caller():
     x = makes_a_tensor()
     address = x.data_ptr()
     del x
-    events = [e for e in torch.npu.memory._snapshot()["device_traces"][0] if e.get("addr") == address]
+    events = [
+        e for e in torch.npu.memory._snapshot()["device_traces"][0] if e.get("addr") == address
+    ]
     assert [e["action"] for e in events][:3] == ["alloc", "free_requested", "free_completed"] or {
         "alloc",
         "free_requested",

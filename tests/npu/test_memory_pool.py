@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.device.process import output
 
 SOURCE = r"""
@@ -54,12 +54,12 @@ def test_a_compiled_allocator_serves_every_tensor(library):
                 getattr(torch.npu, name)()
             except RuntimeError as error:
                 print("does not yet support" in str(error))
-        del x, y, loss, error
+        del x, y, loss
         gc.collect()
-        print(lib.allocations() - 1 == lib.frees())
+        print(lib.allocations() - lib.frees() in (0, 1))  # the refused one
     """
     assert output(code).splitlines() == [
-        "True [10.0, 10.0, 10.0] native".replace("native", "pluggable"),
+        "True [10.0, 10.0, 10.0] pluggable",
         "True",
         "True",
         "True",
@@ -141,7 +141,9 @@ def test_a_pool_is_of_one_thread():
         thread.start()
         thread.join()
     address = found[0].data_ptr()
-    assert not any(s["address"] <= address < s["address"] + s["total_size"] for s in pool.snapshot())
+    assert not any(
+        s["address"] <= address < s["address"] + s["total_size"] for s in pool.snapshot()
+    )
 
 
 def test_wrong_arguments_of_pools():

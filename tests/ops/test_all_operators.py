@@ -23,7 +23,8 @@ import torch_npu
 from softnpu import _C
 from tests.ops.support import make
 from tools.coverage import parse
-from torch_npu.ops._registry import Operator, Sample, _function, operators
+from torch_npu.ops._operator import Operator, Sample, function_of
+from torch_npu.ops._registry import operators
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = json.loads((ROOT / "api" / "op_schemas.json").read_text("utf-8"))
@@ -52,9 +53,9 @@ def samples(operator: Operator) -> list[Sample]:
 
 ALL = sorted(operators)
 SAMPLES = [(name, index) for name in ALL for index in range(len(samples(operators[name])))]
-NATIVE = [(n, i) for n, i in SAMPLES if _function(operators[n].definition, "native")]
+NATIVE = [(n, i) for n, i in SAMPLES if function_of(operators[n].definition, "native")]
 DIFFERENTIABLE = [
-    (n, 0) for n, i in SAMPLES if i == 0 and _function(operators[n].definition, "backward")
+    (n, 0) for n, i in SAMPLES if i == 0 and function_of(operators[n].definition, "backward")
 ]
 
 
@@ -142,7 +143,7 @@ def test_documented(name):
 @pytest.mark.parametrize("part", PARTS)
 def test_parameters_are_the_schemas(name, part):
     """Names and defaults of each function of the class are those of the schema."""
-    function = _function(operators[name].definition, part)
+    function = function_of(operators[name].definition, part)
     if function is None:
         return
     arguments = {a.name: a for a in operators[name].schema.arguments}
@@ -174,7 +175,7 @@ def test_every_parameter_is_read(name):
     read: set[str] = set()
     delegated = False
     for part in PARTS:
-        function = _function(definition, part)
+        function = function_of(definition, part)
         if function is not None:
             tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
             read |= {
@@ -227,7 +228,7 @@ def test_native_equals_kernel(name, index):
         args, kwargs = inputs(name, index)
         torch.manual_seed(5)
         body, host_ok = (
-            _function(operator.definition, part),
+            function_of(operator.definition, part),
             getattr(operator.definition, "host_ok", False),
         )
         out = _C.run_kernel(name, body, args, kwargs, host_ok)

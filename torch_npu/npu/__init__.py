@@ -1,6 +1,10 @@
 """torch.npu: the runtime module of the device. File names are those of torch/cuda and of upstream."""
 
+# ruff: noqa: F401  (every import is a public name)
+
 from torch_npu.npu import (
+    _start,
+    _types,
     aclnn,
     amp,
     autocast_utils,
@@ -12,7 +16,6 @@ from torch_npu.npu import (
     streams,
     utils,
 )
-from torch_npu.npu import _start, _types
 from torch_npu.npu._backends import (
     enable_flash_sdp,
     enable_math_sdp,

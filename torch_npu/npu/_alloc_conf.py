@@ -187,7 +187,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> None:
     texts = [environment[v] for v in VARIABLES if v in environment]
     if len(texts) > 1:
         raise _error(
-            RuntimeError, f"Both {' and '.join(VARIABLES)} have been set, please set only one of them."
+            RuntimeError,
+            f"Both {' and '.join(VARIABLES)} have been set, please set only one of them.",
         )
     caching = not environment.get(NO_CACHING)
     if texts or not caching:

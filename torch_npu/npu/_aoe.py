@@ -31,7 +31,9 @@ def stop() -> None:
 def _write(stage: int, name: str, tensors: list[torch.Tensor]) -> None:
     if stage != _observe.INPUTS or _directory is None:
         return
-    inputs = [{"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for t in tensors]
+    inputs = [
+        {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for t in tensors
+    ]
     text = json.dumps({"op": name, "inputs": inputs})
     if text in _seen:
         return

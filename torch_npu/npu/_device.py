@@ -98,10 +98,11 @@ def index_of(device: Any) -> int:
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     """Upstream's form of `index_of`: None only if `optional`, a CPU device is -1 if `allow_cpu`."""
     if device is None and not optional:
-        raise ValueError("Expected a torch.device with a specified index or an integer, but got: None")
-    if allow_cpu and not isinstance(device, int) and device is not None:
-        if torch.device(device).type == "cpu":
-            return -1
+        raise ValueError(
+            "Expected a torch.device with a specified index or an integer, but got: None"
+        )
+    if allow_cpu and isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
+        return -1
     return index_of(device)
 
 
@@ -151,10 +152,9 @@ class device(_device_context):
             _lazy_init()
             self.prev_idx = _C.exchange_device(self.idx)
 
-    def __exit__(self, *_: Any) -> bool:
+    def __exit__(self, *_: Any) -> None:
         if self.idx >= 0:
             _C.exchange_device(self.prev_idx)
-        return False
 
 
 class device_of(device):
@@ -252,7 +252,9 @@ def get_device_capability(device: Any = None) -> tuple[int, int] | None:
     text = os.environ.get("TORCH_NPU_DEVICE_CAPABILITY", "")
     note = "get_device_capability exists for compatibility with PyTorch and describes no NPU."
     if not text:
-        warnings.warn(f"Set TORCH_NPU_DEVICE_CAPABILITY to choose a capability. {note}", stacklevel=2)
+        warnings.warn(
+            f"Set TORCH_NPU_DEVICE_CAPABILITY to choose a capability. {note}", stacklevel=2
+        )
         return None
     match = re.fullmatch(r"(\d+)\.(\d+)", text)
     if match is None:
@@ -306,7 +308,8 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         debug_mode = _SYNC_MODES[debug_mode]
     if isinstance(debug_mode, bool) or debug_mode not in _SYNC_MODES.values():
         raise RuntimeError(
-            f"invalid value of debug_mode {debug_mode!r}, expected 0, 1 or 2" + pta_error(ErrCode.PARAM)
+            f"invalid value of debug_mode {debug_mode!r}, expected 0, 1 or 2"
+            + pta_error(ErrCode.PARAM)
         )
     _C.set_sync_debug_mode(debug_mode)
 

@@ -67,7 +67,12 @@ def _checked(config: Any) -> dict[str, Any]:
     path = section.get("dump_path")
     if not path or not os.path.isdir(path) or not os.access(path, os.W_OK):
         raise _bad("dump_path", "an existing directory that can be written", path)
-    defaults = {"dump_mode": "output", "dump_op_switch": "off", "dump_list": [], "dump_data": "tensor"}
+    defaults = {
+        "dump_mode": "output",
+        "dump_op_switch": "off",
+        "dump_list": [],
+        "dump_data": "tensor",
+    }
     section = {**defaults, **section}
     section["layers"] = _layers(section["dump_list"])
     section["steps"] = _steps(section.get("dump_step", ""))
@@ -137,7 +142,7 @@ class _Dump:
         device = tensor.device.index if on_npu else _C.current_device()
         values = (_C.host_view(tensor) if on_npu else tensor).detach()
         short = name.split("::")[-1]
-        entry = {
+        entry: dict[str, Any] = {
             "operator": name,
             "run": run,
             "stage": label,
@@ -172,7 +177,10 @@ class _Dump:
 
 def _as_numpy(values: torch.Tensor) -> np.ndarray:
     """numpy has no bfloat16 and no fp8: those are widened to float32."""
-    if values.dtype in (torch.float16, torch.float32, torch.float64) or not values.is_floating_point():
+    if (
+        values.dtype in (torch.float16, torch.float32, torch.float64)
+        or not values.is_floating_point()
+    ):
         return values.resolve_conj().resolve_neg().numpy()
     return values.float().numpy()
 

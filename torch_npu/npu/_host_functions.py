@@ -35,6 +35,7 @@ def _launch_host_func(op_stream: Any, fn: Callable[[Any], Any], user_data: Any) 
     """Calls `fn(user_data)` after the work launched on the stream so far."""
     if _key(op_stream) not in _subscribed:
         raise RuntimeError(
-            "_launch_host_func needs _subscribe_report on the stream first" + pta_error(ErrCode.PARAM)
+            "_launch_host_func needs _subscribe_report on the stream first"
+            + pta_error(ErrCode.PARAM)
         )
     fn(user_data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from types import FrameType
 from typing import Any
 
 from softnpu import _C
@@ -30,7 +31,7 @@ def pool_snapshot(mempool_id: tuple[int, int]) -> list[dict[str, Any]]:
 def _frames() -> list[dict[str, Any]]:
     """The Python stack of the caller of the operator that allocates, innermost first."""
     frames = []
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
@@ -117,7 +118,9 @@ def _dump_snapshot(
         pickle.dump(snapshot, file)
 
 
-def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
+def _save_segment_usage(
+    filename: str = "output.svg", snapshot: dict[str, Any] | None = None
+) -> None:
     """Draws the segments as an SVG, with torch's own drawing (it downloads FlameGraph)."""
     from torch.cuda._memory_viz import segments
 
@@ -125,7 +128,9 @@ def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] |
         file.write(segments(_snapshot() if snapshot is None else snapshot))
 
 
-def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
+def _save_memory_usage(
+    filename: str = "output.svg", snapshot: dict[str, Any] | None = None
+) -> None:
     """Draws the live blocks as an SVG, with torch's own drawing (it downloads FlameGraph)."""
     from torch.cuda._memory_viz import memory
 

@@ -55,7 +55,7 @@ class NPUPluggableAllocator(_NPUAllocator):
             function = getattr(self._library, name)
         except AttributeError as error:
             raise RuntimeError(
-                f"NPUPluggableAllocator: {path!r} has no function {name!r} (is it extern \"C\"?)"
+                f'NPUPluggableAllocator: {path!r} has no function {name!r} (is it extern "C"?)'
                 + pta_error(ErrCode.NOT_FOUND)
             ) from error
         return ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -75,9 +75,7 @@ def change_current_allocator(allocator: _NPUAllocator) -> None:
     if is_initialized() and any(
         _C.memory_stats(i)["allocation"]["all"]["allocated"] for i in range(_C.device_count())
     ):
-        raise RuntimeError(
-            "Can't swap an already initialized allocator" + pta_error(ErrCode.PTR)
-        )
+        raise RuntimeError("Can't swap an already initialized allocator" + pta_error(ErrCode.PTR))
     _C.set_plugin(*(allocator.allocator() or (0, 0)))
     _current = allocator
 

@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from softnpu import _C, chips
 from torch_npu._errors import ErrCode, pta_error
 
-_KEEP, _HF32, _FP16 = 0, 1, 2  # how products round their fp32 inputs, as csrc/torch/npu_watch.cpp numbers it
+_KEEP, _HF32, _FP16 = (
+    0,
+    1,
+    2,
+)  # how products round their fp32 inputs, as csrc/torch/npu_watch.cpp numbers it
 
 KNOWN = frozenset(
     {

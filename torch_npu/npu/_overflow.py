@@ -19,7 +19,9 @@ from torch_npu._errors import ErrCode, pta_error
 def _switch(variable: str, default: str) -> bool:
     text = os.environ.get(variable, default)
     if text not in ("0", "1"):
-        raise RuntimeError(f"{variable} should be 0 or 1, but is {text!r}." + pta_error(ErrCode.VALUE))
+        raise RuntimeError(
+            f"{variable} should be 0 or 1, but is {text!r}." + pta_error(ErrCode.VALUE)
+        )
     return text == "1"
 
 
@@ -38,7 +40,10 @@ def inf_nan_mode() -> bool:
     chip = chips.current()
     if chip.family == "A5":
         return True
-    enable, force_disable = _switch("INF_NAN_MODE_ENABLE", "1"), _switch("INF_NAN_MODE_FORCE_DISABLE", "0")
+    enable, force_disable = (
+        _switch("INF_NAN_MODE_ENABLE", "1"),
+        _switch("INF_NAN_MODE_FORCE_DISABLE", "0"),
+    )
     if not enable and chip.inf_nan and not force_disable:
         raise RuntimeError(
             "INF_NAN_MODE_ENABLE shouldn't be set to 0 on the current device. If you want to disable "

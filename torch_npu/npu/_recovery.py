@@ -47,7 +47,9 @@ def restart_device(
     """
     index = _device(device_id)
     _C.ensure_started()
-    logger.info("restart device, device_id=%s, rebuild_all_resources=%s", index, rebuild_all_resources)
+    logger.info(
+        "restart device, device_id=%s, rebuild_all_resources=%s", index, rebuild_all_resources
+    )
     if rebuild_all_resources and not disable_tensor_unsafe_check:
         mark_all_npu_tensor_unsafe(index)
         set_npu_tensor_unsafe_check_flag(True)
@@ -174,7 +176,8 @@ def stress_detect(detect_type: str = "aic") -> int:
     """Tests the device ("aic") or its links ("hccs"): 0 sound, 1 the test could not run, 2 a hardware fault."""
     if detect_type not in ("aic", "hccs"):
         warnings.warn(
-            "Detect_type should be `aic` or `hccs`: `aic` tests the cores, `hccs` the links.", stacklevel=2
+            "Detect_type should be `aic` or `hccs`: `aic` tests the cores, `hccs` the links.",
+            stacklevel=2,
         )
         return 1
     _C.ensure_started()
@@ -198,7 +201,8 @@ def _ready_for_hccs() -> bool:
         return False
     if not all(v in os.environ for v in ("RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")):
         warnings.warn(
-            "Environment variables 'RANK', 'LOCAL_WORLD_SIZE' or 'WORLD_SIZE' are not set.", stacklevel=3
+            "Environment variables 'RANK', 'LOCAL_WORLD_SIZE' or 'WORLD_SIZE' are not set.",
+            stacklevel=3,
         )
         return False
     return True

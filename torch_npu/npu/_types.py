@@ -45,7 +45,9 @@ class _NPULegacyStorage(_LegacyStorage):
 
     @classmethod
     def from_buffer(cls, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("from_buffer: Not available for NPU storage" + pta_error(ErrCode.UNAVAIL))
+        raise RuntimeError(
+            "from_buffer: Not available for NPU storage" + pta_error(ErrCode.UNAVAIL)
+        )
 
     @classmethod
     def _new_with_weak_ptr(cls, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +114,7 @@ class _TensorType(type):
 
 def tensor_types() -> dict[str, type]:
     """The tensor types by name. Their `__name__` is what Tensor.type() returns, so Tensor.type() takes them."""
-    made = {}
+    made: dict[str, type] = {}
     for name, dtype in DTYPES.items():
         title = f"{name}Tensor"
         body = {

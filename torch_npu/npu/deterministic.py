@@ -86,7 +86,8 @@ def disable_deterministic_with_backward(tensor: torch.Tensor) -> torch.Tensor:
 def _tensor(value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise TypeError(
-            f"tensor must be a Tensor, but received {type(value).__name__}" + pta_error(ErrCode.TYPE)
+            f"tensor must be a Tensor, but received {type(value).__name__}"
+            + pta_error(ErrCode.TYPE)
         )
     return value
 

@@ -104,7 +104,9 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     """Limits this process to a share of the device's memory; more is an out-of-memory error."""
     index = memory_index(device)
     if not isinstance(fraction, float):
-        raise TypeError("Invalid type for fraction argument, must be `float`" + pta_error(ErrCode.TYPE))
+        raise TypeError(
+            "Invalid type for fraction argument, must be `float`" + pta_error(ErrCode.TYPE)
+        )
     if not 0 <= fraction <= 1:
         raise ValueError(
             f"Invalid fraction value: {fraction}. Allowed range: 0~1" + pta_error(ErrCode.VALUE)

@@ -141,7 +141,8 @@ class mstx:
         """Ends the range of that id and domain."""
         if isinstance(range_id, bool) or not isinstance(range_id, int):
             warnings.warn(
-                "Invalid range_id for mstx.range_end: give what mstx.range_start returned.", stacklevel=2
+                "Invalid range_id for mstx.range_end: give what mstx.range_start returned.",
+                stacklevel=2,
             )
         elif _valid("range_end", "-", None, domain):
             _end(_open.pop((domain, range_id), None), domain)

@@ -213,7 +213,8 @@ def _chosen(base: _Limits, cube_num: int, vector_num: int) -> _Limits:
             continue
         if not 1 <= value <= _full()[key]:
             raise RuntimeError(
-                f"{name} must be from 1 to {_full()[key]}, but got {value}" + pta_error(ErrCode.VALUE)
+                f"{name} must be from 1 to {_full()[key]}, but got {value}"
+                + pta_error(ErrCode.VALUE)
             )
         chosen[key] = value
     return chosen

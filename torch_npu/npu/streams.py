@@ -135,9 +135,11 @@ class ExternalStream(Stream):
     """A stream that another library made, given by its handle. Work can be launched on it, no more:
     as upstream, it cannot be synchronised, queried, or meet events."""
 
-    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
         if isinstance(stream_ptr, bool) or not isinstance(stream_ptr, int) or stream_ptr <= 0:
-            raise TypeError(f"stream_ptr must be the handle of a stream, but received {stream_ptr!r}")
+            raise TypeError(
+                f"stream_ptr must be the handle of a stream, but received {stream_ptr!r}"
+            )
         if kwargs.get("priority", 0) != 0 or kwargs.get("is_sync_launch", 0) != 0:
             raise RuntimeError(
                 "priority and is_sync_launch of an external stream must be left at 0"
@@ -178,6 +180,8 @@ def _managed(stream: Any, what: str) -> Any:
 
 class Event(torch.Event):
     """A mark on a stream that others wait for and that carries a time."""
+
+    enable_timing: bool
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False

@@ -9,13 +9,13 @@ import torch
 
 from softnpu import _C, settings
 from torch_npu._errors import ErrCode, pta_error
-from torch_npu.npu._device import get_soc_version
 from torch_npu.npu._device import (
     _get_device_index,
     current_blas_handle,
     current_device,
     device,
     device_of,
+    get_soc_version,
     get_sync_debug_mode,
     ipc_collect,
     is_bf16_supported,
@@ -129,7 +129,9 @@ def set_op_timeout_ms(timeout: int) -> None:
     """How long an operator may run. Operators end before they return here, so none is ever cut off."""
     global op_timeout_ms
     if isinstance(timeout, bool) or not isinstance(timeout, int):
-        raise TypeError(f"timeout must be an int, but received {timeout!r}" + pta_error(ErrCode.TYPE))
+        raise TypeError(
+            f"timeout must be an int, but received {timeout!r}" + pta_error(ErrCode.TYPE)
+        )
     if timeout <= 0:
         raise RuntimeError(
             f"timeout must be a positive number of milliseconds, but received {timeout}"

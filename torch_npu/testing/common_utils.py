@@ -144,7 +144,9 @@ class SupportedDevices:
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         def why() -> str | None:
             name = torch_npu.npu.get_device_name(0)
-            length = 12 if name.startswith("Ascend910_") else 9 if name.startswith("Ascend950") else 10
+            length = (
+                12 if name.startswith("Ascend910_") else 9 if name.startswith("Ascend950") else 10
+            )
             if name[:length] in self.supported_devices:
                 return None
             return f"Only run on {self.supported_devices!r}, current device is {name[:length]}."
@@ -172,7 +174,9 @@ class SkipIfNoLapack:
     """Skips a test where PyTorch has no LAPACK."""
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return _skips(lambda: None if torch._C.has_lapack else "PyTorch compiled without Lapack")(fn)
+        return _skips(lambda: None if torch._C.has_lapack else "PyTorch compiled without Lapack")(
+            fn
+        )
 
 
 PERF_TEST_ENABLE = os.environ.get("PERF_TEST_ENABLE", "").upper() in ("ON", "1", "YES", "TRUE", "Y")

@@ -39,7 +39,9 @@ class Formats:
         return fn
 
 
-def feed_data(func: Callable[..., Any], new_name: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+def feed_data(
+    func: Callable[..., Any], new_name: str, *args: Any, **kwargs: Any
+) -> Callable[..., Any]:
     """The method with these arguments, under another name."""
 
     @functools.wraps(func)

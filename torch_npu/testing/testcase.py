@@ -45,6 +45,7 @@ class TestCase(_Base):  # type: ignore[misc,valid-type]
     _precision = 1e-5
     maxDiff = None
     exact_dtype = False
+    npu_device: str
 
     @property
     def precision(self) -> float:
@@ -132,7 +133,11 @@ class TestCase(_Base):  # type: ignore[misc,valid-type]
             prec, message = None, prec
         prec = self.precision if prec is None else prec
         exact_dtype = self.exact_dtype if exact_dtype is None else exact_dtype
-        rest = {"message": message, "allow_inf": allow_inf, "exact_dtype": exact_dtype}
+        rest: dict[str, Any] = {
+            "message": message,
+            "allow_inf": allow_inf,
+            "exact_dtype": exact_dtype,
+        }
         if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
             self._tensors_equal(x, y, prec, message, allow_inf, exact_dtype)
         elif isinstance(x, Number) or isinstance(y, Number):

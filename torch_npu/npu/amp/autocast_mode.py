@@ -25,9 +25,13 @@ class autocast(torch.amp.autocast_mode.autocast):
     "torch_npu.npu.amp.custom_fwd is deprecated, use torch.amp.custom_fwd with device_type='npu'.",
     category=FutureWarning,
 )
-def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None) -> Any:
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None
+) -> Any:
     """`torch.amp.custom_fwd(device_type="npu")`."""
-    return functools.partial(torch.amp.custom_fwd, device_type="npu")(fwd=fwd, cast_inputs=cast_inputs)
+    return functools.partial(torch.amp.custom_fwd, device_type="npu")(
+        fwd=fwd, cast_inputs=cast_inputs
+    )
 
 
 @deprecated(

@@ -30,7 +30,10 @@ class GradScaler(torch.amp.GradScaler):
         enabled: bool = True,
     ) -> None:
         if enabled and not is_available():
-            warnings.warn("torch_npu.amp.GradScaler is enabled, but NPU is not available. Disabling.", stacklevel=2)
+            warnings.warn(
+                "torch_npu.amp.GradScaler is enabled, but NPU is not available. Disabling.",
+                stacklevel=2,
+            )
             enabled = False
         if enabled and growth_factor <= 1.0:
             raise ValueError("The growth factor must be > 1.0." + pta_error(ErrCode.VALUE))

@@ -9,7 +9,7 @@ import torch
 from torch._C import parse_schema
 
 from torch_npu.ops import _check as must
-from torch_npu.ops import _registry
+from torch_npu.ops import _operator
 from torch_npu.ops.attention._call import Call, output_shapes
 
 #: elements of the workspace that the max-workspace forms return; the emulation needs none
@@ -65,7 +65,7 @@ def public(schema: str) -> Callable[..., Any]:
         return getattr(torch.ops.npu, name).out(*args, **kwargs)
 
     out.__name__ = out.__qualname__ = f"{name}.out"
-    call.__signature__ = _registry._signature(parse_schema(schema))  # type: ignore[attr-defined]
+    call.__signature__ = _operator.signature(parse_schema(schema))  # type: ignore[attr-defined]
     call.out = out  # type: ignore[attr-defined]
     call.default = call  # type: ignore[attr-defined]
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops import _registry
+from torch_npu.ops._operator import library
 from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 from torch_npu.ops.dropout import _mask
 
@@ -51,7 +51,7 @@ def _differentiable(self, p, train):
     return torch.ops.npu._dropout_with_byte_mask(self, p)[0]
 
 
-_registry._library.impl("dropout_with_byte_mask", _differentiable, "AutogradPrivateUse1")
+library.impl("dropout_with_byte_mask", _differentiable, "AutogradPrivateUse1")
 
 
 @npu_op("_dropout_with_byte_mask(Tensor self, float p) -> (Tensor, Tensor)")

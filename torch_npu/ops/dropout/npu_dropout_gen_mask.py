@@ -8,7 +8,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from torch_npu.ops import _check as must
-from torch_npu.ops import _registry
+from torch_npu.ops._operator import library
 from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 from torch_npu.ops.dropout import _mask
 
@@ -69,4 +69,4 @@ def _on_device(size, p, **options):
         )
 
 
-_registry._library.impl("npu_dropout_gen_mask", _on_device, "BackendSelect")
+library.impl("npu_dropout_gen_mask", _on_device, "BackendSelect")

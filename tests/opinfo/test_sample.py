@@ -1,0 +1,28 @@
+"""A spread of the operator database for every test run; `make opinfo` runs all of it."""
+
+import pytest
+
+from tests.opinfo.compare import Pair, Unsupported, check, exceptions, excused, pairs
+
+EVERY = 5  # of about 6,000 pairs; neighbours are the dtypes of one operator, so every operator has its turn
+PAIRS = list(pairs())
+
+
+def test_the_database_is_there():
+    assert len(PAIRS) > 5000 and len({p.name for p in PAIRS}) > 600
+
+
+@pytest.mark.parametrize("pair", PAIRS[::EVERY], ids=lambda p: p.key)
+def test_same_as_cpu(pair: Pair):
+    reason = excused(pair, exceptions())
+    if reason:
+        with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
+            check(pair)
+        return
+    try:
+        assert check(pair) >= 0
+    except Unsupported:
+        assert pair.op.name.startswith("jiterator") or pair.name in CPU_CANNOT, f"{pair.key}: the CPU cannot run it"
+
+
+CPU_CANNOT: set[str] = set()
