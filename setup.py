@@ -20,6 +20,14 @@ def vector_flags() -> list[str]:
     return []
 
 
+class Build(BuildExtension):
+    """Keeps its object files in one place, also for editable installs, so that only what changed is compiled."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.build_temp = str(ROOT / "build" / "objects")
+
+
 extension = CppExtension(
     "softnpu._C",
     sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.cpp")),
@@ -30,4 +38,4 @@ extension = CppExtension(
     extra_link_args=["-fopenmp"],
 )  # fmt: skip
 
-setup(ext_modules=[extension], cmdclass={"build_ext": BuildExtension})
+setup(ext_modules=[extension], cmdclass={"build_ext": Build})

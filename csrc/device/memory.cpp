@@ -99,6 +99,48 @@ bool BlockOrder::operator()(const Block* a, const Block* b) const {
   return std::tie(a->stream, a->size, a->ptr) < std::tie(b->stream, b->size, b->ptr);
 }
 
+void BlockPool::give(Block* block) {
+  block->idle = true;
+  if (spare.empty()) {
+    free.insert(block);
+  } else {
+    spare.value() = block;
+    free.insert(std::move(spare));
+  }
+}
+
+void BlockPool::take(Block* block) {
+  block->idle = false;
+  auto node = free.extract(block);
+  if (spare.empty()) spare = std::move(node);
+}
+
+Block* Arena::new_block(Segment* segment, BlockPool& pool, StreamId stream, char* at, size_t size) {
+  Block* block = nullptr;
+  if (spare_blocks_.empty()) {
+    block = new Block;
+  } else {
+    block = spare_blocks_.back();
+    spare_blocks_.pop_back();
+  }
+  block->arena = this;
+  block->segment = segment;
+  block->pool = &pool;
+  block->stream = stream;
+  block->ptr = at;
+  block->size = size;
+  return block;
+}
+
+void Arena::drop(Block* block) {
+  if (spare_blocks_.size() >= 256) {
+    delete block;
+    return;
+  }
+  *block = Block{};
+  spare_blocks_.push_back(block);
+}
+
 Block* block_at(const void* start) noexcept {
   const size_t index = table_index(start);
   if (start == nullptr || index >= kTableEntries) return nullptr;
@@ -199,7 +241,7 @@ Block* Arena::take_free(BlockPool& pool, size_t size, StreamId stream) {
   // An oversize block serves only oversize requests, and not much smaller ones.
   if (size < config_.max_split_size && found->size >= config_.max_split_size) return nullptr;
   if (size >= config_.max_split_size && found->size >= size + config_.max_non_split_rounding) return nullptr;
-  pool.free.erase(it);
+  pool.take(found);
   if (found->prev || found->next) {
     count(stats_.inactive_split, pool, -1);
     count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(found->size));
@@ -258,13 +300,7 @@ Block* Arena::new_segment(BlockPool& pool, size_t bytes, size_t reserve, StreamI
   }
   enter_segment(*segment, segment.get());
   segment->context = context_;
-  Block* block = new Block;
-  block->arena = this;
-  block->segment = segment.get();
-  block->pool = &pool;
-  block->stream = stream;
-  block->ptr = base;
-  block->size = bytes;
+  Block* block = new_block(segment.get(), pool, stream, base, bytes);
   segment->first = block;
   segments_.emplace(base, std::move(segment));
   ++stats_.num_device_alloc;
@@ -283,25 +319,19 @@ Block* Arena::extend(BlockPool& pool, size_t size, StreamId stream) {
     if (!segment->expandable || segment->pool != &pool || segment->stream != stream) continue;
     Block* last = segment->first;
     while (last->next) last = last->next;
-    const bool free_tail = !last->allocated && pool.free.count(last) > 0;
+    const bool free_tail = last->idle;
     const size_t have = free_tail ? last->size : 0;
     const size_t more = round_up(size - std::min(have, size), step);
     if (segment->size + more > segment->reserved || used + more > limit()) continue;
     if (free_tail) {
-      pool.free.erase(last);
+      pool.take(last);
       if (last->prev) {
         count(stats_.inactive_split, pool, -1);
         count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(last->size));
       }
       last->size += more;
     } else {
-      Block* tail = new Block;
-      tail->arena = this;
-      tail->segment = segment.get();
-      tail->pool = &pool;
-      tail->stream = stream;
-      tail->ptr = last->ptr + last->size;
-      tail->size = more;
+      Block* tail = new_block(segment.get(), pool, stream, last->ptr + last->size, more);
       tail->prev = last;
       last->next = tail;
       last = tail;
@@ -325,19 +355,13 @@ bool Arena::should_split(const Block* block, size_t size) const {
 }
 
 void Arena::split(Block* block, size_t size) {
-  Block* rest = new Block;
-  rest->arena = this;
-  rest->segment = block->segment;
-  rest->pool = block->pool;
-  rest->stream = block->stream;
-  rest->ptr = block->ptr + size;
-  rest->size = block->size - size;
+  Block* rest = new_block(block->segment, *block->pool, block->stream, block->ptr + size, block->size - size);
   rest->prev = block;
   rest->next = block->next;
   if (rest->next) rest->next->prev = rest;
   block->next = rest;
   block->size = size;
-  rest->pool->free.insert(rest);
+  rest->pool->give(rest);
   count(stats_.inactive_split, *rest->pool, 1);
   count(stats_.inactive_split_bytes, *rest->pool, static_cast<int64_t>(rest->size));
 }
@@ -437,7 +461,7 @@ void Arena::give_back(Block* block) {
   block = merge(block, block->prev);
   block = merge(block, block->next);
   block->requested = 0;
-  pool.free.insert(block);
+  pool.give(block);
   if (block->prev || block->next) {
     count(stats_.inactive_split, pool, 1);
     count(stats_.inactive_split_bytes, pool, static_cast<int64_t>(block->size));
@@ -448,8 +472,8 @@ void Arena::give_back(Block* block) {
 }
 
 Block* Arena::merge(Block* block, Block* other) {
-  if (other == nullptr || other->allocated || block->pool->free.count(other) == 0) return block;
-  block->pool->free.erase(other);
+  if (other == nullptr || !other->idle) return block;
+  block->pool->take(other);
   count(stats_.inactive_split, *block->pool, -1);
   count(stats_.inactive_split_bytes, *block->pool, -static_cast<int64_t>(other->size));
   Block* low = block->prev == other ? other : block;
@@ -457,7 +481,7 @@ Block* Arena::merge(Block* block, Block* other) {
   low->size += high->size;
   low->next = high->next;
   if (low->next) low->next->prev = low;
-  delete high;
+  drop(high);
   return low;
 }
 
@@ -484,7 +508,8 @@ bool Arena::release_segments(BlockPool& pool) {
     if (!segment->expandable || segment->pool != &pool) continue;
     Block* last = segment->first;
     while (last->next) last = last->next;
-    if (last->allocated || last->prev == nullptr || pool.free.erase(last) == 0) continue;
+    if (!last->idle || last->prev == nullptr) continue;
+    pool.take(last);
     count(stats_.inactive_split, pool, -1);
     count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(last->size));
     madvise(last->ptr, last->size, MADV_DONTNEED);
@@ -492,7 +517,7 @@ bool Arena::release_segments(BlockPool& pool) {
     count(stats_.reserved_bytes, pool, -static_cast<int64_t>(last->size));
     segment->size -= last->size;
     last->prev->next = nullptr;
-    delete last;
+    drop(last);
     empty.push_back(nullptr);
   }
   return !empty.empty();
@@ -500,7 +525,7 @@ bool Arena::release_segments(BlockPool& pool) {
 
 void Arena::release(Segment* segment) {
   BlockPool& pool = *segment->pool;
-  pool.free.erase(segment->first);
+  pool.take(segment->first);
   count(stats_.segment, pool, -1);
   count(stats_.reserved_bytes, pool, -static_cast<int64_t>(segment->size));
   ++stats_.num_device_free;
@@ -511,7 +536,7 @@ void Arena::release(Segment* segment) {
   munmap(segment->slots, slots_bytes(*segment));
   munmap(segment->base, segment->reserved);
   let_go(segment->context);
-  delete segment->first;
+  drop(segment->first);
   segments_.erase(segment->base);
 }
 
@@ -640,7 +665,7 @@ std::vector<SegmentInfo> Arena::segments() {
     SegmentInfo info{reinterpret_cast<uintptr_t>(base), segment->size, 0, 0, 0, segment->stream,
                      segment->pool->small, segment->expandable, segment->pool->owner, {}};
     for (const Block* block = segment->first; block; block = block->next) {
-      const bool active = block->allocated || segment->pool->free.count(const_cast<Block*>(block)) == 0;
+      const bool active = !block->idle;
       info.blocks.push_back({reinterpret_cast<uintptr_t>(block->ptr), block->size, block->requested,
                              block->allocated, active, block->context});
       if (block->allocated) {

@@ -86,6 +86,7 @@ struct Block {
   size_t size = 0, requested = 0;
   Block *prev = nullptr, *next = nullptr;
   bool allocated = false;
+  bool idle = false;                    // in its pool's set of free blocks
   int64_t idle_rounds = 0;             // garbage collection age
   std::vector<StreamId> other_streams;  // record_stream
   std::shared_ptr<void> context;        // where it was allocated, while history is recorded
@@ -101,6 +102,10 @@ struct BlockPool {
   bool small = false;
   PoolId owner{0, 0};  // {0, 0}: the device's common pool
   std::set<Block*, BlockOrder> free;
+  std::set<Block*, BlockOrder>::node_type spare;  // of the last block taken: the next one given back needs no malloc
+
+  void give(Block* block);
+  void take(Block* block);
 };
 
 struct Segment {
@@ -239,6 +244,8 @@ class Arena {
   void count(StatArray& array, const BlockPool& pool, int64_t amount);
   [[noreturn]] void out_of_memory(size_t wanted);
   Block* merge(Block* block, Block* neighbour);
+  Block* new_block(Segment* segment, BlockPool& pool, StreamId stream, char* at, size_t size);
+  void drop(Block* block);
 
   const int device_;
   const size_t capacity_;
@@ -251,6 +258,7 @@ class Arena {
   std::map<PoolId, std::unique_ptr<Private>> private_pools_;
   std::vector<std::pair<PoolId, Filter>> active_filters_;
   std::map<char*, std::unique_ptr<Segment>> segments_;
+  std::vector<Block*> spare_blocks_;
   std::vector<Block*> deferred_;  // freed while another stream still uses them
   std::atomic<bool> history_on_ = false, context_on_free_ = false;
   size_t history_most_ = 0;

@@ -74,12 +74,14 @@ at::Tensor alias_on(const at::Tensor& npu, c10::Storage twin) {
   TensorImpl& from = *npu.unsafeGetTensorImpl();
   // Autograd keys stay (dispatch excludes them while the kernel runs): a view of the alias may become a result.
   const DispatchKeySet keys = swap_keys(from.key_set(), kNpuOnly, DispatchKeySet(BackendComponent::CPUBit));
+  // Constructed without them, it allocates no version counter: nothing below autograd counts versions.
+  const DispatchKeySet bare = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   c10::intrusive_ptr<TensorImpl> to;
   if (C10_UNLIKELY(from.is_quantized())) {
     const auto quantizer = static_cast<at::QTensorImpl&>(from).quantizer();
-    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, std::move(twin), keys, from.dtype(), quantizer);
+    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, std::move(twin), bare, from.dtype(), quantizer);
   } else {
-    to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, std::move(twin), keys, from.dtype());
+    to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, std::move(twin), bare, from.dtype());
   }
   Tag::keys(*to) = keys;
   copy_geometry(from, *to);

@@ -254,7 +254,9 @@ void rebase_storage(const py::object& npu, const py::object& host) {
 
 at::Tensor host_view(const at::Tensor& tensor) {
   TORCH_CHECK(on_npu(tensor), "host_view: expected an NPU tensor, got one on ", tensor.device());
-  return cpu_alias(tensor);
+  at::Tensor view = cpu_alias(tensor);
+  view.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
+  return view;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // back when the last one is switched off, so an unwatched launch is exactly what it was.
 #include "torch/npu_watch.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
@@ -45,7 +46,13 @@ struct Watch {
   std::atomic<bool> saturate{false}, unsafe{false}, observed{false};
   std::atomic<int> matmul{kKeep}, conv{kKeep};
   py::object observer, error_text;  // guarded by the GIL
-  std::vector<c10::RegistrationHandleRAII> wrappers;
+  // Made once for each operator and kept: another thread may still run one when it is taken back.
+  struct Wrapper {
+    c10::KernelFunction kernel;
+    bool is_product;
+  };
+  std::unordered_map<c10::OperatorName, Wrapper> wrappers;
+  std::vector<c10::RegistrationHandleRAII> registered;
   bool on_all = false, on_products = false;
   struct Overflow {
     bool set = false;
@@ -98,12 +105,14 @@ const Product* product_of(const std::string& name) {
 
 constexpr int kHf32Mantissa = 10;
 
-float to_hf32(float value) {  // to nearest, ties to even; infinities and NaN stay
-  if (!std::isfinite(value)) return value;
-  constexpr uint32_t dropped = 23 - kHf32Mantissa;
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  bits += ((1u << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
-  return std::bit_cast<float>(bits & ~((1u << dropped) - 1));
+// To nearest, ties to even; infinities and NaN stay.
+void round_to_hf32(float* data, int64_t begin, int64_t end) {
+  constexpr uint32_t dropped = 23 - kHf32Mantissa, special = 0x7f800000u;
+  for (int64_t i = begin; i < end; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(data[i]);
+    const uint32_t nearest = bits + ((1u << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
+    data[i] = std::bit_cast<float>((bits & special) == special ? bits : nearest & ~((1u << dropped) - 1));
+  }
 }
 
 Tensor rounded(const Tensor& factor, int rounding) {
@@ -112,7 +121,8 @@ Tensor rounded(const Tensor& factor, int rounding) {
   bytes.copy_(rounding == kFp16 ? cpu_alias(factor).to(at::kHalf) : cpu_alias(factor));
   if (rounding == kHf32) {
     float* data = bytes.mutable_data_ptr<float>();  // empty_like leaves no holes
-    for (int64_t i = 0, count = bytes.numel(); i < count; ++i) data[i] = to_hf32(data[i]);
+    at::parallel_for(0, bytes.numel(), int64_t{1} << 15,
+                     [data](int64_t begin, int64_t end) { round_to_hf32(data, begin, end); });
   }
   return copy;
 }
@@ -294,6 +304,22 @@ class NoWarnings final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
+// Makes the wrappers of operators that have an NPU kernel; later calls find those registered since.
+void make_wrappers(Watch& state) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const bool ours = name.name.rfind("aten::", 0) == 0 || name.name.rfind("npu::", 0) == 0;
+    if (!ours || state.wrappers.count(name) > 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema() || !op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) continue;
+    if (!is_work(op->schema())) continue;
+    auto watcher =
+        std::make_unique<Watcher>(op->getComputedKernelForDispatchKey(DispatchKey::PrivateUse1), op->schema());
+    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::move(watcher));
+    state.wrappers.emplace(name, Watch::Wrapper{std::move(kernel), product_of(name.name) != nullptr});
+  }
+}
+
 // Wraps the kernels that the switched-on features need, and unwraps the others.
 void refresh() {
   Watch& state = watch();
@@ -302,22 +328,16 @@ void refresh() {
   if (all == state.on_all && products == state.on_products) return;
   NoWarnings silent;  // the dispatcher warns of every kernel that replaces another
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  state.wrappers.clear();
+  state.registered.clear();
   state.on_all = all;
   state.on_products = products;
   if (!products) return;
+  make_wrappers(state);
   auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    const bool ours = name.name.rfind("aten::", 0) == 0 || name.name.rfind("npu::", 0) == 0;
-    if (!ours || (!all && product_of(name.name) == nullptr)) continue;
-    const auto op = dispatcher.findOp(name);
-    if (!op.has_value() || !op->hasSchema() || !op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) continue;
-    if (!is_work(op->schema())) continue;
-    auto wrapper =
-        std::make_unique<Watcher>(op->getComputedKernelForDispatchKey(DispatchKey::PrivateUse1), op->schema());
-    state.wrappers.push_back(dispatcher.registerImpl(
-        name, DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunctor(std::move(wrapper)), std::nullopt,
-        nullptr, "softnpu watch"));
+  for (const auto& [name, wrapper] : state.wrappers) {
+    if (!all && !wrapper.is_product) continue;
+    state.registered.push_back(dispatcher.registerImpl(name, DispatchKey::PrivateUse1, wrapper.kernel, std::nullopt,
+                                                       nullptr, "softnpu watch"));
   }
 }
 

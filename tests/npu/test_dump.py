@@ -141,6 +141,14 @@ def test_a_bad_configuration_names_the_field(tmp_path, change, message):
         torch.npu.set_dump(config)
 
 
+def test_fields_of_cann_that_are_not_supported(tmp_path):
+    torch.npu.init_dump()
+    for field, value in (("dump_debug", "on"), ("dump_scene", "watcher"), ("dump_stats", ["Max"])):
+        with pytest.raises(NotImplementedError, match=f"field '{field}' is not supported"):
+            torch.npu.set_dump(section(tmp_path, **{field: value}))
+    torch.npu.set_dump(section(tmp_path, dump_debug="off", dump_level="op"))
+
+
 def test_bad_files(tmp_path):
     torch.npu.init_dump()
     with pytest.raises(AssertionError, match="path does not exists"):

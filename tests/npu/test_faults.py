@@ -1,5 +1,7 @@
 """softnpu.faults, and the functions that meet them: stop, restart, UCE, stress test."""
 
+import threading
+
 import pytest
 import torch
 
@@ -200,6 +202,24 @@ def test_injected_ends_with_the_block():
 def test_wrong_arguments(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_faults_come_and_go_while_another_thread_works():
+    done, results = threading.Event(), []
+
+    def work():
+        x = torch.ones(8, 8, device="npu")
+        while not done.is_set():
+            results.append((x @ x).relu().sum())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(20):
+        torch.npu.stop_device(1)
+        torch.npu.restart_device(1)
+    done.set()
+    thread.join()
+    assert results and all(r.item() == 512 for r in results)
 
 
 def train(steps, fault_at=None):

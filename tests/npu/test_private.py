@@ -1,5 +1,6 @@
 """torch_npu._C and torch_npu.utils: the private names that public projects call."""
 
+import ctypes
 import os
 
 import pytest
@@ -125,3 +126,20 @@ def test_path_manager(tmp_path):
         PathManager.check_input_directory_path(str(tmp_path / "plain"))
     with pytest.raises(RuntimeError, match="empty or too long"):
         PathManager.check_input_file_path("")
+
+
+def test_raw_runtime_calls():
+    runtime = torch.npu.npurt()
+    handle = ctypes.c_void_p()
+    assert runtime.npuStreamCreate(ctypes.addressof(handle)) == 0
+    with torch.npu.stream(torch.npu.ExternalStream(handle.value)):
+        assert torch.npu.current_stream().npu_stream == handle.value
+        assert (torch.ones(2, device="npu") + 1).sum().item() == 4
+    assert runtime.npuStreamDestroy(handle.value) == 0
+    assert runtime.npuStreamDestroy(handle.value) != 0 and runtime.npuStreamCreate(0) != 0
+    x = torch.ones(4)
+    assert runtime.npuHostRegister(x.data_ptr(), 16, 0) == 0
+    assert runtime.npuHostRegister(x.data_ptr(), 16, 0) != 0  # twice
+    assert runtime.npuHostUnregister(x.data_ptr()) == 0
+    assert runtime.npuHostUnregister(x.data_ptr()) != 0
+    assert runtime.npuHostRegister(0, 16, 0) != 0

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from softnpu import _C as _device_module
+from torch_npu._C import _npurt
 from torch_npu.npu import (
     _device,
     _memory_history,
@@ -23,6 +24,8 @@ from torch_npu.npu import (
 )
 from torch_npu.npu import autocast_utils as _autocast
 from torch_npu.npu import npu_config as _config
+
+__all__ = ["_npurt"]
 
 # --- options ----------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from torch_npu.npu._device import (
     is_available,
     is_bf16_supported,
     is_initialized,
+    npurt,
     set_device,
     set_sync_debug_mode,
     synchronize,

@@ -330,3 +330,11 @@ def _sleep(cycles: int) -> None:
         raise TypeError(f"cycles must be a number of cycles, but received {cycles!r}")
     _lazy_init()
     time.sleep(cycles / 1e9)
+
+
+def npurt() -> Any:
+    """The raw runtime calls: npuHostRegister, npuHostUnregister, npuStreamCreate, npuStreamDestroy."""
+    from torch_npu._C import _npurt
+
+    _lazy_init()
+    return _npurt

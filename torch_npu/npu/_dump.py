@@ -37,6 +37,14 @@ _CHOICES = {
     "dump_op_switch": ("on", "off"),
     "dump_data": ("tensor", "stats"),
 }
+# Fields of CANN that change nothing at these values, and are not supported at others.
+_FIXED = {
+    "dump_debug": ("off",),
+    "dump_level": ("op", "all"),
+    "dump_scene": (),
+    "dump_stats": (),
+    "dump_kernel_data": (),
+}
 _STATISTICS = ("operator", "stage", "index", "dtype", "shape", "max", "min", "mean", "l2norm")
 
 
@@ -55,6 +63,13 @@ def _checked(config: Any) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise _bad("dump", "an object", section)
     for field, value in section.items():
+        if field in _FIXED:
+            if value not in _FIXED[field]:
+                raise NotImplementedError(
+                    f"set_dump: field '{field}' is not supported with the value {value!r}"
+                    + pta_error(ErrCode.NOT_SUPPORT)
+                )
+            continue
         if field not in _FIELDS:
             raise ValueError(
                 f"set_dump: unknown field '{field}'; the fields are {', '.join(_FIELDS)}"

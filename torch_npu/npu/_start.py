@@ -17,7 +17,13 @@ def install() -> None:
 
 
 def _started() -> None:
-    _alloc_conf.from_environment()
-    _C.watch_saturate(not _overflow.inf_nan_mode())
+    try:
+        _alloc_conf.from_environment()
+        _C.watch_saturate(not _overflow.inf_nan_mode())
+    except (RuntimeError, ValueError) as error:
+        # The device counts as started now: without this, only its first use would fail.
+        for index in range(_C.device_count()):
+            _C.fault_raise(index, str(error).splitlines()[0])
+        raise
     _register._banner()
     _device.run_queued_calls()

@@ -245,3 +245,18 @@ class NpuMultiHeadAttentionBackward:
             for g, bias in zip((dq, dk, dv, dy), biases, strict=True)
         ]
         return tuple(g.to(query.dtype) for g in (*dweights, *dinputs, *dbiases))
+
+    samples = [
+        Sample(
+            lambda make: (
+                *(make(16, 256, dtype=torch.float16) for _ in range(3)),
+                *(make(256, 256, dtype=torch.float16, low=-0.1, high=0.1) for _ in range(4)),
+                *(None, None, None, None),
+                *(make(1, 16, 16, 16, dtype=torch.float16) for _ in range(3)),
+                make(1, 16, 16, 16, low=0),
+                make(1, 16, 16, 16, dtype=torch.float16, low=0),
+                *(make(16, 256, dtype=torch.float16) for _ in range(2)),
+                *(None, 16, 16, 16, 16, 0.0, True),
+            )
+        ),
+    ]
