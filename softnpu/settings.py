@@ -77,7 +77,9 @@ def _chip(variable: str, text: str) -> str:
 
     names = chips.names()
     if text not in names:
-        raise ValueError(f"{variable}={text!r} is not a known chip. Known chips: {', '.join(names)}.")
+        raise ValueError(
+            f"{variable}={text!r} is not a known chip. Known chips: {', '.join(names)}."
+        )
     return text
 
 

@@ -4,8 +4,6 @@ Importing it registers the device with PyTorch and exports every operator; no de
 first use. The order below matters: the device, then torch's own hooks, then the operators.
 """
 
-import torch
-
 from torch_npu import _register
 
 _register.device()

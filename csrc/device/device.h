@@ -27,9 +27,9 @@ void configure_devices(int count, size_t memory);
 int device_count() noexcept;
 Device& device(int index);  // throws DeviceError for an index that does not exist
 
-int current_device() noexcept;             // of the calling thread
-void set_current_device(int index);        // throws DeviceError for an index that does not exist
-int exchange_device(int index) noexcept;   // unchecked; returns the one before
+int current_device() noexcept;            // of the calling thread
+void set_current_device(int index);       // throws DeviceError for an index that does not exist
+int exchange_device(int index) noexcept;  // unchecked; returns the one before
 
 // The first touch of a device runs `on_start` once (the banner) and fails in a forked child of a started process.
 extern std::function<void()>& on_start;  // never destroyed: it may hold an interpreter's object

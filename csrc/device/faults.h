@@ -2,10 +2,10 @@
 // changes: `active()` is one relaxed load, and the floor above looks no further while it is false.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <atomic>
 #include <optional>
 #include <string>
 #include <utility>

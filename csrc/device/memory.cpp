@@ -250,9 +250,9 @@ Block* Arena::take_free(BlockPool& pool, size_t size, StreamId stream) {
 }
 
 Block* Arena::grow(BlockPool& pool, size_t size, StreamId stream) {
-  size_t bytes = size <= kSmallLimit    ? kSmallSegment
-                 : size < kLargeLimit   ? std::max(config_.large_segment, kLargeLimit)
-                                        : round_up(size, kRoundLarge);
+  size_t bytes = size <= kSmallLimit  ? kSmallSegment
+                 : size < kLargeLimit ? std::max(config_.large_segment, kLargeLimit)
+                                      : round_up(size, kRoundLarge);
   if (config_.page > 0 && size > kSmallLimit) bytes = round_up(size, config_.page);
   if (!config_.caching) bytes = round_up(size, kMinBlock);
   if (config_.garbage_collection_threshold > 0) collect_garbage(bytes);
@@ -636,9 +636,9 @@ size_t Arena::reserved() {
 namespace {
 template <class Each>
 void each_stat(MemoryStats& stats, Each each) {
-  for (StatArray* array : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
-                           &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
-                           &stats.inactive_split_bytes, &stats.requested_bytes}) {
+  for (StatArray* array :
+       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
+        &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
     for (Stat& stat : *array) each(stat);
   }
   each(stats.oversize_allocations);
@@ -662,12 +662,20 @@ std::vector<SegmentInfo> Arena::segments() {
   const Session session(*this);
   std::vector<SegmentInfo> found;
   for (const auto& [base, segment] : segments_) {
-    SegmentInfo info{reinterpret_cast<uintptr_t>(base), segment->size, 0, 0, 0, segment->stream,
-                     segment->pool->small, segment->expandable, segment->pool->owner, {}};
+    SegmentInfo info{reinterpret_cast<uintptr_t>(base),
+                     segment->size,
+                     0,
+                     0,
+                     0,
+                     segment->stream,
+                     segment->pool->small,
+                     segment->expandable,
+                     segment->pool->owner,
+                     {}};
     for (const Block* block = segment->first; block; block = block->next) {
       const bool active = !block->idle;
-      info.blocks.push_back({reinterpret_cast<uintptr_t>(block->ptr), block->size, block->requested,
-                             block->allocated, active, block->context});
+      info.blocks.push_back({reinterpret_cast<uintptr_t>(block->ptr), block->size, block->requested, block->allocated,
+                             active, block->context});
       if (block->allocated) {
         info.allocated += block->size;
         info.requested += block->requested;

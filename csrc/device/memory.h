@@ -59,7 +59,7 @@ struct AllocatorConfig {
   size_t large_segment = kLargeSegment;
   std::vector<std::pair<size_t, size_t>> roundup_power2;  // up to this size -> divisions
   size_t max_non_split_rounding = kLargeSegment;  // how much larger a block may be that serves an oversize request
-  size_t page = 0;  // large segments are whole pages of this size (page_size:1g)
+  size_t page = 0;                                // large segments are whole pages of this size (page_size:1g)
 };
 
 // A user's allocator (NPUPluggableAllocator) in the arena's place: bytes, device, stream.
@@ -87,7 +87,7 @@ struct Block {
   Block *prev = nullptr, *next = nullptr;
   bool allocated = false;
   bool idle = false;                    // in its pool's set of free blocks
-  int64_t idle_rounds = 0;             // garbage collection age
+  int64_t idle_rounds = 0;              // garbage collection age
   std::vector<StreamId> other_streams;  // record_stream
   std::shared_ptr<void> context;        // where it was allocated, while history is recorded
   bool unsafe = false;                  // its bytes were lost in a fault and not written again since
@@ -140,7 +140,17 @@ struct SegmentInfo {
 };
 
 struct MemoryEvent {
-  enum Action { Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot, Oom };
+  enum Action {
+    Alloc,
+    FreeRequested,
+    FreeCompleted,
+    SegmentAlloc,
+    SegmentFree,
+    SegmentMap,
+    SegmentUnmap,
+    Snapshot,
+    Oom
+  };
   Action action;
   uintptr_t address;
   size_t size;
@@ -263,8 +273,8 @@ class Arena {
   std::atomic<bool> history_on_ = false, context_on_free_ = false;
   size_t history_most_ = 0;
   std::mutex context_mutex_;
-  std::shared_ptr<ContextFn> context_fn_;            // guarded by context_mutex_
-  std::shared_ptr<void> context_;                    // of the call that holds the lock
+  std::shared_ptr<ContextFn> context_fn_;  // guarded by context_mutex_
+  std::shared_ptr<void> context_;          // of the call that holds the lock
   std::vector<std::shared_ptr<void>> unused_contexts_;
   std::vector<MemoryEvent> history_;
   size_t history_next_ = 0;

@@ -21,23 +21,35 @@ void expect(const at::Tensor& t, const char* name, at::IntArrayRef least, bool r
 }
 
 Problem::Problem(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o)
-    : heads(q.size(1)), kv_heads(k.size(1)), group(kv_heads == 0 ? 0 : heads / kv_heads), d(q.size(3)), dv(v.size(3)),
-      scale(o.scale), query(q), key(k), value(v), mask(view_of(o.mask)), bias(view_of(o.bias)),
-      slopes(view_of(o.slopes)), sink(view_of(o.sink)), bias_scale(o.bias_scale), bias_toeplitz(o.bias_toeplitz),
-      slopes_sqrt(o.slopes_sqrt), slopes_shift(o.slopes_shift) {
+    : heads(q.size(1)),
+      kv_heads(k.size(1)),
+      group(kv_heads == 0 ? 0 : heads / kv_heads),
+      d(q.size(3)),
+      dv(v.size(3)),
+      scale(o.scale),
+      query(q),
+      key(k),
+      value(v),
+      mask(view_of(o.mask)),
+      bias(view_of(o.bias)),
+      slopes(view_of(o.slopes)),
+      sink(view_of(o.sink)),
+      bias_scale(o.bias_scale),
+      bias_toeplitz(o.bias_toeplitz),
+      slopes_sqrt(o.slopes_sqrt),
+      slopes_shift(o.slopes_shift) {
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "softnpu::attention: query, key and value are 4-D");
   TORCH_CHECK(o.keep_prob > 0 && o.keep_prob <= 1, "softnpu::attention: keep_prob is ", o.keep_prob);
   TORCH_CHECK(k.size(3) == d && v.size(0) == k.size(0) && v.size(1) == kv_heads && v.size(2) == k.size(2) &&
-                  group * kv_heads == heads && k.scalar_type() == q.scalar_type() &&
-                  v.scalar_type() == q.scalar_type(),
+                  group * kv_heads == heads && k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(),
               "softnpu::attention: query, key and value do not fit together");
   const int64_t far = int64_t(1) << 40;
   const int64_t count = o.q_len.has_value() ? static_cast<int64_t>(o.q_len->size()) : std::max(q.size(0), k.size(0));
   int64_t first = 0, rows = 0, columns = 0;
   for (int64_t b = 0; b < count; ++b) {
-    Segment s{pick(o.q_start, b, 0), pick(o.q_len, b, q.size(2)), pick(o.kv_start, b, 0),
-              pick(o.kv_len, b, k.size(2)), pick(o.band_low, b, -far), pick(o.band_high, b, far),
-              pick(o.prefix, b, 0), first};
+    Segment s{
+        pick(o.q_start, b, 0),     pick(o.q_len, b, q.size(2)), pick(o.kv_start, b, 0), pick(o.kv_len, b, k.size(2)),
+        pick(o.band_low, b, -far), pick(o.band_high, b, far),   pick(o.prefix, b, 0),   first};
     s.low = std::max(s.low, -far);
     s.high = std::min(s.high, far);
     TORCH_CHECK(s.q_start >= 0 && s.q_len >= 0 && s.q_start + s.q_len <= q.size(2) && s.kv_start >= 0 &&
@@ -104,8 +116,15 @@ struct Workspace {
   A *q, *k, *v, *wide, *s, *out, *max, *sum, *scratch;
   void fit(const Problem& p, int64_t rows) {
     const int64_t dvp = round_up(p.dv, Simd<A>::panel);
-    arena.carve({{&q, rows * p.d}, {&k, kColumns * p.d}, {&v, kColumns * dvp}, {&wide, kColumns * std::max(p.d, p.dv)},
-                 {&s, kStrip * kColumns}, {&out, rows * dvp}, {&max, rows}, {&sum, rows}, {&scratch, kColumns}});
+    arena.carve({{&q, rows * p.d},
+                 {&k, kColumns * p.d},
+                 {&v, kColumns * dvp},
+                 {&wide, kColumns * std::max(p.d, p.dv)},
+                 {&s, kStrip * kColumns},
+                 {&out, rows * dvp},
+                 {&max, rows},
+                 {&sum, rows},
+                 {&scratch, kColumns}});
   }
 };
 
@@ -141,8 +160,7 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
       if (from >= to) continue;
       from = from / P * P;
       const int64_t width = round_up(to, P) - from;
-      product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d,
-                               w.s, kColumns);
+      product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d, w.s, kColumns);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t row = r0 + r, head = t.head + row / t.rows, i = t.i0 + row % t.rows;
         A* s = w.s + r * kColumns;
@@ -167,8 +185,7 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
           for (int64_t c = 0; c < to - from; ++c) s[c] *= w.scratch[c];
         }
       }
-      product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P,
-                              w.out + r0 * dvp, dvp);
+      product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P, w.out + r0 * dvp, dvp);
     }
   }
   for (int64_t row = 0; row < total; ++row) {
@@ -200,9 +217,10 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                bool slopes_sqrt, int64_t slopes_shift, const MaybeTensor& sink, IntList q_start, IntList q_len,
                IntList kv_start, IntList kv_len, IntList band_low, IntList band_high, IntList prefix, double keep_prob,
                int64_t seed, int64_t offset, const MaybeTensor& dropout_bits) {
-  const Problem p(query, key, value,
-                  {scale, mask, bias, bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink, q_start,
-                   q_len, kv_start, kv_len, band_low, band_high, prefix, keep_prob, seed, offset, dropout_bits});
+  const Problem p(
+      query, key, value,
+      {scale, mask,     bias,   bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink,   q_start,
+       q_len, kv_start, kv_len, band_low,   band_high,     prefix, keep_prob,   seed,         offset, dropout_bits});
   expect(out, "out", {query.size(0), p.heads, query.size(2), p.dv});
   for (const MaybeTensor* stats : {&softmax_max, &softmax_sum}) {
     if (!stats->has_value()) continue;
@@ -215,11 +233,16 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   const MaybeTensor& stats = softmax_max.has_value() ? softmax_max : softmax_sum;
   const int64_t copies = stats.has_value() ? stats->size(3) : 0;
   switch (query.scalar_type()) {
-    case at::kHalf: return forward<c10::Half, float>(p, o, max, sum, copies);
-    case at::kBFloat16: return forward<c10::BFloat16, float>(p, o, max, sum, copies);
-    case at::kFloat: return forward<float, float>(p, o, max, sum, copies);
-    case at::kDouble: return forward<double, double>(p, o, max, sum, copies);
-    default: TORCH_CHECK(false, "softnpu::attention: query is ", query.scalar_type());
+    case at::kHalf:
+      return forward<c10::Half, float>(p, o, max, sum, copies);
+    case at::kBFloat16:
+      return forward<c10::BFloat16, float>(p, o, max, sum, copies);
+    case at::kFloat:
+      return forward<float, float>(p, o, max, sum, copies);
+    case at::kDouble:
+      return forward<double, double>(p, o, max, sum, copies);
+    default:
+      TORCH_CHECK(false, "softnpu::attention: query is ", query.scalar_type());
   }
 }
 
@@ -243,18 +266,20 @@ void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tens
 }  // namespace
 }  // namespace softnpu::attention
 
-#define SOFTNPU_ATTENTION_OPTIONS                                                                                  \
-  "*, float scale=1.0, Tensor? mask=None, Tensor? bias=None, float bias_scale=1.0, bool bias_toeplitz=False, "     \
-  "Tensor? slopes=None, bool slopes_sqrt=False, int slopes_shift=0, Tensor? sink=None, int[]? q_start=None, "      \
-  "int[]? q_len=None, int[]? kv_start=None, int[]? kv_len=None, int[]? band_low=None, int[]? band_high=None, "     \
+#define SOFTNPU_ATTENTION_OPTIONS                                                                              \
+  "*, float scale=1.0, Tensor? mask=None, Tensor? bias=None, float bias_scale=1.0, bool bias_toeplitz=False, " \
+  "Tensor? slopes=None, bool slopes_sqrt=False, int slopes_shift=0, Tensor? sink=None, int[]? q_start=None, "  \
+  "int[]? q_len=None, int[]? kv_start=None, int[]? kv_len=None, int[]? band_low=None, int[]? band_high=None, " \
   "int[]? prefix=None, float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None) -> ()"
 
 TORCH_LIBRARY_FRAGMENT(softnpu, m) {
-  m.def("attention(Tensor query, Tensor key, Tensor value, Tensor(a!) out, Tensor(b!)? softmax_max=None, "
-        "Tensor(c!)? softmax_sum=None, " SOFTNPU_ATTENTION_OPTIONS);
-  m.def("attention_backward(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor out, Tensor softmax_max, "
-        "Tensor softmax_sum, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!)? dbias=None, "
-        "Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, " SOFTNPU_ATTENTION_OPTIONS);
+  m.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor(a!) out, Tensor(b!)? softmax_max=None, "
+      "Tensor(c!)? softmax_sum=None, " SOFTNPU_ATTENTION_OPTIONS);
+  m.def(
+      "attention_backward(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor out, Tensor softmax_max, "
+      "Tensor softmax_sum, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!)? dbias=None, "
+      "Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, " SOFTNPU_ATTENTION_OPTIONS);
   m.def("dropout_bits(int seed, int offset, float keep_prob, Tensor(a!) bits) -> ()");
 }
 

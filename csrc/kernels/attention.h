@@ -76,10 +76,14 @@ struct View {
   void typed(const Use& use) const {
     char* bytes = const_cast<char*>(data);
     switch (type) {
-      case at::kHalf: return use(reinterpret_cast<c10::Half*>(bytes));
-      case at::kBFloat16: return use(reinterpret_cast<c10::BFloat16*>(bytes));
-      case at::kDouble: return use(reinterpret_cast<double*>(bytes));
-      default: return use(reinterpret_cast<float*>(bytes));
+      case at::kHalf:
+        return use(reinterpret_cast<c10::Half*>(bytes));
+      case at::kBFloat16:
+        return use(reinterpret_cast<c10::BFloat16*>(bytes));
+      case at::kDouble:
+        return use(reinterpret_cast<double*>(bytes));
+      default:
+        return use(reinterpret_cast<float*>(bytes));
     }
   }
 
@@ -230,8 +234,8 @@ void run_tasks(int64_t count, const Task& task) {
 }
 
 template <class A>
-void Problem::finish_row(int64_t b, int64_t head, int64_t i, int64_t j0, int64_t from, int64_t to, int64_t padded,
-                         A* s, A* scratch) const {
+void Problem::finish_row(int64_t b, int64_t head, int64_t i, int64_t j0, int64_t from, int64_t to, int64_t padded, A* s,
+                         A* scratch) const {
   const A minus = -std::numeric_limits<A>::infinity();
   const Segment& seg = segments[b];
   std::fill(s + to, s + padded, minus);

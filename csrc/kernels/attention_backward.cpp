@@ -5,9 +5,9 @@
 //
 // A task owns a (segment, kv head) and, if there are fewer of those than threads, a part of its keys; then each part
 // sums its own dQ, and the parts are added in order: the result does not depend on the threads.
-#include "attention.h"
-
 #include <torch/library.h>
+
+#include "attention.h"
 
 namespace softnpu::attention {
 namespace {
@@ -28,10 +28,19 @@ struct Workspace {
   void fit(const Problem& p, int64_t rows) {
     constexpr int64_t P = Simd<A>::panel;
     const int64_t dp = round_up(p.d, P), dvp = round_up(p.dv, P);
-    arena.carve({{&q, kRows * p.d}, {&q_panels, kRows * dp}, {&grad, kRows * p.dv}, {&grad_panels, kRows * dvp},
-                 {&k_transposed, kColumns * p.d}, {&v_transposed, kColumns * p.dv}, {&k_panels, kColumns * dp},
-                 {&wide, kColumns * std::max(p.d, p.dv)}, {&s, kRows * kColumns}, {&ds, kRows * kColumns},
-                 {&dk, kColumns * dp}, {&dv, kColumns * dvp}, {&scratch, kColumns}});
+    arena.carve({{&q, kRows * p.d},
+                 {&q_panels, kRows * dp},
+                 {&grad, kRows * p.dv},
+                 {&grad_panels, kRows * dvp},
+                 {&k_transposed, kColumns * p.d},
+                 {&v_transposed, kColumns * p.dv},
+                 {&k_panels, kColumns * dp},
+                 {&wide, kColumns * std::max(p.d, p.dv)},
+                 {&s, kRows * kColumns},
+                 {&ds, kRows * kColumns},
+                 {&dk, kColumns * dp},
+                 {&dv, kColumns * dvp},
+                 {&scratch, kColumns}});
     whole.carve({{&dq, rows * dp}, {&delta, rows}, {&max, rows}, {&inverse, rows}});
   }
 };
@@ -67,8 +76,8 @@ void prepare_rows(const Problem& p, const Gradients& g, const Task& t, Workspace
 
 // P and dS of one row in place of the scores and of dP.
 template <class A>
-void row_gradient(const Problem& p, const Gradients& g, const Task& t, int64_t head, int64_t i, int64_t j0,
-                  int64_t to, int64_t width, A* s, A* ds, Workspace<A>& w, A& dslope) {
+void row_gradient(const Problem& p, const Gradients& g, const Task& t, int64_t head, int64_t i, int64_t j0, int64_t to,
+                  int64_t width, A* s, A* ds, Workspace<A>& w, A& dslope) {
   const Segment& seg = p.segments[t.segment];
   const int64_t row = (head - t.kv_head * p.group) * seg.q_len + i;
   const A delta = w.delta[row];
@@ -152,8 +161,7 @@ void backward_task(const Problem& p, const Gradients& g, const Task& t, Workspac
       narrow_row(w.dv + r * dvp, p.dv, A(1), g.dv, t.segment, t.kv_head, seg.kv_start + j0 + r);
     }
   }
-  for (int64_t h = 0; g.dslopes && h < p.group; ++h)
-    *g.dslopes.at<A>(t.segment, t.kv_head * p.group + h) = dslopes[h];
+  for (int64_t h = 0; g.dslopes && h < p.group; ++h) *g.dslopes.at<A>(t.segment, t.kv_head * p.group + h) = dslopes[h];
 }
 
 template <class A>
@@ -162,8 +170,8 @@ void write_dq(const Problem& p, const Gradients& g, const Task& t, const A* dq) 
   const int64_t dp = round_up(p.d, Simd<A>::panel);
   for (int64_t h = 0; h < p.group; ++h)
     for (int64_t i = 0; i < seg.q_len; ++i)
-      narrow_row(dq + (h * seg.q_len + i) * dp, p.d, static_cast<A>(p.scale), g.dq, t.segment,
-                 t.kv_head * p.group + h, seg.q_start + i);
+      narrow_row(dq + (h * seg.q_len + i) * dp, p.d, static_cast<A>(p.scale), g.dq, t.segment, t.kv_head * p.group + h,
+                 seg.q_start + i);
 }
 
 template <class T, class A>
@@ -204,9 +212,10 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
                         bool slopes_sqrt, int64_t slopes_shift, const MaybeTensor& sink, IntList q_start, IntList q_len,
                         IntList kv_start, IntList kv_len, IntList band_low, IntList band_high, IntList prefix,
                         double keep_prob, int64_t seed, int64_t offset, const MaybeTensor& dropout_bits) {
-  const Problem p(query, key, value,
-                  {scale, mask, bias, bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink, q_start,
-                   q_len, kv_start, kv_len, band_low, band_high, prefix, keep_prob, seed, offset, dropout_bits});
+  const Problem p(
+      query, key, value,
+      {scale, mask,     bias,   bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink,   q_start,
+       q_len, kv_start, kv_len, band_low,   band_high,     prefix, keep_prob,   seed,         offset, dropout_bits});
   const int64_t b = query.size(0), n = query.size(2);
   for (const auto& [tensor, name] : {std::pair{&grad, "grad"}, {&out, "out"}}) {
     expect(*tensor, name, {b, p.heads, n, p.dv});
@@ -221,8 +230,8 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
   expect(dq, "dq", query.sizes());
   expect(dk, "dk", key.sizes());
   expect(dv, "dv", value.sizes());
-  const Gradients g{View(grad), View(out), View(softmax_max), View(softmax_sum), View(dq), View(dk), View(dv),
-                    view_of(dbias), view_of(dslopes), view_of(dsink)};
+  const Gradients g{View(grad), View(out), View(softmax_max), View(softmax_sum), View(dq),
+                    View(dk),   View(dv),  view_of(dbias),    view_of(dslopes),  view_of(dsink)};
   const int64_t pairs = std::max<int64_t>(1, static_cast<int64_t>(p.segments.size()) * p.kv_heads);
   const int64_t threads = at::get_num_threads();
   const int64_t parts = pairs < threads && !g.dbias && !g.dslopes ? threads : 1;
@@ -230,17 +239,20 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
               "softnpu::attention_backward: dbias has one slice for all heads");
   const bool together = g.dbias && g.dbias.stride[0] == 0 && p.segments.size() > 1;
   switch (query.scalar_type()) {
-    case at::kHalf: return backward<c10::Half, float>(p, g, parts, together);
-    case at::kBFloat16: return backward<c10::BFloat16, float>(p, g, parts, together);
-    case at::kFloat: return backward<float, float>(p, g, parts, together);
-    case at::kDouble: return backward<double, double>(p, g, parts, together);
-    default: TORCH_CHECK(false, "softnpu::attention_backward: query is ", query.scalar_type());
+    case at::kHalf:
+      return backward<c10::Half, float>(p, g, parts, together);
+    case at::kBFloat16:
+      return backward<c10::BFloat16, float>(p, g, parts, together);
+    case at::kFloat:
+      return backward<float, float>(p, g, parts, together);
+    case at::kDouble:
+      return backward<double, double>(p, g, parts, together);
+    default:
+      TORCH_CHECK(false, "softnpu::attention_backward: query is ", query.scalar_type());
   }
 }
 
 }  // namespace
 }  // namespace softnpu::attention
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("attention_backward", TORCH_FN(softnpu::attention::attention_backward));
-}
+TORCH_LIBRARY_IMPL(softnpu, CPU, m) { m.impl("attention_backward", TORCH_FN(softnpu::attention::attention_backward)); }

@@ -178,12 +178,23 @@ void product(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* 
     const A* rest = a + (Trans ? r : r * lda);
     A* to = c + r * ldc + j;
     switch (m - r) {
-      case 5: product_tile<A, 5, Trans, Add>(rest, lda, b, k, to, ldc); break;
-      case 4: product_tile<A, 4, Trans, Add>(rest, lda, b, k, to, ldc); break;
-      case 3: product_tile<A, 3, Trans, Add>(rest, lda, b, k, to, ldc); break;
-      case 2: product_tile<A, 2, Trans, Add>(rest, lda, b, k, to, ldc); break;
-      case 1: product_tile<A, 1, Trans, Add>(rest, lda, b, k, to, ldc); break;
-      default: break;
+      case 5:
+        product_tile<A, 5, Trans, Add>(rest, lda, b, k, to, ldc);
+        break;
+      case 4:
+        product_tile<A, 4, Trans, Add>(rest, lda, b, k, to, ldc);
+        break;
+      case 3:
+        product_tile<A, 3, Trans, Add>(rest, lda, b, k, to, ldc);
+        break;
+      case 2:
+        product_tile<A, 2, Trans, Add>(rest, lda, b, k, to, ldc);
+        break;
+      case 1:
+        product_tile<A, 1, Trans, Add>(rest, lda, b, k, to, ldc);
+        break;
+      default:
+        break;
     }
   }
 }

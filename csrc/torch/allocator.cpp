@@ -189,7 +189,8 @@ class PinnedAllocator final : public at::HostAllocator {
   }
   template <class Each>
   void each(Each function) {
-    for (at::Stat* stat : {&stats_.allocations, &stats_.allocated_bytes, &stats_.active_requests, &stats_.active_bytes}) {
+    for (at::Stat* stat :
+         {&stats_.allocations, &stats_.allocated_bytes, &stats_.active_requests, &stats_.active_bytes}) {
       function(*stat);
     }
   }

@@ -8,7 +8,8 @@ namespace {
 
 using namespace at::autocast;
 
-at::Tensor refuse_binary_cross_entropy(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t) {
+at::Tensor refuse_binary_cross_entropy(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                                       int64_t) {
   TORCH_CHECK(false,
               "binary_cross_entropy and BCELoss are unsafe to autocast: probabilities near 0 and 1 lose their "
               "logarithm in half precision. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss on the logits.");

@@ -8,8 +8,8 @@
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/CPUAllocator.h>
 #include <ATen/quantized/QTensorImpl.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
 
 #include <cstring>
@@ -31,8 +31,7 @@ struct Tag : TensorImpl {
   static DispatchKeySet& keys(TensorImpl& impl) { return impl.*(&Tag::key_set_); }
 };
 
-const DispatchKeySet kCpuOnly =
-    DispatchKeySet(BackendComponent::CPUBit) | DispatchKeySet(DispatchKey::AutocastCPU);
+const DispatchKeySet kCpuOnly = DispatchKeySet(BackendComponent::CPUBit) | DispatchKeySet(DispatchKey::AutocastCPU);
 const DispatchKeySet kNpuOnly =
     DispatchKeySet(BackendComponent::PrivateUse1Bit) | DispatchKeySet(DispatchKey::AutocastPrivateUse1);
 
@@ -173,9 +172,7 @@ void Border::settle() {
 
 at::Tensor Border::in(const at::Tensor& tensor, bool is_mutable, bool bump) {
   if (!on_npu(tensor)) return tensor;
-  at::Tensor alias = tensor.is_nested()  ? in_nested(tensor)
-                     : strided(tensor) ? this->alias(tensor)
-                                       : in_sparse(tensor);
+  at::Tensor alias = tensor.is_nested() ? in_nested(tensor) : strided(tensor) ? this->alias(tensor) : in_sparse(tensor);
   crossings_.push_back({tensor, alias, is_mutable, bump});
   return alias;
 }
@@ -223,7 +220,8 @@ at::Tensor Border::out_sparse(const at::Tensor& result) {
   auto adopt = [&](const at::Tensor& part) { return this->adopt(part.alias(), true); };
   if (result.layout() == at::kSparse) {
     const auto& from = static_cast<const at::SparseTensorImpl&>(*result.unsafeGetTensorImpl());
-    auto impl = c10::make_intrusive<at::SparseTensorImpl>(DispatchKeySet(DispatchKey::SparsePrivateUse1), result.dtype());
+    auto impl =
+        c10::make_intrusive<at::SparseTensorImpl>(DispatchKeySet(DispatchKey::SparsePrivateUse1), result.dtype());
     impl->resize_(from.sparse_dim(), from.dense_dim(), result.sizes());
     const bool coalesced = from.coalesced();
     Tag::device(*impl) = npu();

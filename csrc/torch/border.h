@@ -13,9 +13,7 @@
 
 namespace softnpu {
 
-inline bool on_npu(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == c10::kPrivateUse1;
-}
+inline bool on_npu(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == c10::kPrivateUse1; }
 
 // One operator call across the border.
 class Border {

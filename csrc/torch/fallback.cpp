@@ -31,23 +31,48 @@ using torch::jit::Stack;
 
 // Whether a CPU tensor may be the argument beside NPU tensors, as on any accelerator: indices and lengths.
 bool takes_host_tensor(const std::string& op, const c10::Argument& argument) {
-  static const std::unordered_set<std::string> indexing{
-      "aten::index",         "aten::index_put",         "aten::index_put_",          "aten::_index_put_impl_",
-      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate"};
+  static const std::unordered_set<std::string> indexing{"aten::index",
+                                                        "aten::index_put",
+                                                        "aten::index_put_",
+                                                        "aten::_index_put_impl_",
+                                                        "aten::_unsafe_index",
+                                                        "aten::_unsafe_index_put",
+                                                        "aten::_unsafe_masked_index",
+                                                        "aten::_unsafe_masked_index_put_accumulate"};
   if (argument.name() == "indices") return indexing.count(op) > 0;
   return argument.name() == "lengths" && op == "aten::_pack_padded_sequence";
 }
 
 // Composite kernels that must run on NPU tensors: they decide by device, or draw random numbers.
 const std::unordered_set<std::string>& stays_composite() {
-  static const std::unordered_set<std::string> names{
-      "aten::_to_copy",       "aten::copy_",        "aten::copy",          "aten::_copy_from",
-      "aten::lift",           "aten::lift_fresh",   "aten::lift_fresh_copy", "aten::is_pinned",
-      "aten::_pin_memory",    "aten::record_stream", "aten::_lazy_clone",   "aten::_fused_sdp_choice",
-      "aten::_has_same_storage_numel", "aten::_new_zeros_with_same_feature_meta", "aten::_nested_tensor_from_mask",
-      "aten::empty_like",     "aten::new_empty",    "aten::new_empty_strided", "aten::_sparse_coo_tensor_with_dims",
-      "aten::_assert_async",  "aten::_assert_tensor_metadata", "aten::_print", "aten::sym_size", "aten::sym_stride",
-      "aten::sym_numel", "aten::sym_storage_offset", "aten::is_set_to", "aten::_efficientzerotensor"};
+  static const std::unordered_set<std::string> names{"aten::_to_copy",
+                                                     "aten::copy_",
+                                                     "aten::copy",
+                                                     "aten::_copy_from",
+                                                     "aten::lift",
+                                                     "aten::lift_fresh",
+                                                     "aten::lift_fresh_copy",
+                                                     "aten::is_pinned",
+                                                     "aten::_pin_memory",
+                                                     "aten::record_stream",
+                                                     "aten::_lazy_clone",
+                                                     "aten::_fused_sdp_choice",
+                                                     "aten::_has_same_storage_numel",
+                                                     "aten::_new_zeros_with_same_feature_meta",
+                                                     "aten::_nested_tensor_from_mask",
+                                                     "aten::empty_like",
+                                                     "aten::new_empty",
+                                                     "aten::new_empty_strided",
+                                                     "aten::_sparse_coo_tensor_with_dims",
+                                                     "aten::_assert_async",
+                                                     "aten::_assert_tensor_metadata",
+                                                     "aten::_print",
+                                                     "aten::sym_size",
+                                                     "aten::sym_stride",
+                                                     "aten::sym_numel",
+                                                     "aten::sym_storage_offset",
+                                                     "aten::is_set_to",
+                                                     "aten::_efficientzerotensor"};
   return names;
 }
 
@@ -137,8 +162,7 @@ void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarTyp
   }
 }
 
-const DispatchKeySet kAboveBackend =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+const DispatchKeySet kAboveBackend = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
 // `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
 void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
@@ -248,8 +272,7 @@ bool wants_cpu_kernel(const c10::OperatorHandle& op) {
   if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
   const auto& schema = op.schema();
   if (stays_composite().count(schema.name())) return false;
-  const bool random_without_generator =
-      op.hasTag(at::Tag::nondeterministic_seeded) && Plan(schema).generator < 0;
+  const bool random_without_generator = op.hasTag(at::Tag::nondeterministic_seeded) && Plan(schema).generator < 0;
   if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator;
   const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
                          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
@@ -258,8 +281,10 @@ bool wants_cpu_kernel(const c10::OperatorHandle& op) {
   return own_routine || (composite && !random_without_generator && !is_view(schema) && takes_tensor(schema));
 }
 
-#define FALLBACK(npu, host) \
-  TORCH_LIBRARY_IMPL(_, npu, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic<DispatchKey::host>>()); }
+#define FALLBACK(npu, host)                                                               \
+  TORCH_LIBRARY_IMPL(_, npu, m) {                                                         \
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic<DispatchKey::host>>()); \
+  }
 FALLBACK(PrivateUse1, CPU)
 FALLBACK(SparsePrivateUse1, SparseCPU)
 FALLBACK(SparseCsrPrivateUse1, SparseCsrCPU)
@@ -271,7 +296,9 @@ FALLBACK(NestedTensorPrivateUse1, NestedTensorCPU)
 
 // An explicit kernel for each operator, because a composite kernel would win over a backend fallback.
 void register_fallbacks() {
-  auto library = [](DispatchKey key) { return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__); };
+  auto library = [](DispatchKey key) {
+    return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  };
   static auto* dense = library(DispatchKey::PrivateUse1);
   static const std::pair<DispatchKey, torch::Library*> others[] = {
       {DispatchKey::SparseCPU, library(DispatchKey::SparsePrivateUse1)},

@@ -23,9 +23,7 @@ int index_of(Device device) { return device.has_index() ? device.index() : curre
 struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
 
-  Device getDevice() const override {
-    return Device(c10::kPrivateUse1, static_cast<DeviceIndex>(current_device()));
-  }
+  Device getDevice() const override { return Device(c10::kPrivateUse1, static_cast<DeviceIndex>(current_device())); }
   Device exchangeDevice(Device to) const override {
     const Device before = getDevice();
     setDevice(to);

@@ -170,8 +170,9 @@ py::list memory_segments(int index) {
 }
 
 py::list memory_history(int index) {
-  static const char* names[] = {"alloc",       "free_requested", "free_completed", "segment_alloc", "segment_free",
-                                "segment_map", "segment_unmap",  "snapshot",       "oom"};
+  static const char* names[] = {"alloc",         "free_requested", "free_completed",
+                                "segment_alloc", "segment_free",   "segment_map",
+                                "segment_unmap", "snapshot",       "oom"};
   py::list all;
   for (const MemoryEvent& event : device(index).arena.history()) {
     py::dict e;

@@ -126,9 +126,8 @@ void bind_runtime(py::module& m) {
   });
   m.def("retain_pool", [](int index, PoolId pool) { device(index).arena.retain_pool(pool); });
   m.def("begin_pool_in_thread", [](int index, PoolId pool) {
-    device(index).arena.begin_pool(pool, [owner = std::this_thread::get_id()](StreamId) {
-      return std::this_thread::get_id() == owner;
-    });
+    device(index).arena.begin_pool(
+        pool, [owner = std::this_thread::get_id()](StreamId) { return std::this_thread::get_id() == owner; });
   });
   m.def("configure_extra", &configure_extra);
 

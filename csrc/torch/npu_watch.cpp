@@ -86,18 +86,27 @@ struct Product {
 
 const Product* product_of(const std::string& name) {
   static const std::unordered_map<std::string, Product> table{
-      {"aten::mm", {false, {0, 1}}},         {"aten::bmm", {false, {0, 1}}},
-      {"aten::mv", {false, {0, 1}}},         {"aten::dot", {false, {0, 1}}},
-      {"aten::addmm", {false, {1, 2}}},      {"aten::addmm_", {false, {1, 2}}},
-      {"aten::baddbmm", {false, {1, 2}}},    {"aten::baddbmm_", {false, {1, 2}}},
-      {"aten::addbmm", {false, {1, 2}}},     {"aten::addbmm_", {false, {1, 2}}},
-      {"aten::addmv", {false, {1, 2}}},      {"aten::addmv_", {false, {1, 2}}},
+      {"aten::mm", {false, {0, 1}}},
+      {"aten::bmm", {false, {0, 1}}},
+      {"aten::mv", {false, {0, 1}}},
+      {"aten::dot", {false, {0, 1}}},
+      {"aten::addmm", {false, {1, 2}}},
+      {"aten::addmm_", {false, {1, 2}}},
+      {"aten::baddbmm", {false, {1, 2}}},
+      {"aten::baddbmm_", {false, {1, 2}}},
+      {"aten::addbmm", {false, {1, 2}}},
+      {"aten::addbmm_", {false, {1, 2}}},
+      {"aten::addmv", {false, {1, 2}}},
+      {"aten::addmv_", {false, {1, 2}}},
       {"aten::_addmm_activation", {false, {1, 2}}},
-      {"npu::npu_linear", {false, {0, 1}}},  {"npu::npu_bmmV2", {false, {0, 1}}},
-      {"aten::convolution", {true, {0, 1}}}, {"aten::convolution_overrideable", {true, {0, 1}}},
+      {"npu::npu_linear", {false, {0, 1}}},
+      {"npu::npu_bmmV2", {false, {0, 1}}},
+      {"aten::convolution", {true, {0, 1}}},
+      {"aten::convolution_overrideable", {true, {0, 1}}},
       {"aten::convolution_backward", {true, {0, 1, 2}}},
       {"aten::convolution_backward_overrideable", {true, {0, 1, 2}}},
-      {"npu::npu_conv2d", {true, {0, 1}}},   {"npu::npu_conv3d", {true, {0, 1}}},
+      {"npu::npu_conv2d", {true, {0, 1}}},
+      {"npu::npu_conv3d", {true, {0, 1}}},
       {"npu::npu_conv_transpose2d", {true, {0, 1}}}};
   const auto found = table.find(name);
   return found == table.end() ? nullptr : &found->second;
@@ -131,11 +140,20 @@ void flip_a_bit(const Tensor& tensor) {  // the first element's highest mantissa
   if (tensor.numel() == 0 || !on_npu(tensor)) return;
   void* first = cpu_alias(tensor).mutable_data_ptr();
   switch (tensor.scalar_type()) {
-    case at::kFloat: *static_cast<uint32_t*>(first) ^= 1u << 22; break;
-    case at::kDouble: *static_cast<uint64_t*>(first) ^= uint64_t{1} << 51; break;
-    case at::kHalf: *static_cast<uint16_t*>(first) ^= 1u << 9; break;
-    case at::kBFloat16: *static_cast<uint16_t*>(first) ^= 1u << 6; break;
-    default: break;
+    case at::kFloat:
+      *static_cast<uint32_t*>(first) ^= 1u << 22;
+      break;
+    case at::kDouble:
+      *static_cast<uint64_t*>(first) ^= uint64_t{1} << 51;
+      break;
+    case at::kHalf:
+      *static_cast<uint16_t*>(first) ^= 1u << 9;
+      break;
+    case at::kBFloat16:
+      *static_cast<uint16_t*>(first) ^= 1u << 6;
+      break;
+    default:
+      break;
   }
 }
 
@@ -290,8 +308,8 @@ class Watcher final : public c10::OperatorKernel {
 // Operators that only describe memory: no work of the device.
 bool is_work(const c10::FunctionSchema& schema) {
   static const std::unordered_set<std::string> none{
-      "aten::empty", "aten::empty_strided", "aten::_efficientzerotensor", "aten::set_", "aten::resize_",
-      "aten::record_stream", "aten::is_pinned", "aten::_reshape_alias"};
+      "aten::empty",         "aten::empty_strided", "aten::_efficientzerotensor", "aten::set_", "aten::resize_",
+      "aten::record_stream", "aten::is_pinned",     "aten::_reshape_alias"};
   if (none.count(schema.name()) > 0) return false;
   for (const auto& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
@@ -343,11 +361,23 @@ void refresh() {
 
 void bind_faults(py::module& m) {
   auto& faults = Faults::all();
-  m.def("fault_stop", [&](int device) { faults.stop(device); refresh(); });
+  m.def("fault_stop", [&](int device) {
+    faults.stop(device);
+    refresh();
+  });
   m.def("fault_stopped", [&](int device) { return faults.stopped(device); });
-  m.def("fault_restart", [&](int device) { faults.restart(device); refresh(); });
-  m.def("fault_clear", [&] { faults.clear(); refresh(); });
-  m.def("fault_raise", [&](int device, std::string text) { faults.raise_at_launch(device, std::move(text)); refresh(); });
+  m.def("fault_restart", [&](int device) {
+    faults.restart(device);
+    refresh();
+  });
+  m.def("fault_clear", [&] {
+    faults.clear();
+    refresh();
+  });
+  m.def("fault_raise", [&](int device, std::string text) {
+    faults.raise_at_launch(device, std::move(text));
+    refresh();
+  });
   m.def("fault_memory", [&](int device, uintptr_t address, size_t size) {
     faults.corrupt_memory(device, {address, size});
     refresh();
@@ -363,7 +393,10 @@ void bind_faults(py::module& m) {
     faults.keep_memory_faults(device, std::move(kept));
     refresh();
   });
-  m.def("fault_products", [&](int device, int64_t skip) { faults.corrupt_products(device, skip); refresh(); });
+  m.def("fault_products", [&](int device, int64_t skip) {
+    faults.corrupt_products(device, skip);
+    refresh();
+  });
   m.def("fault_stress", [&](int device, int kind, int result) {
     faults.set_stress_result(device, kind, result);
     refresh();
@@ -381,9 +414,15 @@ void bind_faults(py::module& m) {
 
 void bind_watch(py::module& m) {
   bind_faults(m);
-  m.def("watch_saturate", [](bool on) { watch().saturate = on; refresh(); });
+  m.def("watch_saturate", [](bool on) {
+    watch().saturate = on;
+    refresh();
+  });
   m.def("watch_saturating", [] { return watch().saturate.load(); });
-  m.def("watch_unsafe", [](bool on) { watch().unsafe = on; refresh(); });
+  m.def("watch_unsafe", [](bool on) {
+    watch().unsafe = on;
+    refresh();
+  });
   m.def("watch_is_unsafe", [] { return watch().unsafe.load(); });
   m.def("watch_products", [](int matmul, int conv) {
     watch().matmul = matmul;

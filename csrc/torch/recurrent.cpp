@@ -20,8 +20,8 @@ Tensor biased(const Tensor& gates, const Tensor& bias) { return bias.defined() ?
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const optional<Tensor>& input_bias, const optional<Tensor>& hidden_bias) {
   Launch launch("aten::_thnn_fused_lstm_cell", {&input_gates, &hidden_gates, &cx});
-  const Tensor gates = biased(launch.in(input_gates), launch.in(input_bias)) +
-                       biased(launch.in(hidden_gates), launch.in(hidden_bias));
+  const Tensor gates =
+      biased(launch.in(input_gates), launch.in(input_bias)) + biased(launch.in(hidden_gates), launch.in(hidden_bias));
   Tensor work = at::empty_like(gates);
   const auto from = gates.chunk(4, 1), to = work.chunk(4, 1);
   for (const size_t gate : {0, 1, 3}) to[gate].copy_(from[gate].sigmoid());

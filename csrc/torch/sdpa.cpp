@@ -50,15 +50,22 @@ Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, con
       bias.defined() ? optional<Tensor>(bias) : std::nullopt, scale);
   if (half) out = out.to(query.scalar_type());
   auto nothing = [&] { return launch.out(at::empty({0}, q.options().dtype(at::kLong))); };
-  return {launch.out(std::move(out)), launch.out(std::move(lse)), nothing(), nothing(),
-          query.sym_size(2),          key.sym_size(2),            nothing(), nothing(),
+  return {launch.out(std::move(out)),
+          launch.out(std::move(lse)),
+          nothing(),
+          nothing(),
+          query.sym_size(2),
+          key.sym_size(2),
+          nothing(),
+          nothing(),
           nothing()};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
-    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
-    std::array<bool, 4>, const Tensor& out, const Tensor& lse, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
-    double, bool causal, const Tensor&, const Tensor&, optional<double> scale) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& query, const Tensor& key,
+                                                    const Tensor& value, const Tensor& mask, std::array<bool, 4>,
+                                                    const Tensor& out, const Tensor& lse, const Tensor&, const Tensor&,
+                                                    c10::SymInt, c10::SymInt, double, bool causal, const Tensor&,
+                                                    const Tensor&, optional<double> scale) {
   Launch launch("aten::_scaled_dot_product_fused_attention_overrideable_backward", {&grad, &query, &key, &value, &out});
   const Tensor q = launch.in(query), k = launch.in(key), v = launch.in(value), g = launch.in(grad), o = launch.in(out);
   const bool half = all_half({&q, &k, &v, &g});

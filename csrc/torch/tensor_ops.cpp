@@ -112,9 +112,7 @@ Tensor& set_tensor(Tensor& self, const Tensor& source) {
   return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
-Tensor& set_empty(Tensor& self) {
-  return set_storage(self, at::empty({0}, self.options()).storage(), 0, {0}, {1});
-}
+Tensor& set_empty(Tensor& self) { return set_storage(self, at::empty({0}, self.options()).storage(), 0, {0}, {1}); }
 
 // --- copies and scalars -------------------------------------------------------------------------------------
 
@@ -158,7 +156,8 @@ void record_stream(Tensor& self, c10::Stream stream) {
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optional<bool> train) {
   Launch launch("aten::native_dropout", {&input});
   const Tensor x = launch.in(input);
-  if (x.numel() == 0) return {launch.out(at::empty_like(x)), launch.out(at::empty_like(x, x.options().dtype(at::kBool)))};
+  if (x.numel() == 0)
+    return {launch.out(at::empty_like(x)), launch.out(at::empty_like(x, x.options().dtype(at::kBool)))};
   Tensor mask, result;
   if (!train.value_or(true)) {
     mask = at::ones_like(x, x.options().dtype(at::kBool));
@@ -178,10 +177,12 @@ Tensor convolution_overrideable(const Tensor& input, const Tensor& weight, const
   return at::convolution_symint(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward_overrideable(
-    const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
-    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
-    c10::SymInt groups, std::array<bool, 3> mask) {
+std::tuple<Tensor, Tensor, Tensor> convolution_backward_overrideable(const Tensor& grad, const Tensor& input,
+                                                                     const Tensor& weight, c10::SymIntArrayRef stride,
+                                                                     c10::SymIntArrayRef padding,
+                                                                     c10::SymIntArrayRef dilation, bool transposed,
+                                                                     c10::SymIntArrayRef output_padding,
+                                                                     c10::SymInt groups, std::array<bool, 3> mask) {
   const c10::SymInt channels = transposed ? weight.sym_size(1) * groups : weight.sym_size(0);
   return at::convolution_backward_symint(grad, input, weight, c10::SymIntArrayRef(&channels, 1), stride, padding,
                                          dilation, transposed, output_padding, groups, mask);

@@ -7,11 +7,22 @@
 namespace softnpu {
 
 bool multiplies(const std::string& name) {
-  static const std::unordered_set<std::string> names{
-      "aten::mm",     "aten::bmm",    "aten::addmm",       "aten::addmm_",
-      "aten::baddbmm", "aten::baddbmm_", "aten::addbmm",   "aten::addbmm_",
-      "aten::addmv",  "aten::addmv_", "aten::mv",          "aten::dot",
-      "aten::vdot",   "aten::convolution", "aten::convolution_backward", "aten::_addmm_activation"};
+  static const std::unordered_set<std::string> names{"aten::mm",
+                                                     "aten::bmm",
+                                                     "aten::addmm",
+                                                     "aten::addmm_",
+                                                     "aten::baddbmm",
+                                                     "aten::baddbmm_",
+                                                     "aten::addbmm",
+                                                     "aten::addbmm_",
+                                                     "aten::addmv",
+                                                     "aten::addmv_",
+                                                     "aten::mv",
+                                                     "aten::dot",
+                                                     "aten::vdot",
+                                                     "aten::convolution",
+                                                     "aten::convolution_backward",
+                                                     "aten::_addmm_activation"};
   return names.count(name) > 0;
 }
 

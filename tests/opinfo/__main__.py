@@ -1,6 +1,6 @@
 """`make opinfo`: the whole operator database on the npu against the cpu, with a progress bar and a table.
 
-  python -m tests.opinfo [--only TEXT] [--jobs N] [--out FILE]
+python -m tests.opinfo [--only TEXT] [--jobs N] [--out FILE]
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import os
 import sys
-from typing import Any
 
 import click
 from rich.console import Console
@@ -77,10 +76,14 @@ def main(only: str, jobs: int, out: str | None) -> None:
     compared = [k for k, (s, _) in outcomes.items() if s != "unsupported"]
     good = [k for k in compared if outcomes[k][0] == "equal"]
     unexcused = [
-        k for k in compared if outcomes[k][0] != "equal" and not (table.get(k) or table.get(k.split("/")[0]))
+        k
+        for k in compared
+        if outcomes[k][0] != "equal" and not (table.get(k) or table.get(k.split("/")[0]))
     ]
     share = len(good) / max(len(compared), 1)
-    print(f"{len(good)} of {len(compared)} pairs equal ({share:.2%}); {len(unexcused)} without a stated reason")
+    print(
+        f"{len(good)} of {len(compared)} pairs equal ({share:.2%}); {len(unexcused)} without a stated reason"
+    )
     sys.exit(0 if share >= GOAL and not unexcused else 1)
 
 

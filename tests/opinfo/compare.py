@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch_npu  # noqa: F401
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
+
+import torch_npu  # noqa: F401
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 MOST_SAMPLES = 40  # of one pair; the database has up to several hundred
@@ -235,7 +236,9 @@ def _close(got: Any, want: Any, where: str, on_npu: bool) -> None:
             elif not isinstance(y, torch.device):
                 assert x == y, f"{where}: {x!r}, cpu has {y!r}"
             continue
-        assert x.device.type == ("npu" if on_npu else "cpu"), f"{where}: the result is on {x.device}"
+        assert x.device.type == ("npu" if on_npu else "cpu"), (
+            f"{where}: the result is on {x.device}"
+        )
         torch.testing.assert_close(
             x.detach().cpu(),
             y.detach(),

@@ -22,7 +22,9 @@ def test_same_as_cpu(pair: Pair):
     try:
         assert check(pair) >= 0
     except Unsupported:
-        assert pair.op.name.startswith("jiterator") or pair.name in CPU_CANNOT, f"{pair.key}: the CPU cannot run it"
+        assert pair.op.name.startswith("jiterator") or pair.name in CPU_CANNOT, (
+            f"{pair.key}: the CPU cannot run it"
+        )
 
 
 CPU_CANNOT: set[str] = set()

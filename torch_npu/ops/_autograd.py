@@ -73,7 +73,11 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
             ctx.mark_non_differentiable(*fixed)
             if mutable:
                 ctx.mark_dirty(*(values[n] for n in mutable if _is_tensor(values[n])))
-            ctx.call, ctx.wanted, ctx.outputs = call, wanted, [None if _is_tensor(o) else o for o in outputs]
+            ctx.call, ctx.wanted, ctx.outputs = (
+                call,
+                wanted,
+                [None if _is_tensor(o) else o for o in outputs],
+            )
             ctx.set_materialize_grads(True)
             ctx.save_for_backward(*keep)
             call.tensors, call.values = [], call.filled([None] * len(tensors))

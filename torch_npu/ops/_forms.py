@@ -19,7 +19,9 @@ def register_out(operator: Operator, schema: str) -> None:
     parsed = parse_schema(f"{NAMESPACE}::{schema}")
     name = parsed.name.split("::")[-1] + "." + parsed.overload_name
     outs = mutable_arguments(parsed)
-    extra = {a.name for a in parsed.arguments} - {a.name for a in operator.schema.arguments} - set(outs)
+    extra = (
+        {a.name for a in parsed.arguments} - {a.name for a in operator.schema.arguments} - set(outs)
+    )
     library.define(schema)
     accept = getattr(operator.definition, "accept_out", None)
 

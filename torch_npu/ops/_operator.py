@@ -84,6 +84,8 @@ def signature(schema: FunctionSchema) -> inspect.Signature:
             if argument.kwarg_only
             else inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
-        default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        default = (
+            argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        )
         parameters.append(inspect.Parameter(argument.name, kind, default=default))
     return inspect.Signature(parameters)

@@ -41,7 +41,16 @@ from torch_npu.ops._operator import (
     signature,
 )
 
-__all__ = ["Operator", "Sample", "discover", "exports", "kernel_generator", "npu_op", "operators", "public"]
+__all__ = [
+    "Operator",
+    "Sample",
+    "discover",
+    "exports",
+    "kernel_generator",
+    "npu_op",
+    "operators",
+    "public",
+]
 
 #: name (with overload) -> operator; filled by the decorator, read by exports, tests and docs
 operators: dict[str, Operator] = {}
@@ -185,5 +194,3 @@ def _public(name: str, operator: Operator) -> Callable[..., Any]:
     for overload in packet.overloads():  # torch_npu.npu_x.out, as upstream's builtins have
         setattr(function, overload, getattr(packet, overload))
     return function
-
-

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch_npu
 
+import torch_npu
 from tests.ops.support import assert_accurate, gradcheck, make
 
 
@@ -14,7 +14,9 @@ def reference(x, gamma, eps):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("shape,norm", [((4, 7, 96), (96,)), ((2, 3, 5, 8), (5, 8)), ((0, 16), (16,)), ((33,), (33,))])
+@pytest.mark.parametrize(
+    "shape,norm", [((4, 7, 96), (96,)), ((2, 3, 5, 8), (5, 8)), ((0, 16), (16,)), ((33,), (33,))]
+)
 def test_forward(dtype, shape, norm):
     x, gamma = make(*shape, dtype=dtype), make(*norm, dtype=dtype)
     y, rstd = torch_npu.npu_rms_norm(x, gamma, epsilon=1e-5)
@@ -47,7 +49,9 @@ def test_gradients():
 
 
 def test_bad_dtype():
-    with pytest.raises(RuntimeError, match="npu_rms_norm: argument 'self' must be of dtype .*int32"):
+    with pytest.raises(
+        RuntimeError, match="npu_rms_norm: argument 'self' must be of dtype .*int32"
+    ):
         torch_npu.npu_rms_norm(make(2, 8, dtype=torch.int32, high=9), make(8))
 
 
@@ -57,5 +61,7 @@ def test_bad_gamma_shape():
 
 
 def test_gamma_of_more_dimensions():
-    with pytest.raises(RuntimeError, match="argument 'gamma' must be a tensor of 1 to 2 dimensions"):
+    with pytest.raises(
+        RuntimeError, match="argument 'gamma' must be a tensor of 1 to 2 dimensions"
+    ):
         torch_npu.npu_rms_norm(make(2, 8), make(1, 2, 8))

@@ -211,7 +211,9 @@ class Gradients:
 
     def by_name(self) -> dict[str, torch.Tensor | None]:
         a = self.a
-        found = dict(zip(("query", "key", "value"), self.whole, strict=True))
+        found: dict[str, torch.Tensor | None] = dict(
+            zip(("query", "key", "value"), self.whole, strict=True)
+        )
         found |= {"query_rope": None, "key_rope": None}
         if self.roped:
             for name, view, rope, joined, heads in (

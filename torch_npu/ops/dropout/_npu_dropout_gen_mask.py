@@ -44,7 +44,9 @@ class NpuDropoutGenMaskTensor:
 
     def kernel(self, size, p, seed, offset, *, parallel=True, sync=None):
         # The bits that attention draws for the same pair, so that a mask made here can stand for them.
-        bits = torch.empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=self.device)
+        bits = torch.empty(
+            _mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=self.device
+        )
         torch.ops.softnpu.dropout_bits(seed, offset, 1 - p, bits)
         return bits
 

@@ -75,4 +75,8 @@ class NpuRmsNormBackward:
         dgamma = wide(dy) * normed
         return dx.to(self.dtype), dgamma.sum(batch) if batch else dgamma
 
-    samples = [Sample(lambda make: (make(4, 3, 32), make(4, 3, 32), make(32), make(4, 3, 1, low=1, high=2)))]
+    samples = [
+        Sample(
+            lambda make: (make(4, 3, 32), make(4, 3, 32), make(32), make(4, 3, 1, low=1, high=2))
+        )
+    ]

@@ -1,0 +1,7 @@
+"""softnpu._C, the compiled device; csrc/torch/module.cpp is its definition."""
+
+from typing import Any
+
+class DeviceError(RuntimeError): ...
+
+def __getattr__(name: str) -> Any: ...
