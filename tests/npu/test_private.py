@@ -87,6 +87,12 @@ def test_thread_affinity():
     try:
         torch_npu.utils.set_thread_affinity([min(before), min(before)])
         assert os.sched_getaffinity(0) == {min(before)}
+        torch_npu.utils.set_thread_affinity(
+            [[min(before), min(before)], [max(before), max(before)]]
+        )
+        assert os.sched_getaffinity(0) == {min(before), max(before)}
+        torch_npu.utils.set_thread_affinity()
+        assert os.sched_getaffinity(0) == before
     finally:
         torch_npu.utils.reset_thread_affinity()
     assert os.sched_getaffinity(0) == before
@@ -94,7 +100,7 @@ def test_thread_affinity():
         torch_npu.utils.set_thread_affinity([0])
     with pytest.raises(ValueError, match="ascending"):
         torch_npu.utils.set_thread_affinity([3, 1])
-    with pytest.raises(ValueError, match="no processor"):
+    with pytest.raises(ValueError, match="no processor of"):
         torch_npu.utils.set_thread_affinity([5000, 5001])
 
 

@@ -6,6 +6,7 @@ Each name is a Python function over the device's own module (softnpu._C) or over
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -222,11 +223,11 @@ set_autocast_dtype = _autocast.set_autocast_dtype
 _first_affinity = os.sched_getaffinity(0)
 
 
-def _npu_set_thread_affinity(core_start: int, core_end: int) -> None:
-    """Binds this thread to processors `core_start` to `core_end`, both included; those that exist."""
-    wanted = set(range(core_start, core_end + 1)) & _first_affinity
+def _npu_set_thread_affinity(cores: Sequence[int]) -> None:
+    """Binds this thread to those of the processors that exist."""
+    wanted = set(cores) & _first_affinity
     if not wanted:
-        raise ValueError(f"no processor from {core_start} to {core_end}")
+        raise ValueError(f"no processor of {list(cores)} is this process's")
     os.sched_setaffinity(0, wanted)
 
 

@@ -8,20 +8,38 @@ from torch_npu import _C
 from torch_npu._errors import ErrCode, pta_error
 
 
-def set_thread_affinity(core_range: Sequence[int]) -> None:
-    """Binds this thread to the processors from the first to the last of two numbers, both included."""
-    if len(core_range) != 2 or not all(isinstance(n, int) for n in core_range):
-        raise ValueError(
-            f"core_range must be two processor numbers, but received {core_range!r}"
-            + pta_error(ErrCode.PARAM)
-        )
-    first, last = core_range
-    if not 0 <= first <= last:
-        raise ValueError(
-            f"core_range must be ascending and not negative, but received {core_range!r}"
-            + pta_error(ErrCode.VALUE)
-        )
-    _C._npu_set_thread_affinity(first, last)
+def set_thread_affinity(core_range: list[int] | list[list[int]] | None = None) -> None:
+    """Binds this thread to processors.
+
+    Args:
+        core_range: `[first, last]`, both included, or a list of such ranges; None lets the thread run on
+            every processor that the process had at first.
+
+    Differs from upstream: it takes effect whatever CPU_AFFINITY_CONF says.
+    """
+    if core_range is None:
+        return reset_thread_affinity()
+    single = all(isinstance(n, int) for n in core_range)
+    ranges: Sequence = [core_range] if single else core_range
+    cores: set[int] = set()
+    for bounds in ranges:
+        if (
+            not isinstance(bounds, (list, tuple))
+            or len(bounds) != 2
+            or not all(isinstance(n, int) for n in bounds)
+        ):
+            raise ValueError(
+                "core_range must be two processor numbers, or a list of such pairs, "
+                f"but received {core_range!r}" + pta_error(ErrCode.PARAM)
+            )
+        first, last = bounds
+        if not 0 <= first <= last:
+            raise ValueError(
+                f"core_range must be ascending and not negative, but received {core_range!r}"
+                + pta_error(ErrCode.VALUE)
+            )
+        cores.update(range(first, last + 1))
+    _C._npu_set_thread_affinity(sorted(cores))
 
 
 def reset_thread_affinity() -> None:
