@@ -112,7 +112,7 @@ const Product* product_of(const std::string& name) {
   return found == table.end() ? nullptr : &found->second;
 }
 
-constexpr int kHf32Mantissa = 10;
+constexpr int kHf32Mantissa = 11;  // CANN documentation, allow_hf32
 
 // To nearest, ties to even; infinities and NaN stay.
 void round_to_hf32(float* data, int64_t begin, int64_t end) {

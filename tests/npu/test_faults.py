@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torch_npu
+from examples.fault_recovery import train
 from softnpu import faults
 from torch_npu.npu import _recovery
 
@@ -220,43 +221,6 @@ def test_faults_come_and_go_while_another_thread_works():
     done.set()
     thread.join()
     assert results and all(r.item() == 512 for r in results)
-
-
-def train(steps, fault_at=None):
-    """A training loop that saves its state, and after a fault restarts the device and goes on from there."""
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 1).npu()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    data = torch.randn(steps, 8, 4, generator=torch.Generator().manual_seed(1))
-    saved, step, recoveries, losses = None, 0, 0, {}
-    while step < steps:
-        if step % 2 == 0:
-            states = model.state_dict(), optimizer.state_dict()
-            saved = (
-                step,
-                torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cpu().clone(), states),
-            )
-        try:
-            if step == fault_at and recoveries == 0:
-                faults.memory_error(model.weight)
-            optimizer.zero_grad()
-            loss = model(data[step].npu()).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses[step] = loss.item()
-            step += 1
-        except RuntimeError as error:
-            assert "UCE ERROR" in str(error)
-            recoveries += 1
-            torch.npu.stop_device(0)
-            assert torch.npu.check_uce_in_memory(0) == 3
-            torch.npu.restart_device(0)
-            for tensor in model.parameters():
-                _recovery.update_npu_tensor_to_safe(tensor)
-            step, (weights, moments) = saved
-            model.load_state_dict(weights)
-            optimizer.load_state_dict(moments)
-    return losses, recoveries
 
 
 def test_training_survives_a_fault_and_ends_the_same():

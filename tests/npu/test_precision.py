@@ -9,10 +9,10 @@ from torch_npu.npu import CubeMathType
 
 
 def hf32(values):
-    """To nearest at 10 mantissa bits, ties to even, by way of float64."""
+    """To nearest at 11 mantissa bits, ties to even, by way of float64."""
     wide = values.detach().cpu().numpy().astype(np.float64)
     fraction, exponent = np.frexp(wide)
-    return torch.from_numpy(np.ldexp(np.rint(fraction * 2**11) / 2**11, exponent))
+    return torch.from_numpy(np.ldexp(np.rint(fraction * 2**12) / 2**12, exponent))
 
 
 def random(*shape):
