@@ -17,6 +17,8 @@ namespace {
 thread_local int kernel_device = -1;
 
 void free_address(void* address) {
+  // A forked child inherits tensors but no device; the arena's lock may be held by a thread that it does not have.
+  if (in_forked_child()) return;
   Block* block = block_at(address);
   block->arena->free(block);
 }

@@ -41,7 +41,8 @@ using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::Sym
 Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask,
                 double dropout, bool causal, bool, optional<double> scale) {
   TORCH_CHECK(dropout == 0, "_scaled_dot_product_fused_attention_overrideable: dropout_p must be 0, got ", dropout);
-  Launch launch("aten::_scaled_dot_product_fused_attention_overrideable", {&query, &key, &value});
+  const Tensor given_mask = mask.value_or(Tensor());
+  Launch launch("aten::_scaled_dot_product_fused_attention_overrideable", {&query, &key, &value, &given_mask});
   const Tensor q = launch.in(query), k = launch.in(key), v = launch.in(value);
   const bool half = all_half({&q, &k, &v});
   const Tensor bias = prepare_mask(launch.in(mask), half);

@@ -26,6 +26,12 @@ MIXED = {
 }
 
 
+def test_attention_with_a_mask_on_the_cpu_raises():
+    q = torch.ones(1, 2, 4, 8, device="npu")
+    with pytest.raises(RuntimeError, match=SAME_DEVICE):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(4, 4))
+
+
 @pytest.mark.parametrize("name", MIXED)
 @pytest.mark.parametrize(
     ("first", "second"), [("npu:0", "cpu"), ("cpu", "npu:0"), ("npu:0", "npu:1")]

@@ -52,6 +52,35 @@ def test_device_work_in_a_forked_worker_is_a_clear_error():
 # --- processes ---
 
 
+def test_a_forked_child_lets_go_of_tensors_while_the_parent_allocates():
+    """The allocator's lock may be held at the moment of the fork; the child must not wait for it."""
+    printed = output(
+        """
+        import os, threading, torch, torch_npu
+        held = [torch.ones(64, device="npu") for _ in range(50)]
+        stop = threading.Event()
+        def allocate():
+            while not stop.is_set():
+                [torch.empty(n, device="npu") for n in range(1, 200)]
+        workers = [threading.Thread(target=allocate) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        codes = []
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                held.clear()
+                os._exit(0)
+            codes.append(os.waitpid(child, 0)[1])
+        stop.set()
+        for worker in workers:
+            worker.join()
+        print(set(codes), held[0].sum().item())
+        """
+    )
+    assert printed == "{0} 64.0"
+
+
 def test_fork_is_detected():
     printed = output(
         """
