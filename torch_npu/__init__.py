@@ -4,7 +4,16 @@ Importing it registers the device with PyTorch and exports every operator; no de
 first use. The order below matters: the device, then torch's own hooks, then the operators.
 """
 
-from torch_npu import _register
+
+def _autoload() -> None:
+    """Entry point of `torch.backends`: `import torch` alone makes the device known.
+
+    Importing this package is all there is to do. It stands first because a program may import torch_npu before
+    torch: torch then asks for it while this file has only begun.
+    """
+
+
+from torch_npu import _register  # noqa: E402
 
 _register.device()
 
@@ -26,7 +35,3 @@ from torch_npu import _dtypes  # noqa: E402
 globals().update(_dtypes.CODES)
 
 __version__ = _register.version()
-
-
-def _autoload() -> None:
-    """Entry point of `torch.backends`: `import torch` alone makes the device known."""

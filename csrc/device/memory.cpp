@@ -1,7 +1,5 @@
 #include "device/memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -9,7 +7,7 @@
 #include <limits>
 #include <tuple>
 
-#include "device/clock.h"
+#include "device/pages.h"
 
 namespace softnpu {
 
@@ -17,49 +15,6 @@ std::function<bool(int, StreamId)> Arena::stream_busy;
 std::function<bool(int, size_t)> Arena::allocation_fault;
 
 namespace {
-
-size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
-
-void* lazy_pages(size_t bytes) {
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return at == MAP_FAILED ? nullptr : at;
-}
-
-// Pages that cost nothing until touched, aligned to 2 MiB so that the kernel can use huge pages.
-char* reserve_pages(size_t bytes) {
-  auto* raw = static_cast<char*>(lazy_pages(bytes + kRoundLarge));
-  if (raw == nullptr) return nullptr;
-  const size_t skip = (kRoundLarge - reinterpret_cast<uintptr_t>(raw) % kRoundLarge) % kRoundLarge;
-  const size_t page = 4096, end = round_up(skip + bytes, page);
-  if (skip > 0) munmap(raw, skip);
-  if (end < bytes + kRoundLarge) munmap(raw + end, bytes + kRoundLarge - end);
-#ifdef MADV_HUGEPAGE
-  // Large tensors fault in 2 MiB steps; the small pool stays in small pages.
-  if (bytes > kSmallSegment) madvise(raw + skip, bytes, MADV_HUGEPAGE);
-#endif
-  return raw + skip;
-}
-
-// From an address to its segment: one entry for each 2 MiB of a 47-bit address space, itself committed lazily.
-constexpr size_t kTableEntries = size_t{1} << (47 - 21);
-
-Segment** segment_table() {
-  static auto** table = static_cast<Segment**>(lazy_pages(kTableEntries * sizeof(Segment*)));
-  return table;
-}
-
-size_t table_index(const void* address) { return reinterpret_cast<uintptr_t>(address) >> 21; }
-
-void enter_segment(Segment& segment, Segment* value) {
-  const size_t last = table_index(segment.base + segment.reserved - 1);
-  for (size_t i = table_index(segment.base); i <= last && i < kTableEntries; ++i) segment_table()[i] = value;
-}
-
-size_t slots_bytes(const Segment& segment) { return (segment.reserved / kMinBlock + 1) * sizeof(Block*); }
-
-Block*& slot_of(Segment& segment, const char* start) {
-  return segment.slots[static_cast<size_t>(start - segment.base) / kMinBlock];
-}
 
 // Blocks of users' allocators, by address; they stand anywhere, so the segment table does not know them.
 struct Foreign {
@@ -83,17 +38,6 @@ Foreign& foreign() {
 }
 
 }  // namespace
-
-void Stat::increase(int64_t amount) {
-  current += amount;
-  peak = std::max(peak, current);
-  allocated += amount;
-}
-
-void Stat::decrease(int64_t amount) {
-  current -= amount;
-  freed += amount;
-}
 
 bool BlockOrder::operator()(const Block* a, const Block* b) const {
   return std::tie(a->stream, a->size, a->ptr) < std::tie(b->stream, b->size, b->ptr);
@@ -142,30 +86,14 @@ void Arena::drop(Block* block) {
 }
 
 Block* block_at(const void* start) noexcept {
-  const size_t index = table_index(start);
-  if (start == nullptr || index >= kTableEntries) return nullptr;
-  Segment* segment = segment_table()[index];
+  if (start == nullptr) return nullptr;
+  Segment* segment = segment_at(start);
   if (segment == nullptr || start >= segment->base + segment->reserved) {
     Block* other = foreign().holding(start);
     return other != nullptr && other->ptr == start ? other : nullptr;
   }
   Block* block = slot_of(*segment, static_cast<const char*>(start));
   return block != nullptr && block->ptr == start ? block : nullptr;
-}
-
-std::string format_size(size_t bytes) {
-  char text[64];
-  const double value = static_cast<double>(bytes);
-  if (bytes <= 1024) {
-    std::snprintf(text, sizeof text, "%zu bytes", bytes);
-  } else if (bytes <= (size_t{1} << 20)) {
-    std::snprintf(text, sizeof text, "%.2f KiB", value / 1024.0);
-  } else if (bytes <= (size_t{1} << 30)) {
-    std::snprintf(text, sizeof text, "%.2f MiB", value / 1048576.0);
-  } else {
-    std::snprintf(text, sizeof text, "%.2f GiB", value / 1073741824.0);
-  }
-  return text;
 }
 
 void Arena::count(StatArray& array, const BlockPool& pool, int64_t amount) {
@@ -295,10 +223,10 @@ Block* Arena::new_segment(BlockPool& pool, size_t bytes, size_t reserve, StreamI
   segment->expandable = expandable;
   segment->slots = static_cast<Block**>(lazy_pages(slots_bytes(*segment)));
   if (segment->slots == nullptr) {
-    munmap(base, reserve);
+    release_pages(base, reserve);
     return nullptr;
   }
-  enter_segment(*segment, segment.get());
+  enter_segment(*segment);
   segment->context = context_;
   Block* block = new_block(segment.get(), pool, stream, base, bytes);
   segment->first = block;
@@ -512,7 +440,7 @@ bool Arena::release_segments(BlockPool& pool) {
     pool.take(last);
     count(stats_.inactive_split, pool, -1);
     count(stats_.inactive_split_bytes, pool, -static_cast<int64_t>(last->size));
-    madvise(last->ptr, last->size, MADV_DONTNEED);
+    forget_pages(last->ptr, last->size);
     note(MemoryEvent::SegmentUnmap, last->ptr, last->size, segment->stream);
     count(stats_.reserved_bytes, pool, -static_cast<int64_t>(last->size));
     segment->size -= last->size;
@@ -532,9 +460,9 @@ void Arena::release(Segment* segment) {
   if (segment->size >= config_.max_split_size) stats_.oversize_segments.decrease(1);
   note(segment->expandable ? MemoryEvent::SegmentUnmap : MemoryEvent::SegmentFree, segment->base, segment->size,
        segment->stream);
-  enter_segment(*segment, nullptr);
-  munmap(segment->slots, slots_bytes(*segment));
-  munmap(segment->base, segment->reserved);
+  leave_segment(*segment);
+  release_pages(segment->slots, slots_bytes(*segment));
+  release_pages(segment->base, segment->reserved);
   let_go(segment->context);
   drop(segment->first);
   segments_.erase(segment->base);
@@ -623,70 +551,6 @@ void Arena::release_pool(PoolId id) {
   if (!in_use) private_pools_.erase(found);
 }
 
-MemoryStats Arena::stats() {
-  const Session session(*this);
-  return stats_;
-}
-
-size_t Arena::reserved() {
-  const Session session(*this);
-  return static_cast<size_t>(stats_.reserved_bytes[0].current);
-}
-
-namespace {
-template <class Each>
-void each_stat(MemoryStats& stats, Each each) {
-  for (StatArray* array :
-       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
-        &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
-    for (Stat& stat : *array) each(stat);
-  }
-  each(stats.oversize_allocations);
-  each(stats.oversize_segments);
-}
-}  // namespace
-
-void Arena::reset_peak() {
-  const Session session(*this);
-  each_stat(stats_, [](Stat& stat) { stat.reset_peak(); });
-}
-
-void Arena::reset_accumulated() {
-  const Session session(*this);
-  each_stat(stats_, [](Stat& stat) { stat.reset_accumulated(); });
-  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
-  stats_.num_device_alloc = stats_.num_device_free = 0;
-}
-
-std::vector<SegmentInfo> Arena::segments() {
-  const Session session(*this);
-  std::vector<SegmentInfo> found;
-  for (const auto& [base, segment] : segments_) {
-    SegmentInfo info{reinterpret_cast<uintptr_t>(base),
-                     segment->size,
-                     0,
-                     0,
-                     0,
-                     segment->stream,
-                     segment->pool->small,
-                     segment->expandable,
-                     segment->pool->owner,
-                     {}};
-    for (const Block* block = segment->first; block; block = block->next) {
-      const bool active = !block->idle;
-      info.blocks.push_back({reinterpret_cast<uintptr_t>(block->ptr), block->size, block->requested, block->allocated,
-                             active, block->context});
-      if (block->allocated) {
-        info.allocated += block->size;
-        info.requested += block->requested;
-      }
-      if (active) info.active += block->size;
-    }
-    found.push_back(std::move(info));
-  }
-  return found;
-}
-
 Block* Arena::find(const void* address) {
   if (Block* other = foreign().holding(address)) return other->arena == this ? other : nullptr;
   const Session session(*this);
@@ -708,99 +572,6 @@ bool Arena::owns(const void* address) {
   if (it == segments_.begin()) return false;
   --it;
   return at < it->second->base + it->second->size;
-}
-
-void Arena::set_fraction(double fraction) {
-  const Session session(*this);
-  fraction_ = fraction;
-}
-
-void Arena::configure(const AllocatorConfig& config) {
-  const Session session(*this);
-  config_ = config;
-}
-
-void Arena::record_history(bool on, size_t most, ContextFn context, bool context_on_free) {
-  auto fresh = on && context ? std::make_shared<ContextFn>(std::move(context)) : nullptr;
-  {
-    const std::lock_guard<std::mutex> lock(context_mutex_);
-    std::swap(context_fn_, fresh);  // the old one goes at the end of this function
-  }
-  const Session session(*this);
-  history_on_ = on;
-  history_most_ = most;
-  context_on_free_ = context_on_free;
-  for (MemoryEvent& event : history_) let_go(event.context);
-  history_.clear();
-  history_next_ = 0;
-}
-
-std::shared_ptr<void> Arena::gather(bool freeing) {
-  if (!history_on_ || (freeing && !context_on_free_)) return nullptr;
-  std::shared_ptr<ContextFn> context;
-  {
-    const std::lock_guard<std::mutex> lock(context_mutex_);
-    context = context_fn_;
-  }
-  return context ? (*context)() : nullptr;
-}
-
-void Arena::let_go(std::shared_ptr<void>& context) {
-  if (context) unused_contexts_.push_back(std::move(context));
-  context.reset();
-}
-
-Arena::Session::Session(Arena& arena, bool notes, bool freeing) : arena_(arena) {
-  if (notes) context_ = arena.gather(freeing);
-  arena_.mutex_.lock();
-  if (notes) {
-    outer_ = std::move(arena_.context_);
-    arena_.context_ = context_;
-  }
-}
-
-Arena::Session::~Session() {
-  std::swap(unused_, arena_.unused_contexts_);
-  if (context_ || outer_) arena_.context_ = std::move(outer_);
-  arena_.mutex_.unlock();
-}
-
-std::vector<MemoryEvent> Arena::history() {
-  const Session session(*this);
-  std::vector<MemoryEvent> ordered;
-  ordered.reserve(history_.size());
-  for (size_t i = 0; i < history_.size(); ++i) {
-    ordered.push_back(history_[(history_next_ + i) % history_.size()]);
-  }
-  return ordered;
-}
-
-void Arena::note(MemoryEvent::Action action, const void* address, size_t size, StreamId stream) {
-  if (!history_on_ || history_most_ == 0) return;
-  MemoryEvent event{action, reinterpret_cast<uintptr_t>(address), size, stream, wall_clock_ns(), context_};
-  if (history_.size() < history_most_) {
-    history_.push_back(std::move(event));
-    return;
-  }
-  let_go(history_[history_next_].context);
-  history_[history_next_] = std::move(event);
-  history_next_ = (history_next_ + 1) % history_most_;
-}
-
-void Arena::out_of_memory(size_t wanted) {
-  ++stats_.num_ooms;
-  const size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
-  const size_t left = capacity_ > used ? capacity_ - used : 0;
-  note(MemoryEvent::Oom, reinterpret_cast<void*>(left), wanted, 0);
-  std::string allowed;
-  if (fraction_ < 1.0) allowed = format_size(limit()) + " allowed; ";
-  throw OutOfMemory("NPU out of memory. Tried to allocate " + format_size(wanted) + " (NPU " + std::to_string(device_) +
-                    "; " + format_size(capacity_) + " total capacity; " +
-                    format_size(static_cast<size_t>(stats_.allocated_bytes[0].current)) + " already allocated; " +
-                    format_size(static_cast<size_t>(stats_.active_bytes[0].current)) + " current active; " +
-                    format_size(left) + " free; " + allowed + format_size(used) +
-                    " reserved in total by PyTorch). If much more is reserved than allocated, set max_split_size_mb "
-                    "or expandable_segments in PYTORCH_NPU_ALLOC_CONF against fragmentation.");
 }
 
 }  // namespace softnpu

@@ -14,6 +14,7 @@
 #include "torch/hooks.h"
 #include "torch/launch.h"
 #include "torch/npu_watch.h"
+#include "torch/stat_dict.h"
 #include "torch/sync.h"
 
 namespace py = pybind11;
@@ -86,16 +87,7 @@ py::object run_kernel(const std::string& name, const py::function& body, const p
 
 // --- memory ----------------------------------------------------------------------------------------------------
 
-py::dict stat_dict(const Stat& stat) {
-  py::dict d;
-  d["current"] = stat.current;
-  d["peak"] = stat.peak;
-  d["allocated"] = stat.allocated;
-  d["freed"] = stat.freed;
-  return d;
-}
-
-py::dict stat_dict(const StatArray& array) {
+py::dict pool_dict(const StatArray& array) {
   py::dict d;
   const char* names[] = {"all", "small_pool", "large_pool"};
   for (size_t i = 0; i < array.size(); ++i) d[names[i]] = stat_dict(array[i]);
@@ -112,15 +104,15 @@ py::dict memory_stats(int index) {
   d["num_device_free"] = s.num_device_free;
   const size_t split = device(index).arena.config().max_split_size;
   d["max_split_size"] = split == SIZE_MAX ? int64_t{-1} : static_cast<int64_t>(split);
-  d["allocation"] = stat_dict(s.allocation);
-  d["segment"] = stat_dict(s.segment);
-  d["active"] = stat_dict(s.active);
-  d["inactive_split"] = stat_dict(s.inactive_split);
-  d["allocated_bytes"] = stat_dict(s.allocated_bytes);
-  d["reserved_bytes"] = stat_dict(s.reserved_bytes);
-  d["active_bytes"] = stat_dict(s.active_bytes);
-  d["inactive_split_bytes"] = stat_dict(s.inactive_split_bytes);
-  d["requested_bytes"] = stat_dict(s.requested_bytes);
+  d["allocation"] = pool_dict(s.allocation);
+  d["segment"] = pool_dict(s.segment);
+  d["active"] = pool_dict(s.active);
+  d["inactive_split"] = pool_dict(s.inactive_split);
+  d["allocated_bytes"] = pool_dict(s.allocated_bytes);
+  d["reserved_bytes"] = pool_dict(s.reserved_bytes);
+  d["active_bytes"] = pool_dict(s.active_bytes);
+  d["inactive_split_bytes"] = pool_dict(s.inactive_split_bytes);
+  d["requested_bytes"] = pool_dict(s.requested_bytes);
   d["oversize_allocations"] = stat_dict(s.oversize_allocations);
   d["oversize_segments"] = stat_dict(s.oversize_segments);
   return d;

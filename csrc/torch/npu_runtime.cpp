@@ -11,6 +11,7 @@
 #include "torch/allocator.h"
 #include "torch/border.h"
 #include "torch/npu_watch.h"
+#include "torch/stat_dict.h"
 
 namespace py = pybind11;
 
@@ -43,16 +44,6 @@ void set_plugin(uintptr_t allocate, uintptr_t release) {
 
 // --- pinned memory ------------------------------------------------------------------------------------------------
 
-template <class Stat>
-py::dict as_dict(const Stat& stat) {
-  py::dict d;
-  d["current"] = stat.current;
-  d["peak"] = stat.peak;
-  d["allocated"] = stat.allocated;
-  d["freed"] = stat.freed;
-  return d;
-}
-
 py::dict duration(const at::DurationStat& stat) {
   py::dict d;
   d["total"] = stat.total;
@@ -70,10 +61,10 @@ py::dict host_memory_stats() {
   py::dict d;
   d["num_host_alloc"] = stats.num_host_alloc;
   d["num_host_free"] = stats.num_host_free;
-  d["allocations"] = as_dict(stats.allocations);
-  d["allocated_bytes"] = as_dict(stats.allocated_bytes);
-  d["active_requests"] = as_dict(stats.active_requests);
-  d["active_bytes"] = as_dict(stats.active_bytes);
+  d["allocations"] = stat_dict(stats.allocations);
+  d["allocated_bytes"] = stat_dict(stats.allocated_bytes);
+  d["active_requests"] = stat_dict(stats.active_requests);
+  d["active_bytes"] = stat_dict(stats.active_bytes);
   d["host_alloc_time"] = duration(stats.host_alloc_time);
   d["host_free_time"] = duration(stats.host_free_time);
   return d;

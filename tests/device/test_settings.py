@@ -213,3 +213,12 @@ def test_quiet_means_no_banner():
 
 def test_only_rank_0_of_a_job_prints_the_banner():
     assert run_python(BANNER, RANK="3", LOCAL_RANK="3").stderr.split() == ["imported", "used"]
+
+
+@pytest.mark.parametrize(
+    "first", ["import torch_npu, torch", "import torch, torch_npu", "import torch"]
+)
+def test_either_package_may_be_imported_first(first):
+    """Installed, torch loads the device by itself (entry point `torch.backends`), also while torch_npu imports it."""
+    later = "" if "torch_npu" in first else "import torch_npu;"
+    assert output(f"{first}; {later} print(torch.ones(2, device='npu').sum().item())") == "2.0"
