@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 import torch_npu
