@@ -1,1 +1,1 @@
-"""Tests of the device: what issue 2 says must hold, one file an area."""
+"""Tests of the device core, one file an area."""

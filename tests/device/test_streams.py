@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -204,5 +206,14 @@ def test_torch_event_works_on_the_device():
 
 
 def test_events_are_freed_in_numbers():
-    for _ in range(2000):
-        torch.npu.Event().record()
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def record(count: int) -> None:
+        for _ in range(count):
+            torch.npu.Event().record()
+
+    record(1000)
+    before = resident()
+    record(200_000)  # a leak of one event each would be 10 MB
+    assert resident() - before < 4 * 2**20
