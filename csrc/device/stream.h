@@ -1,10 +1,17 @@
-// Streams and events. Work runs at once on the calling thread, so a stream is always drained and an event is
-// complete as soon as it is recorded; what remains is identity, order on the timeline, and time stamps.
+// Streams and events.
+//
+// Work launched on a free stream runs at once on the calling thread. A stream is blocked only while it waits for a
+// signal that nobody has given yet; then what is launched on it queues, and runs in order, on the thread that gives
+// the signal.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "device/memory.h"
 
@@ -29,14 +36,78 @@ class Streams {
 StreamId current_stream(int device) noexcept;
 StreamId exchange_stream(int device, StreamId stream) noexcept;  // returns the one before
 
+// Makes a stream (and its device) the current one while it lives.
+class OnStream {
+ public:
+  OnStream(int device, StreamId stream);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+
+ private:
+  int device_, device_before_;
+  StreamId before_;
+};
+
+// --- waiting -----------------------------------------------------------------------------------------------------
+
+// What a stream can wait for. Made by events; guarded by the queues' lock.
+struct Signal {
+  explicit Signal(std::string what) : what(std::move(what)) {}
+  const std::string what;  // names it in messages
+  std::atomic<bool> given{false};
+};
+using SignalPtr = std::shared_ptr<Signal>;
+using AnyOf = std::vector<SignalPtr>;  // a wait that ends with the first of them; empty: no wait
+using Work = std::function<AnyOf()>;   // what it returns it waits for, and is called again
+
+class DeadLock : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The queues of blocked streams of all devices.
+class Queues {
+ public:
+  static Queues& all();
+  static bool any() { return waiting_.load(std::memory_order_acquire) > 0; }  // is any stream blocked?
+
+  bool blocked(int device, StreamId stream) const;
+  bool device_blocked(int device) const;
+  void wait(int device, StreamId stream, SignalPtr signal);
+  void launch(int device, StreamId stream, Work work);  // now, or when the stream is free
+  void give(const SignalPtr& signal);                   // and runs what waited for it
+  void take_back(const SignalPtr& signal) { signal->given = false; }
+
+  // Blocks the calling thread; DeadLock if nobody can give the signal any more.
+  void wait_for_stream(int device, StreamId stream);
+  void wait_for_device(int device);
+  void wait_for(const SignalPtr& signal, const std::string& who);
+
+  // Whether another thread could still give a signal, and what to do while this one sleeps (drop the GIL); from above.
+  static std::function<bool()> others_alive;
+  static std::function<void(const std::function<void()>&)> while_waiting;
+
+ private:
+  void drain();
+  void wait_until(const std::function<bool()>& done, const std::function<std::string()>& who);
+  static std::atomic<int> waiting_;
+};
+
+// True on a thread that runs queued work: what it launches is not queued again.
+bool draining() noexcept;
+
 struct Event {
   int device = -1;
   StreamId stream = kDefaultStream;
   bool timed = false;
   bool recorded = false;
   int64_t time_ns = 0;
+  SignalPtr pending;     // set while the stream that recorded it is blocked
+  uint64_t capture = 0;  // recorded in this capture, at this mark of it
+  size_t capture_mark = 0;
+  bool complete() const { return !pending || pending->given; }
 };
 
-void record_event(Event& event, int device, StreamId stream, bool timed);
+void record_event(const std::shared_ptr<Event>& event, int device, StreamId stream, bool timed);
 
 }  // namespace softnpu

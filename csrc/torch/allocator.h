@@ -5,6 +5,9 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 
+#include <set>
+#include <vector>
+
 #include "device/memory.h"
 
 namespace softnpu {
@@ -28,6 +31,42 @@ class KernelScope {
 
  private:
   int before_, before_device_;
+};
+
+// What a kernel allocated, in order. A recorded call is given the same addresses again when it is replayed.
+struct Allocation {
+  void* at;
+  size_t bytes;
+};
+using Allocations = std::vector<Allocation>;
+
+class LogAllocations {  // of this thread's kernels, while it lives
+ public:
+  explicit LogAllocations(Allocations& to);
+  ~LogAllocations();
+  LogAllocations(const LogAllocations&) = delete;
+
+ private:
+  Allocations* before_;
+};
+
+// While it lives, memory that a kernel allocates outside of a logged call is taken out of the set: it is new.
+class NoticeFresh {
+ public:
+  explicit NoticeFresh(std::set<const void*>& written);
+  ~NoticeFresh();
+  NoticeFresh(const NoticeFresh&) = delete;
+};
+
+class ServeAllocations {
+ public:
+  explicit ServeAllocations(const Allocations& from);
+  ~ServeAllocations();
+  ServeAllocations(const ServeAllocations&) = delete;
+
+ private:
+  const Allocations* before_;
+  size_t before_next_;
 };
 
 bool is_pinned(const void* address);

@@ -60,11 +60,12 @@ bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided;
 
 namespace {
 
+void release_twin(void* npu) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(npu)); }
+
 // A CPU storage on the bytes of an NPU storage, which it keeps alive.
 c10::Storage make_twin(c10::StorageImpl* npu) {
   c10::raw::intrusive_ptr::incref(npu);
-  auto release = [](void* held) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held)); };
-  c10::DataPtr bytes(const_cast<void*>(npu->data()), npu, release, c10::Device(c10::kCPU));
+  c10::DataPtr bytes(const_cast<void*>(npu->data()), npu, &release_twin, c10::Device(c10::kCPU));
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), npu->nbytes(), std::move(bytes),
                                                c10::GetAllocator(c10::kCPU), npu->resizable());
 }
@@ -92,6 +93,10 @@ at::Tensor alias_on(const at::Tensor& npu, c10::Storage twin) {
 
 at::Tensor cpu_alias(const at::Tensor& npu) {
   return alias_on(npu, make_twin(npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
+}
+
+bool is_alias(const at::Tensor& cpu) {
+  return cpu.has_storage() && cpu.storage().data_ptr().get_deleter() == &release_twin;
 }
 
 at::Tensor Border::alias(const at::Tensor& npu) {

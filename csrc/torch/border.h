@@ -58,5 +58,7 @@ class Border {
 
 // A CPU tensor on the bytes of a strided NPU tensor, for kernels written by hand.
 at::Tensor cpu_alias(const at::Tensor& npu);
+// Whether a CPU tensor is such an alias, or one that a Border made.
+bool is_alias(const at::Tensor& cpu);
 
 }  // namespace softnpu

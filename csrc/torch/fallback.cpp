@@ -16,8 +16,13 @@
 #include <unordered_set>
 
 #include "device/device.h"
+#include "kernels/few_rows.h"
 #include "torch/border.h"
+#include "torch/capture.h"
 #include "torch/generator.h"
+#include "torch/ivalues.h"
+#include "torch/sync.h"
+#include "torch/task.h"
 #include "torch/widen.h"
 
 namespace softnpu {
@@ -101,36 +106,26 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
 };
 
-template <class Each>
-void each_tensor(const IValue& value, Each each) {
-  if (value.isTensor()) {
-    each(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) each(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      if (tensor.has_value()) each(*tensor);
-    }
+// A few rows times a matrix, which need no copy of the matrix; whether it was one.
+bool call_few_rows(const Plan& plan, Stack* stack) {
+  const size_t first = stack->size() - plan.arguments;
+  const bool adds = plan.name == "aten::addmm";
+  if (!(plan.name == "aten::mm" && plan.arguments == 2) && !(adds && plan.arguments == 5)) return false;
+  const at::Tensor& a = (*stack)[first + adds].toTensor();
+  const at::Tensor& b = (*stack)[first + adds + 1].toTensor();
+  if (!kernels::takes_few_rows(a, b)) return false;
+  at::Tensor bias;
+  if (adds) {
+    bias = (*stack)[first].toTensor();
+    const bool plain = (*stack)[first + 3].toScalar().equal(1) && (*stack)[first + 4].toScalar().equal(1);
+    const bool broadcasts = bias.dim() == 1 ? bias.size(0) == b.size(1)
+                                            : bias.dim() == 2 && bias.size(0) == a.size(0) && bias.size(1) == b.size(1);
+    if (!plain || !broadcasts) return false;
   }
-}
-
-template <class Map>
-void map_tensors(IValue& value, Map map) {
-  if (value.isTensor()) {
-    value = IValue(map(std::move(value).toTensor()));
-  } else if (value.isTensorList()) {
-    const c10::List<at::Tensor> from = std::move(value).toTensorList();
-    c10::List<at::Tensor> to;
-    to.reserve(from.size());
-    for (size_t i = 0; i < from.size(); ++i) to.push_back(map(from.extract(i)));
-    value = IValue(std::move(to));
-  } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> to;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      to.push_back(tensor.has_value() ? std::make_optional(map(at::Tensor(*tensor))) : std::nullopt);
-    }
-    value = IValue(std::move(to));
-  }
+  at::Tensor result = kernels::few_rows(a, b, bias);
+  torch::jit::drop(*stack, plan.arguments);
+  stack->emplace_back(std::move(result));
+  return true;
 }
 
 // Runs a product on fp32 copies: mutable arguments are read widened and written back rounded.
@@ -162,7 +157,13 @@ void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarTyp
   }
 }
 
-const DispatchKeySet kAboveBackend = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+// An operator whose result's size the host must know waits for the device.
+void wait_for_data(const c10::OperatorHandle& op, const Plan& plan, int device) {
+  if (!Capture::any() && !Queues::any()) return;
+  if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output)) {
+    wait_for_stream(device, current_stream(device), plan.name.c_str());
+  }
+}
 
 // `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
 void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
@@ -180,6 +181,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     }
   }
   border.settle();
+  wait_for_data(op, plan, border.device());
   for (size_t i = 0; i < plan.arguments; ++i) {
     const bool list = !(*stack)[first + i].isTensor();
     map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
@@ -189,27 +191,40 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
       return alias;
     });
   }
-  if (plan.generator >= 0) {
-    IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
-    std::optional<at::Generator> given;
-    if (!generator.isNone()) given = generator.toGenerator();
-    TORCH_CHECK(border.involves_npu(), "Expected a 'cpu' device type for generator but found 'npu'");
-    generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(border.device())));
-  }
   {
-    KernelScope scope(border.device());
-    c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
+    Task task(plan.name, border.device());
+    if (task.wants_tensors()) {
+      for (size_t i = 0; i < plan.arguments; ++i) {
+        each_tensor((*stack)[first + i], [&](const at::Tensor& tensor) { task.input(tensor); });
+      }
+    }
+    if (plan.generator >= 0) {
+      IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
+      std::optional<at::Generator> given;
+      if (!generator.isNone()) given = generator.toGenerator();
+      TORCH_CHECK(border.involves_npu(), "Expected a 'cpu' device type for generator but found 'npu'");
+      generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(border.device())));
+    }
     std::optional<at::ScalarType> half;
     if (plan.multiplies) half = shared_half(stack->data() + first, plan.arguments);
-    if (half.has_value()) {
-      call_widened(op, plan, *half, stack);
+    auto call = [op, &plan, host, half](Stack* on) {
+      if (half.has_value()) {
+        if (!call_few_rows(plan, on)) call_widened(op, plan, *half, on);
+      } else {
+        op.redispatchBoxed(DispatchKeySet(host), on);
+      }
+    };
+    if (Recording* recording = task.recording()) {
+      recording->call(op, stack, call);
     } else {
-      op.redispatchBoxed(DispatchKeySet(host), stack);
+      call(stack);
     }
     for (size_t i = 0; i < plan.returns; ++i) {
       if (static_cast<int>(i) == plan.host_result) continue;
-      map_tensors((*stack)[stack->size() - plan.returns + i],
-                  [&](at::Tensor tensor) { return border.out(std::move(tensor)); });
+      map_tensors((*stack)[stack->size() - plan.returns + i], [&](at::Tensor tensor) {
+        task.output(tensor);
+        return border.out(std::move(tensor));
+      });
     }
     if (plan.any_mutable) border.write_back();
   }

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "device/device.h"
+#include "torch/capture.h"
 
 namespace softnpu {
 
@@ -31,9 +32,23 @@ NpuGenerator::NpuGenerator(c10::DeviceIndex device)
     : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       state_(c10::make_intrusive<State>()) {}
 
+Capture* NpuGenerator::capture() const {
+  return Capture::any() ? Capture::of(device().index(), current_stream(device().index())) : nullptr;
+}
+
+void NpuGenerator::check_seed(uint64_t seed) const {
+  TORCH_CHECK(capture() == nullptr || seed == state_->seed,
+              "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+              "the original seed.");
+}
+
 void NpuGenerator::set_current_seed(uint64_t seed) {
+  check_seed(seed);
   state_->seed = seed;
   state_->offset = 0;
+  if (Capture* graph = capture()) {  // the begin of the graph's numbers
+    state_->offset = graph->random(at::Generator(c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(this)))->start;
+  }
 }
 
 void NpuGenerator::set_offset(uint64_t offset) { state_->offset = offset; }
@@ -62,6 +77,7 @@ void NpuGenerator::set_state(const c10::TensorImpl& given) {
   uint64_t seed = 0, offset = 0;
   std::memcpy(&seed, from, sizeof seed);
   if (given.numel() == kStateBytes) std::memcpy(&offset, from + sizeof seed, sizeof offset);
+  check_seed(seed);
   state_->seed = seed;
   state_->offset = offset;
 }
@@ -111,13 +127,35 @@ at::Generator new_generator(c10::DeviceIndex index) {
   return at::make_generator<NpuGenerator>(index);
 }
 
+namespace {
+
+NpuGenerator& generator_of(const at::Generator& npu) {
+  auto* generator = dynamic_cast<NpuGenerator*>(npu.unsafeGetGeneratorImpl());
+  TORCH_CHECK(generator != nullptr, "Expected a 'npu' device type for generator but found '", npu.device().type(), "'");
+  return *generator;
+}
+
+uint64_t cpu_seed(uint64_t seed, uint64_t offset) { return mix(seed ^ mix(offset)); }
+
+}  // namespace
+
 at::Generator derive_cpu_generator(const std::optional<at::Generator>& given, c10::DeviceIndex device) {
   const bool has = given.has_value() && given->defined();
   const at::Generator& npu = has ? *given : default_generator(device);
-  auto* source = dynamic_cast<NpuGenerator*>(npu.unsafeGetGeneratorImpl());
-  TORCH_CHECK(source != nullptr, "Expected a 'npu' device type for generator but found '", npu.device().type(), "'");
-  const auto [seed, offset] = source->draw(kCountersPerOperator);
-  return at::make_generator<at::CPUGeneratorImpl>(mix(seed ^ mix(offset)));
+  NpuGenerator& source = generator_of(npu);
+  Recording* recording = Capture::any() ? Recording::current() : nullptr;
+  std::shared_ptr<GraphRandom> random;
+  if (recording != nullptr) random = recording->capture().random(npu);
+  const auto [seed, offset] = source.draw(kCountersPerOperator);
+  auto cpu = at::make_generator<at::CPUGeneratorImpl>(cpu_seed(seed, offset));
+  if (recording != nullptr) recording->derived(std::move(random), offset, cpu);
+  return cpu;
+}
+
+void reseed(const at::Generator& npu, uint64_t offset, const at::Generator& cpu) {
+  at::Generator held = cpu;
+  const std::lock_guard<std::mutex> lock(held.mutex());
+  held.unsafeGetGeneratorImpl()->set_current_seed(cpu_seed(generator_of(npu).current_seed(), offset));
 }
 
 }  // namespace softnpu

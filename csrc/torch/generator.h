@@ -5,6 +5,8 @@
 
 namespace softnpu {
 
+class Capture;
+
 struct NpuGenerator final : public c10::GeneratorImpl {
   explicit NpuGenerator(c10::DeviceIndex device);
 
@@ -23,6 +25,8 @@ struct NpuGenerator final : public c10::GeneratorImpl {
 
  private:
   NpuGenerator* clone_impl() const override;
+  Capture* capture() const;              // that the device's current stream is part of
+  void check_seed(uint64_t seed) const;  // a graph has one seed
   struct State : c10::intrusive_ptr_target {
     uint64_t seed = c10::default_rng_seed_val, offset = 0;
   };
@@ -34,5 +38,7 @@ at::Generator new_generator(c10::DeviceIndex device);
 
 // The CPU generator of one random operator: a function of (seed, offset) alone; advances `npu`.
 at::Generator derive_cpu_generator(const std::optional<at::Generator>& npu, c10::DeviceIndex device);
+// The same for a CPU generator that exists, at a given offset.
+void reseed(const at::Generator& npu, uint64_t offset, const at::Generator& cpu);
 
 }  // namespace softnpu

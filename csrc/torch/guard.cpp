@@ -5,6 +5,9 @@
 #include "device/clock.h"
 #include "device/device.h"
 #include "torch/allocator.h"
+#include "torch/capture.h"
+#include "torch/defer.h"
+#include "torch/sync.h"
 
 namespace softnpu {
 
@@ -49,9 +52,17 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
     device(to.device_index());
     return make_stream(exchange_stream(to.device_index(), to.id()), to.device_index());
   }
-  bool queryStream(const Stream&) const override { return true; }
-  void synchronizeStream(const Stream&) const override {}
-  void synchronizeDevice(const DeviceIndex index) const override { device(index); }
+  bool queryStream(const Stream& stream) const override {
+    Capture::forbid_stream_wait(stream.device_index(), stream.id(), "aclrtStreamQuery");
+    return !Queues::any() || !Queues::all().blocked(stream.device_index(), stream.id());
+  }
+  void synchronizeStream(const Stream& stream) const override {
+    wait_for_stream(stream.device_index(), stream.id(), "aclrtSynchronizeStream");
+  }
+  void synchronizeDevice(const DeviceIndex index) const override {
+    device(index);
+    wait_for_device(index, "aclrtSynchronizeDevice");
+  }
   void* getStreamNativeHandle(const Stream stream) const override {
     return reinterpret_cast<void*>(static_cast<uintptr_t>(stream.id() + 1));
   }
@@ -63,21 +74,69 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(index == -1 || index == stream.device_index(), "Event device index ", static_cast<int>(index),
                 " does not match the recording stream's device index ", static_cast<int>(stream.device_index()), ".");
     ensure_started();
-    if (*event == nullptr) *event = new Event;
-    record_event(*static_cast<Event*>(*event), stream.device_index(), stream.id(),
-                 flag == c10::EventFlag::BACKEND_DEFAULT);
+    if (*event == nullptr) *event = new std::shared_ptr<Event>(std::make_shared<Event>());
+    const auto& record = *static_cast<std::shared_ptr<Event>*>(*event);
+    record_event(record, stream.device_index(), stream.id(), flag == c10::EventFlag::BACKEND_DEFAULT);
+    if (Capture* capture = Capture::of(stream.device_index(), stream.id())) {
+      record->capture = capture->id;
+      record->capture_mark = capture->mark(stream.id());
+    }
   }
-  void block(void*, const Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
-  void destroyEvent(void* event, const DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+  void block(void* given, const Stream& stream) const override {
+    if (given == nullptr) return;
+    const Event& event = event_of(given);
+    Capture* source = Capture::of_event(event);
+    Capture* own = Capture::of(stream.device_index(), stream.id());
+    if (source == nullptr && own == nullptr) {
+      if (event.complete()) return;
+      watch_launches();
+      return Queues::all().wait(stream.device_index(), stream.id(), event.pending);
+    }
+    join(event, stream, source, own);
+  }
+  bool queryEvent(void* event) const override {
+    if (event == nullptr) return true;
+    if (Capture::of_event(event_of(event)) != nullptr) wait_for_event(event_of(event), "aclrtQueryEventStatus");
+    return event_of(event).complete();
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) wait_for_event(event_of(event), "aclrtSynchronizeEvent");
+  }
+  void destroyEvent(void* event, const DeviceIndex) const noexcept override {
+    delete static_cast<std::shared_ptr<Event>*>(event);
+  }
   double elapsedTime(void* start, void* end, const DeviceIndex) const override {
-    const auto* first = static_cast<Event*>(start);
-    const auto* last = static_cast<Event*>(end);
-    TORCH_CHECK(first != nullptr && last != nullptr && first->recorded && last->recorded,
+    TORCH_CHECK(start != nullptr && end != nullptr && event_of(start).recorded && event_of(end).recorded,
                 "Both events must be recorded before calculating elapsed time.");
-    TORCH_CHECK(first->timed && last->timed, "Both events must be created with argument 'enable_timing=True'.");
-    return static_cast<double>(last->time_ns - first->time_ns) / 1e6;
+    const Event &first = event_of(start), &last = event_of(end);
+    TORCH_CHECK(first.timed && last.timed, "Both events must be created with argument 'enable_timing=True'.");
+    return static_cast<double>(last.time_ns - first.time_ns) / 1e6;
+  }
+
+ private:
+  static const Event& event_of(void* event) { return **static_cast<std::shared_ptr<Event>*>(event); }
+
+  // A wait inside a capture: the waiting stream becomes part of it.
+  static void join(const Event& event, const Stream& stream, Capture* source, Capture* own) {
+    if (source == nullptr) {
+      const std::string text = "stream " + std::to_string(stream.id()) +
+                               " is being captured and waits for an event that was not recorded in the capture.";
+      own->fail(acl::kDependency, text);
+      raise_acl("aclrtStreamWaitEvent", acl::kDependency, text);
+    }
+    if (own != nullptr && own != source) {
+      const std::string text = "the event and stream " + std::to_string(stream.id()) + " belong to two captures.";
+      own->fail(acl::kConflict, text);
+      source->fail(acl::kConflict, text);
+      raise_acl("aclrtStreamWaitEvent", acl::kConflict, text);
+    }
+    if (stream.id() == kDefaultStream) {
+      const std::string text = "the default stream cannot take part in a capture; use another one.";
+      source->fail(acl::kDefaultStream, text);
+      raise_acl("aclrtStreamWaitEvent", acl::kDefaultStream, text);
+    }
+    source->check_valid();
+    source->wait_mark(stream.id(), event.capture_mark);
   }
 };
 

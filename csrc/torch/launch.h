@@ -1,22 +1,24 @@
-// One device task written by hand: device check, kernel scope, dispatch below autograd; RAII.
+// One device task written by hand: device check, aliases in, results out; RAII.
 #pragma once
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include "torch/border.h"
+#include "torch/task.h"
 
 namespace softnpu {
 
 class Launch {
  public:
   Launch(std::string_view op, std::initializer_list<const at::Tensor*> tensors)
-      : border_(settled(op, tensors)),
-        scope_(border_.device()),
-        below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {}
+      : border_(settled(op, tensors)), task_(op, border_.device()) {
+    for (const at::Tensor* tensor : tensors) task_.input(*tensor);
+  }
 
   at::Tensor in(const at::Tensor& tensor) { return tensor.defined() ? border_.in(tensor, false) : tensor; }
   at::Tensor in(const std::optional<at::Tensor>& tensor) { return tensor.has_value() ? in(*tensor) : at::Tensor(); }
-  at::Tensor out(at::Tensor result) { return border_.out(std::move(result)); }
+  at::Tensor out(at::Tensor result) {
+    task_.output(result);
+    return border_.out(std::move(result));
+  }
   int device() const { return border_.device(); }
 
  private:
@@ -27,8 +29,7 @@ class Launch {
     return border;
   }
   Border border_;
-  KernelScope scope_;
-  c10::impl::ExcludeDispatchKeyGuard below_;
+  Task task_;
 };
 
 }  // namespace softnpu

@@ -1,21 +1,25 @@
 // softnpu._C: what Python needs of the device.
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "device/clock.h"
 #include "device/device.h"
+#include "hccl/bind.h"
 #include "torch/allocator.h"
 #include "torch/border.h"
 #include "torch/fallback.h"
+#include "torch/format.h"
 #include "torch/generator.h"
+#include "torch/graph.h"
 #include "torch/hooks.h"
-#include "torch/launch.h"
 #include "torch/npu_watch.h"
+#include "torch/python_kernel.h"
 #include "torch/stat_dict.h"
 #include "torch/sync.h"
+#include "torch/task.h"
 
 namespace py = pybind11;
 
@@ -23,66 +27,26 @@ namespace softnpu {
 
 namespace {
 
-// --- operators written in Python ------------------------------------------------------------------------------
+// --- the log of tasks ------------------------------------------------------------------------------------------
 
-template <class Each>
-void each_tensor(PyObject* value, Each each) {
-  if (THPVariable_Check(value)) {
-    each(THPVariable_Unpack(value));
-  } else if (PyTuple_Check(value) || PyList_Check(value)) {
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
-    for (Py_ssize_t i = 0; i < count; ++i) each_tensor(PySequence_Fast_GET_ITEM(value, i), each);
+py::list tensor_notes(const std::vector<TensorNote>& notes) {
+  py::list all;
+  for (const TensorNote& note : notes) {
+    const auto* dtype = torch::getTHPDtype(static_cast<at::ScalarType>(note.type));
+    all.append(
+        py::make_tuple(py::tuple(py::cast(note.shape)),
+                       py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(const_cast<THPDtype*>(dtype)))));
   }
+  return all;
 }
 
-template <class Map>
-py::object map_tensors(PyObject* value, Map map) {
-  if (THPVariable_Check(value)) return py::reinterpret_steal<py::object>(map(value));
-  if (PyTuple_Check(value) || PyList_Check(value)) {
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
-    py::list items;
-    for (Py_ssize_t i = 0; i < count; ++i) items.append(map_tensors(PySequence_Fast_GET_ITEM(value, i), map));
-    if (PyTuple_Check(value)) return py::tuple(items);
-    return std::move(items);
+py::list trace_take() {
+  py::list all;
+  for (const TaskRecord& r : Trace::all().take()) {
+    all.append(py::make_tuple(r.name, r.id, r.device, r.stream, r.thread, r.start_ns, r.end_ns, tensor_notes(r.inputs),
+                              tensor_notes(r.outputs)));
   }
-  return py::reinterpret_borrow<py::object>(value);
-}
-
-class PlainTorch {  // no torch function modes (set_default_device and the like) inside a kernel
- public:
-  PlainTorch() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
-    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
-  }
-  ~PlainTorch() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
-
- private:
-  at::impl::TorchFunctionDisabledState before_;
-};
-
-// Runs a Python kernel as one device task: NPU tensors go in as CPU tensors on the same bytes and come out as NPU.
-py::object run_kernel(const std::string& name, const py::function& body, const py::tuple& args, const py::dict& kwargs,
-                      bool host_ok) {
-  Border border(name);
-  auto see = [&](const at::Tensor& tensor) { border.see(tensor, false, host_ok); };
-  each_tensor(args.ptr(), see);
-  for (auto item : kwargs) each_tensor(item.second.ptr(), see);
-  border.settle();
-  auto in = [&](PyObject* value) { return THPVariable_Wrap(border.in(THPVariable_Unpack(value), true)); };
-  const py::object inside = map_tensors(args.ptr(), in);
-  py::dict inside_kwargs;
-  for (auto item : kwargs) inside_kwargs[item.first] = map_tensors(item.second.ptr(), in);
-  const KernelScope scope(border.device());
-  const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                                 c10::autocast_dispatch_keyset);
-  const PlainTorch plain;
-  py::object result = py::reinterpret_steal<py::object>(PyObject_Call(body.ptr(), inside.ptr(), inside_kwargs.ptr()));
-  if (!result) throw py::error_already_set();
-  auto out = [&](PyObject* value) -> PyObject* {
-    return THPVariable_Wrap(border.out(THPVariable_Unpack(value), /*owned=*/true));
-  };
-  py::object adopted = map_tensors(result.ptr(), out);
-  border.write_back();
-  return adopted;
+  return all;
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------
@@ -252,6 +216,22 @@ at::Tensor host_view(const at::Tensor& tensor) {
   return view;
 }
 
+// The reverse: an NPU tensor on the bytes of a host tensor, which it keeps alive.
+at::Tensor device_view(const at::Tensor& host, int index) {
+  TORCH_CHECK(host.device().is_cpu() && host.layout() == at::kStrided, "device_view: expected a dense CPU tensor");
+  const c10::Device npu(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index));
+  device(index);
+  auto* keep = new c10::Storage(host.storage());
+  c10::DataPtr bytes(
+      const_cast<void*>(host.storage().data()), keep, [](void* held) { delete static_cast<c10::Storage*>(held); }, npu);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), host.storage().nbytes(),
+                                                       std::move(bytes), npu_allocator(), false);
+  at::Tensor view = at::empty({0}, host.options().device(npu));
+  view.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+  return view;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -262,6 +242,18 @@ PYBIND11_MODULE(_C, m) {
     install_allocators();
     install_hooks();
     register_fallbacks();
+    Arena::stream_busy = [](int device, StreamId stream) {
+      return Queues::any() && Queues::all().blocked(device, stream);
+    };
+    Queues::others_alive = [] {
+      const py::gil_scoped_acquire gil;
+      return py::module::import("threading").attr("active_count")().cast<int>() > 1;
+    };
+    Queues::while_waiting = [](const std::function<void()>& sleep) {
+      std::optional<py::gil_scoped_release> unlocked;
+      if (PyGILState_Check()) unlocked.emplace();
+      sleep();
+    };
   });
   m.def("on_start", [](py::function callback) {
     auto held = hold(std::move(callback));
@@ -293,16 +285,17 @@ PYBIND11_MODULE(_C, m) {
     const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
     return guard.elapsedTime(reinterpret_cast<void*>(first), reinterpret_cast<void*>(last), -1);
   });
-  m.def("event_time_ns", [](uintptr_t event) { return event == 0 ? 0 : reinterpret_cast<Event*>(event)->time_ns; });
+  m.def("event_time_ns",
+        [](uintptr_t event) { return event == 0 ? 0 : (*reinterpret_cast<std::shared_ptr<Event>*>(event))->time_ns; });
 
-  m.def("run_kernel", &run_kernel, py::arg("name"), py::arg("body"), py::arg("args"), py::arg("kwargs"),
-        py::arg("host_ok") = false);
   m.def("kernel_generator", []() -> py::object {
     if (KernelScope::device() < 0) return py::none();
     return py::cast(derive_cpu_generator(std::nullopt, static_cast<c10::DeviceIndex>(KernelScope::device())));
   });
   m.def("default_generator", [](int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
   m.def("host_view", &host_view);
+  m.def("device_view", &device_view);
+  m.def("kernel_device", &KernelScope::device);
   m.def("rebase_storage", &rebase_storage);
   m.def("adopt_host_storage", &adopt_host_storage);
 
@@ -328,8 +321,19 @@ PYBIND11_MODULE(_C, m) {
   m.def("end_pool", [](int index, PoolId pool) { device(index).arena.end_pool(pool); });
   m.def("release_pool", [](int index, PoolId pool) { device(index).arena.release_pool(pool); });
 
+  m.def(
+      "trace_start", [](bool shapes, size_t most) { Trace::all().start(shapes, most); }, py::arg("shapes") = false,
+      py::arg("most") = size_t{1} << 22);
+  m.def("trace_stop", [] { Trace::all().stop(); });
+  m.def("trace_take", &trace_take);
+  m.def("trace_dropped", [] { return Trace::all().dropped(); });
+
+  bind_python_kernel(m);
+  bind_graph(m);
   bind_watch(m);
   bind_runtime(m);
+  hccl::bind(m);
+  bind_format(m);
 }
 
 }  // namespace softnpu

@@ -25,6 +25,8 @@
 #include "device/device.h"
 #include "device/faults.h"
 #include "torch/border.h"
+#include "torch/defer.h"
+#include "torch/ivalues.h"
 
 namespace py = pybind11;
 
@@ -35,7 +37,6 @@ namespace {
 using at::Tensor;
 using c10::DispatchKey;
 using c10::IValue;
-using torch::jit::Stack;
 
 // --- what is switched on ----------------------------------------------------------------------------------------
 
@@ -43,7 +44,7 @@ enum Rounding : int { kKeep = 0, kHf32 = 1, kFp16 = 2 };
 
 struct Watch {
   std::mutex mutex;
-  std::atomic<bool> saturate{false}, unsafe{false}, observed{false};
+  std::atomic<bool> saturate{false}, unsafe{false}, observed{false}, launches{false};
   std::atomic<int> matmul{kKeep}, conv{kKeep};
   py::object observer, error_text;  // guarded by the GIL
   // Made once for each operator and kept: another thread may still run one when it is taken back.
@@ -59,7 +60,7 @@ struct Watch {
     std::string by;
   };
   std::array<Overflow, 64> overflow;  // by device, guarded by the mutex
-  bool wants_all() const { return saturate || unsafe || observed || Faults::all().active(); }
+  bool wants_all() const { return saturate || unsafe || observed || launches || Faults::all().active(); }
   bool wants_products() const { return matmul != kKeep || conv != kKeep; }
 };
 
@@ -179,24 +180,6 @@ void saturate(const Tensor& tensor) {
 
 // --- a watched launch -------------------------------------------------------------------------------------------
 
-template <class Each>
-void each_tensor(const IValue& value, Each each) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) each(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const Tensor& tensor : value.toTensorList()) each(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<Tensor>& tensor : value.toOptionalTensorList()) {
-      if (tensor.has_value() && tensor->defined()) each(*tensor);
-    }
-  }
-}
-
-template <class Each>
-void each_tensor(const Stack& stack, size_t count, Each each) {
-  for (size_t i = stack.size() - count; i < stack.size(); ++i) each_tensor(stack[i], each);
-}
-
 void observe(int stage, const std::string& name, const Stack& stack, size_t count) {
   const py::gil_scoped_acquire gil;
   if (!watch().observer || watch().observer.is_none()) return;
@@ -227,6 +210,7 @@ class Watcher final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (quiet) return inner_.callBoxed(op, keys, stack);
     const int device = device_of(*stack);
+    if (watch().launches && intercept(op, keys, stack, inner_, device)) return;
     bool was_finite = true;
     {
       const Quiet guard;
@@ -278,7 +262,8 @@ class Watcher final : public c10::OperatorKernel {
     for (size_t i = stack.size() - arguments_; ok && i < stack.size(); ++i) {
       if (stack[i].isDouble()) ok = std::isfinite(stack[i].toDouble());
       each_tensor(stack[i], [&](const Tensor& tensor) {
-        if (tensor.is_floating_point() && tensor.layout() == at::kStrided) ok = ok && finite(tensor);
+        if (tensor.defined() && tensor.is_floating_point() && tensor.layout() == at::kStrided)
+          ok = ok && finite(tensor);
       });
     }
     return ok;
@@ -411,6 +396,11 @@ void bind_faults(py::module& m) {
 }
 
 }  // namespace
+
+void watch_launches() {
+  if (watch().launches.exchange(true)) return;
+  refresh();
+}
 
 void bind_watch(py::module& m) {
   bind_faults(m);

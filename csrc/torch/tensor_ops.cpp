@@ -125,9 +125,10 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   TORCH_CHECK(self.device().type() != c10::kMeta && source.device().type() != c10::kMeta,
               "Cannot copy out of meta tensor; no data!");
   const int index = on_npu(self) ? self.device().index() : source.device().index();
-  const KernelScope scope(index);
-  const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                                 c10::autocast_dispatch_keyset);
+  if (crosses && !non_blocking) wait_for_stream(index, current_stream(index), "copy_ between host and device");
+  Task task("aten::copy_", index);
+  task.input(source);
+  task.output(self);
   (on_npu(self) ? cpu_alias(self) : self).copy_(on_npu(source) ? cpu_alias(source) : source);
   return self;
 }
@@ -144,6 +145,8 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 
 c10::Scalar local_scalar_dense(const Tensor& self) {
   note_synchronisation("item");
+  const int index = self.device().index();
+  wait_for_stream(index, current_stream(index), "item");
   return at::_local_scalar_dense(cpu_alias(self));
 }
 

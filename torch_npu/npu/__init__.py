@@ -81,6 +81,24 @@ from torch_npu.npu.deterministic import (
     enable_deterministic_with_backward,
     set_deterministic_level,
 )
+from torch_npu.npu._graph_debug import (
+    print_npugraph_tensor,
+    save_npugraph_tensor,
+    super_kernel_scope_begin,
+    super_kernel_scope_end,
+)
+from torch_npu.npu._graph_update import NpuGraphOpHandler, register_npu_graph_handler
+from torch_npu.npu.graphs import (
+    NPUGraph,
+    graph,
+    graph_pool_handle,
+    graph_task_group_begin,
+    graph_task_group_end,
+    graph_task_update_begin,
+    graph_task_update_end,
+    is_current_stream_capturing,
+    make_graphed_callables,
+)
 from torch_npu.npu.memory import (
     MemPool,
     NPUPluggableAllocator,
@@ -152,6 +170,7 @@ from torch_npu.npu.random import (
 )
 from torch_npu.npu.streams import (
     Event,
+    ExternalEvent,
     ExternalStream,
     Stream,
     StreamContext,

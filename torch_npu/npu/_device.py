@@ -170,6 +170,7 @@ def synchronize(device: Any = None) -> None:
     _lazy_init()
     raise_fault(index)
     note_synchronisation(f"synchronize(npu:{index})")
+    torch._C._accelerator_synchronizeDevice(index)
 
 
 def note_synchronisation(what: str) -> None:

@@ -1,4 +1,4 @@
-"""Python functions that run at their place in a stream. Work runs at once here, so they do too."""
+"""Python functions that run at their place in a stream: at once, behind a blocked stream, or in every replay."""
 
 from __future__ import annotations
 
@@ -38,4 +38,9 @@ def _launch_host_func(op_stream: Any, fn: Callable[[Any], Any], user_data: Any) 
             "_launch_host_func needs _subscribe_report on the stream first"
             + pta_error(ErrCode.PARAM)
         )
-    fn(user_data)
+    _C.host_function(*_key(op_stream), lambda: fn(user_data))
+
+
+def _launch_host_func_pending(op_stream: Any, fn: Callable[..., Any], user_data: tuple[Any, ...]) -> None:
+    """Calls `fn(*user_data)` after the work launched on the stream so far; needs no subscription."""
+    _C.host_function(*_key(op_stream), lambda: fn(*user_data))

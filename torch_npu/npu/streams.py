@@ -1,4 +1,4 @@
-"""Streams and events, as torch.cuda has them. ExternalEvent stands with the graphs."""
+"""Streams and events, as torch.cuda has them, and ExternalEvent."""
 
 from __future__ import annotations
 
@@ -273,6 +273,42 @@ class Event(torch.Event):
 
 
 _IPC_MARK = b"softnpu-event:"
+
+
+class ExternalEvent:
+    """An event that may be waited for before it is recorded: the stream that waits is blocked, what is launched on
+    it queues and runs when another stream records the event. `reset` makes it usable again. In a capture the three
+    become steps of the graph."""
+
+    def __init__(self) -> None:
+        self._signal = _C.ExternalSignal(f"ExternalEvent {id(self):#x}")
+
+    def record(self, stream: Any = None) -> None:
+        """Records the event on a stream, the current one if none is given."""
+        stream = _managed(stream, "ExternalEvent.record")
+        _C.external_record(self._signal, stream.device_index, stream.stream_id)
+
+    def wait(self, stream: Any = None) -> None:
+        """Makes later work of a stream wait until the event is recorded."""
+        stream = _managed(stream, "ExternalEvent.wait")
+        _C.external_wait(self._signal, stream.device_index, stream.stream_id)
+
+    def reset(self, stream: Any = None) -> None:
+        """Makes the event unrecorded again when the stream gets there."""
+        stream = _managed(stream, "ExternalEvent.reset")
+        _C.external_reset(self._signal, stream.device_index, stream.stream_id)
+
+    @property
+    def npu_event(self) -> int:
+        """The handle of the event."""
+        return id(self._signal)
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.npu_event)
+
+    def __repr__(self) -> str:
+        return f"<torch_npu.npu.ExternalEvent {id(self):#x}>"
 
 
 def current_stream(device: Any = None) -> Stream:

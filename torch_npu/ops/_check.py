@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from softnpu import _C
 from torch_npu._errors import BadArgument, ErrCode
 
 
@@ -89,7 +90,8 @@ def one_of(values: Iterable[Any], quoted: bool = False) -> str:
 
 
 def has_data(tensor: torch.Tensor | None) -> bool:
-    """Whether a check may read the tensor's values: False for None, fake and meta tensors."""
+    """Whether a check may read the tensor's values: False for None, fake and meta tensors, and while
+    a graph is captured or a stream is blocked, when there are no values yet."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return (
@@ -97,4 +99,5 @@ def has_data(tensor: torch.Tensor | None) -> bool:
         and not isinstance(tensor, FakeTensor)
         and tensor.device.type != "meta"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and _C.values_exist()
     )

@@ -1,0 +1,200 @@
+#include "hccl/peers.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+#include <future>
+#include <sstream>
+#include <thread>
+
+namespace softnpu::hccl {
+
+namespace {
+
+constexpr Milliseconds kGrace{2000};     // for the other ranks to say that they failed too
+constexpr Milliseconds kPatience{3000};  // with a store that may be gone itself
+constexpr Milliseconds kInterval{300};
+constexpr Milliseconds kQuiet{1000};
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string link_target(const char* path) {
+  char buffer[PATH_MAX];
+  const ssize_t length = readlink(path, buffer, sizeof(buffer));
+  return length < 0 ? "" : std::string(buffer, static_cast<size_t>(length));
+}
+
+std::string first_word(const char* path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
+
+// State and start time of a process; empty if there is none.
+std::pair<char, std::string> process_state(long pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return {0, ""};
+  std::istringstream rest(line.substr(line.rfind(')') + 1));  // the name may contain anything
+  std::string field, state;
+  rest >> state;
+  for (int i = 0; i < 19; ++i) rest >> field;  // field 22 is the start time
+  return {state.empty() ? char(0) : state[0], field};
+}
+
+std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+}  // namespace
+
+Peers::Peers(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::string group, int generation)
+    : rank_(rank),
+      size_(size),
+      generation_(generation),
+      group_(std::move(group)),
+      store_(store->clone()),
+      processes_(static_cast<size_t>(size)) {}
+
+std::string Peers::key(const std::string& what) const { return "softnpu/" + std::to_string(generation_) + "/" + what; }
+
+void Peers::publish() {
+  const std::string host = first_word("/proc/sys/kernel/random/boot_id") + link_target("/proc/self/ns/pid");
+  const long pid = getpid();
+  store_->set(key("process/" + std::to_string(rank_)),
+              to_bytes(host + " " + std::to_string(pid) + " " + process_state(pid).second));
+}
+
+void Peers::learn() {
+  std::vector<std::string> keys;
+  for (int r = 0; r < size_; ++r) keys.push_back(key("process/" + std::to_string(r)));
+  store_->wait(keys);
+  const auto values = store_->multiGet(keys);
+  for (int r = 0; r < size_; ++r) {
+    std::istringstream in(std::string(values[r].begin(), values[r].end()));
+    in >> processes_[r].host >> processes_[r].pid >> processes_[r].start;
+  }
+}
+
+bool Peers::gone(int rank) const {
+  const Process &other = processes_[rank], &own = processes_[rank_];
+  if (other.pid == 0 || own.host.empty() || other.host != own.host) return false;
+  const auto [state, start] = process_state(other.pid);
+  return state == 0 || state == 'Z' || state == 'X' || start != other.start;
+}
+
+std::string Peers::describe(int rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (processes_[rank].pid != 0) text += " (pid " + std::to_string(processes_[rank].pid) + ")";
+  return text;
+}
+
+std::string Peers::search(c10d::Store& store, const std::string& operation, int peer) {
+  const auto until = std::chrono::steady_clock::now() + kGrace;
+  std::vector<std::string> lost, silent;
+  bool store_alive = true;
+  try {
+    store.set(key("failed/" + std::to_string(rank_)), to_bytes(operation));
+    store.set(key("failed"), to_bytes("rank " + std::to_string(rank_) + " in " + operation));
+  } catch (const std::exception&) {
+    store_alive = false;  // its host is a rank that died; the processes of this host can still be looked at
+  }
+  do {
+    lost.clear();
+    silent.clear();
+    for (int r = 0; r < size_; ++r) {
+      if (r == rank_) continue;
+      if (gone(r)) {
+        lost.push_back(describe(r));
+        continue;
+      }
+      if (!store_alive) continue;
+      try {
+        if (!store.check({key("failed/" + std::to_string(r))})) silent.push_back(describe(r));
+      } catch (const std::exception&) {
+        store_alive = false;
+      }
+    }
+    if (!lost.empty() || (silent.empty() && store_alive)) break;
+    std::this_thread::sleep_for(Milliseconds(100));
+  } while (std::chrono::steady_clock::now() < until);
+  auto list = [](const std::vector<std::string>& names) {
+    std::string all;
+    for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+    return all;
+  };
+  if (!lost.empty()) return list(lost) + (lost.size() > 1 ? " are gone" : " is gone");
+  if (peer >= 0) return "the peer is " + describe(peer);
+  if (!silent.empty()) return list(silent) + (silent.size() > 1 ? " do not answer" : " does not answer");
+  if (!store_alive) return "the store of the job, which rank 0 or the launcher holds, does not answer";
+  return "all ranks of the group report a failure";
+}
+
+std::string Peers::missing(const std::string& operation, int peer) {
+  auto promise = std::make_shared<std::promise<std::string>>();
+  auto answer = promise->get_future();
+  // A lost host may leave the store's socket open and silent, so that only another thread may ask it.
+  std::thread([self = shared_from_this(), operation, peer, promise] {
+    try {
+      promise->set_value(self->search(*self->store_, operation, peer));
+    } catch (const std::exception&) {
+      promise->set_value("the store of the job does not answer");
+    }
+  }).detach();
+  if (answer.wait_for(kPatience) == std::future_status::ready) return answer.get();
+  std::string text = "the store of the job does not answer";
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_ && gone(r)) text += ", " + describe(r) + " is gone";
+  }
+  return peer >= 0 ? text + ", the peer is " + describe(peer) : text;
+}
+
+void Peers::watch() {
+  asked_ = now_ms();
+  if (watching_.exchange(true)) return;
+  std::thread([self = shared_from_this()] {
+    try {
+      std::this_thread::sleep_for(kQuiet);  // most waits are shorter, and then nobody is asked
+      while (self->wanted() && !self->failure()) {
+        if (self->store_->check({self->key("failed")})) {
+          const auto value = self->store_->get(self->key("failed"));
+          self->fail("the group failed: " + std::string(value.begin(), value.end()));
+        }
+        std::this_thread::sleep_for(kInterval);
+      }
+    } catch (const std::exception&) {
+      // Without a store nobody can be asked; each operation still has its timeout.
+    }
+    self->watching_ = false;
+  }).detach();
+}
+
+bool Peers::wanted() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !waits_.empty() || now_ms() - asked_ < 2000;
+}
+
+std::optional<std::string> Peers::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+void Peers::fail(const std::string& why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_) failure_ = why;
+  for (c10d::Work* work : waits_) work->abort();
+}
+
+void Peers::enter(c10d::Work* work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waits_.insert(work);
+}
+
+void Peers::leave(c10d::Work* work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waits_.erase(work);
+}
+
+}  // namespace softnpu::hccl

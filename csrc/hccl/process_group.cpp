@@ -1,0 +1,218 @@
+// The group itself: connection, names, timeouts, and what every operation shares.
+#include "hccl/process_group.h"
+
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "hccl/errors.h"
+#include "torch/border.h"
+
+namespace softnpu::hccl {
+
+MakeInner make_inner;
+
+namespace {
+
+constexpr Milliseconds kForever{int64_t{365} * 24 * 3600 * 1000};
+constexpr int64_t kDefaultExecTimeout = 1836;  // seconds; upstream's
+constexpr size_t kNameLength = 128;
+
+std::mutex names_mutex;
+std::unordered_map<std::string, c10::weak_intrusive_ptr<ProcessGroupHCCL>>& names() {
+  static auto* table = new std::unordered_map<std::string, c10::weak_intrusive_ptr<ProcessGroupHCCL>>();
+  return *table;
+}
+
+// HCCL_EXEC_TIMEOUT in seconds; 0 means never.
+Milliseconds exec_timeout(const HcclOptions& options) {
+  int64_t seconds = kDefaultExecTimeout;
+  if (const char* given = std::getenv("HCCL_EXEC_TIMEOUT")) {
+    const int64_t value = std::strtoll(given, nullptr, 10);
+    if (value >= 0) seconds = value;
+  }
+  const auto own = options.hccl_config.find("hccl_exec_timeout");
+  if (own != options.hccl_config.end() && std::holds_alternative<int64_t>(own->second)) {
+    seconds = std::get<int64_t>(own->second);
+  }
+  return seconds == 0 ? kForever : Milliseconds(seconds * 1000);
+}
+
+}  // namespace
+
+ProcessGroupHCCL::ProcessGroupHCCL(const intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                   intrusive_ptr<HcclOptions> options)
+    : Backend(rank, size), store_(store), options_(std::move(options)) {
+  HCCL_CHECK(size > 0 && rank >= 0 && rank < size, Value, "ProcessGroupHCCL: rank ", rank,
+             " is not in a group of world size ", size);
+  connect();
+}
+
+ProcessGroupHCCL::~ProcessGroupHCCL() {
+  const std::lock_guard<std::mutex> lock(names_mutex);
+  const auto found = names().find(name_);
+  if (found != names().end() && found->second.expired()) names().erase(found);
+}
+
+void ProcessGroupHCCL::connect() {
+  const std::string label = options_->group_id.empty() ? "hccl" : options_->group_id;
+  peers_ = std::make_shared<Peers>(store_, rank_, size_, label, generation_);
+  peers_->publish();
+  inner_ = make_inner(c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_), rank_,
+                      size_, timeout_for(kUnsetTimeout));
+  peers_->learn();
+  ++generation_;
+}
+
+intrusive_ptr<c10d::Backend> ProcessGroupHCCL::inner() {
+  HCCL_CHECK(!closed_, Hccl, "HCCL: this process group was destroyed or shut down and cannot be used any more");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!inner_) connect();
+  used_ = true;
+  if (const auto failure = peers_->failure()) {
+    TORCH_CHECK_WITH(DistBackendError, false, "HCCL: the process group cannot be used, since ", *failure,
+                     ". torch_npu.distributed.reinit_process_group makes it anew", code_text(Code::Hccl));
+  }
+  return inner_;
+}
+
+Milliseconds ProcessGroupHCCL::timeout_for(Milliseconds asked) {
+  Milliseconds limit = asked == kUnsetTimeout ? options_->timeout : asked;
+  if (limit <= Milliseconds(0)) limit = kForever;
+  limit = std::min(limit, exec_timeout(*options_)) + ephemeral_;
+  ephemeral_ = Milliseconds(0);
+  return limit;
+}
+
+void ProcessGroupHCCL::setTimeout(Milliseconds timeout) {
+  options_->timeout = timeout;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (inner_) inner_->setTimeout(timeout_for(kUnsetTimeout));
+}
+
+Call ProcessGroupHCCL::call(c10d::OpType type, const char* name, Milliseconds timeout, int peer) {
+  return {type, name, ++sequence_, peer, timeout_for(timeout)};
+}
+
+intrusive_ptr<Work> ProcessGroupHCCL::launch(const Call& call, Tensors outputs, const intrusive_ptr<Work>& inner,
+                                             std::function<void()> finish) {
+  auto work = c10::make_intrusive<WorkHCCL>(call, std::move(outputs), peers_);
+  work->follow(inner, std::move(finish));
+  return note(work);
+}
+
+intrusive_ptr<Work> ProcessGroupHCCL::message(const Call& call, Tensors outputs, intrusive_ptr<Work> inner,
+                                              Tensors wire) {
+  auto work = c10::make_intrusive<WorkHCCL>(call, std::move(outputs), peers_);
+  work->carry(std::move(inner), std::move(wire));
+  return note(work);
+}
+
+intrusive_ptr<Work> ProcessGroupHCCL::note(intrusive_ptr<Work> work) {
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+void ProcessGroupHCCL::startCoalescing() {
+  coalesced_.clear();
+  coalescing_ = true;
+}
+
+intrusive_ptr<Work> ProcessGroupHCCL::endCoalescing() {
+  coalescing_ = false;
+  return c10::make_intrusive<WorkBatch>(rank_, std::exchange(coalesced_, {}));
+}
+
+c10d::ErrorType ProcessGroupHCCL::getError() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return peers_->failure() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void ProcessGroupHCCL::abort() {
+  peers_->fail("it was aborted on rank " + std::to_string(rank_));
+  inner_->abort();
+}
+
+void ProcessGroupHCCL::shutdown() {
+  if (closed_.exchange(true)) return;
+  inner_->shutdown();
+}
+
+void ProcessGroupHCCL::abort_and_clear(const std::string& reason) {
+  HCCL_CHECK(!closed_, Hccl, "HCCL: this process group was destroyed or shut down and cannot be used any more");
+  peers_->fail(reason.empty() ? "it was aborted" : "it was aborted: " + reason);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  inner_.reset();  // the next operation makes it anew, on every rank
+  used_ = false;
+}
+
+// --- names -------------------------------------------------------------------------------------------------------
+
+void ProcessGroupHCCL::set_comm_name(const std::string& name) {
+  HCCL_CHECK(!name.empty() && name.size() < kNameLength, Value, "The length of the name must be between 1 and ",
+             kNameLength - 1, ", Invalid hcclCommName:", name);
+  HCCL_CHECK(name_.empty() || name_ == name, Value,
+             "The current ProcessGroup has already set the name and cannot be duplicated, Invalid hcclCommName:", name,
+             ", current hcclCommName:", name_);
+  const std::lock_guard<std::mutex> lock(names_mutex);
+  auto self = intrusive_ptr<ProcessGroupHCCL>::unsafe_reclaim_from_nonowning(this);
+  names().insert_or_assign(name, c10::weak_intrusive_ptr<ProcessGroupHCCL>(self));
+  name_ = name;
+}
+
+std::string ProcessGroupHCCL::comm_name(int rank, bool init) {
+  HCCL_CHECK(rank >= 0, Value, "Invalid rank ", rank);
+  if (!init && !used_) return "";
+  used_ = true;
+  if (name_.empty()) {
+    const auto given = options_->hccl_config.find("group_name");
+    const bool named = given != options_->hccl_config.end() && std::holds_alternative<std::string>(given->second);
+    set_comm_name(named ? std::get<std::string>(given->second) : "softnpu%hccl_" + peers_->group());
+  }
+  return name_;
+}
+
+intrusive_ptr<ProcessGroupHCCL> ProcessGroupHCCL::find(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(names_mutex);
+  const auto found = names().find(name);
+  return found == names().end() ? intrusive_ptr<ProcessGroupHCCL>() : found->second.lock();
+}
+
+// --- checks --------------------------------------------------------------------------------------------------------
+
+void ProcessGroupHCCL::check(const at::Tensor& tensor) const {
+  // Inside an operator's kernel the tensors are already CPU aliases of NPU memory.
+  const bool ours = on_npu(tensor) || (KernelScope::device() >= 0 && tensor.defined() && tensor.is_cpu());
+  HCCL_CHECK(ours && tensor.layout() == at::kStrided, Type, "Tensors must be NPU and dense");
+  HCCL_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), Type, "Tensors must be contiguous");
+}
+
+void ProcessGroupHCCL::check_one(const Tensors& tensors) const {
+  HCCL_CHECK(!tensors.empty(), Param, "Tensor list must be nonempty");
+  HCCL_CHECK(tensors.size() == 1, Value, "Tensor list mustn't be larger than the number of available NPUs");
+  check(tensors[0]);
+}
+
+void ProcessGroupHCCL::check_reduction(const char* name, const at::Tensor& tensor, const c10d::ReduceOp& op,
+                                       bool bytes_too) const {
+  using Op = c10d::ReduceOp;
+  const auto type = tensor.scalar_type();
+  const bool bitwise = op == Op::BAND || op == Op::BOR || op == Op::BXOR;
+  HCCL_CHECK(!bitwise, NotSupport, "Cannot use ReduceOp.",
+             op == Op::BAND  ? "BAND"
+             : op == Op::BOR ? "BOR"
+                             : "BXOR",
+             " with HCCL");
+  if (op == Op::PREMUL_SUM) {
+    HCCL_CHECK(type == at::kHalf || type == at::kFloat || type == at::kBFloat16 || type == at::kDouble, Type,
+               "PreMulSum Data type must be half, float, bfloat16 or double");
+  }
+  const bool bytes = type == at::kBool || type == at::kByte;
+  bool known = type == at::kChar || type == at::kShort || type == at::kInt || type == at::kLong || type == at::kHalf ||
+               type == at::kFloat || type == at::kBFloat16 || (bytes && bytes_too);
+  if (options_->wide_types || !options_->strict) known = known || type == at::kDouble || type == at::kUInt64;
+  if (!options_->strict) known = known || bytes;
+  HCCL_CHECK(known, NotSupport, "HCCL ", name, ": Unsupported data type ", type,
+             ", which HCCL does not reduce on this chip");
+}
+
+}  // namespace softnpu::hccl

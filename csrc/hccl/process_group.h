@@ -1,0 +1,137 @@
+// The c10d backend `hccl`: collectives on NPU tensors over gloo, without copying a byte on this side.
+//
+// NPU tensors are aliased to CPU tensors (torch/border.h) and given to an inner gloo backend. Data that is only moved
+// travels as bytes, so that every dtype works; reductions use gloo's arithmetic where it has the dtype, and exchange
+// plus local arithmetic in fp32 where it has not (reduce_scatter).
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <unordered_map>
+#include <variant>
+
+#include "hccl/work.h"
+
+namespace softnpu::hccl {
+
+using c10::intrusive_ptr;
+using c10d::kUnsetTimeout;
+using c10d::Work;
+using Tensors = std::vector<at::Tensor>;
+using Splits = std::vector<int64_t>;
+
+struct HcclOptions final : c10d::Backend::Options {
+  using Value = std::variant<bool, int64_t, double, std::string>;
+  HcclOptions() : c10d::Backend::Options("hccl") {}
+  Milliseconds op_timeout{10000};
+  bool is_high_priority_stream = false;
+  std::string group_id;
+  std::unordered_map<std::string, Value> hccl_config;
+  bool strict = true;       // refuse what HCCL refuses
+  bool wide_types = false;  // Ascend950: reductions of float64 and uint64 too
+};
+
+// Makes the inner backend; set from Python, which knows gloo's devices.
+using MakeInner = std::function<intrusive_ptr<c10d::Backend>(const intrusive_ptr<c10d::Store>&, int rank, int size,
+                                                             Milliseconds timeout)>;
+extern MakeInner make_inner;
+
+class ProcessGroupHCCL final : public c10d::Backend {
+ public:
+  ProcessGroupHCCL(const intrusive_ptr<c10d::Store>& store, int rank, int size, intrusive_ptr<HcclOptions> options);
+  ~ProcessGroupHCCL() override;
+
+  const std::string getBackendName() const override { return "hccl"; }
+  intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  intrusive_ptr<HcclOptions> options() const { return options_; }
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  intrusive_ptr<Work> endCoalescing() override;
+  void setTimeout(Milliseconds timeout) override;
+  void add_ephemeral_timeout(Milliseconds timeout) { ephemeral_ += timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  // Upstream's own: the name by which operators find the group, and communicators made anew.
+  std::string comm_name(int rank, bool init);
+  void set_comm_name(const std::string& name);
+  void abort_and_clear(const std::string& reason);
+  static intrusive_ptr<ProcessGroupHCCL> find(const std::string& name);
+
+  intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  intrusive_ptr<Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                const c10d::AllgatherOptions& opts) override;
+  intrusive_ptr<Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                      const c10d::AllgatherOptions& opts) override;
+  intrusive_ptr<Work> allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::AllgatherOptions& opts) override;
+  intrusive_ptr<Work> allgather_uneven(at::Tensor& output, at::Tensor& input, Splits splits,
+                                       const c10d::AllgatherOptions& opts);
+  intrusive_ptr<Work> gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+  intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                              const c10d::ScatterOptions& opts) override;
+  intrusive_ptr<Work> reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                     const c10d::ReduceScatterOptions& opts) override;
+  intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                           const c10d::ReduceScatterOptions& opts) override;
+  intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::ReduceScatterOptions& opts) override;
+  intrusive_ptr<Work> reduce_scatter_uneven(at::Tensor& output, at::Tensor& input, Splits splits,
+                                            const c10d::ReduceScatterOptions& opts);
+  intrusive_ptr<Work> alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits, Splits& input_splits,
+                                    const c10d::AllToAllOptions& opts) override;
+  intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  intrusive_ptr<Work> send(Tensors& tensors, int peer, int tag) override;
+  intrusive_ptr<Work> recv(Tensors& tensors, int peer, int tag) override;
+  intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override;
+  intrusive_ptr<Work> batch_isend_irecv(const std::vector<std::string>& kinds, Tensors& tensors, const Splits& ranks);
+  intrusive_ptr<Work> barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all) override;
+
+ private:
+  struct Reduction {  // how gloo is asked for one
+    at::Tensor wire;
+    c10d::ReduceOp op;
+    std::function<void()> finish;
+  };
+  intrusive_ptr<c10d::Backend> inner();
+  void connect();
+  Milliseconds timeout_for(Milliseconds asked);
+  Call call(c10d::OpType type, const char* name, Milliseconds timeout, int peer = -1);
+  intrusive_ptr<Work> launch(const Call& call, Tensors outputs, const intrusive_ptr<Work>& inner,
+                             std::function<void()> finish = nullptr);
+  intrusive_ptr<Work> message(const Call& call, Tensors outputs, intrusive_ptr<Work> inner, Tensors wire);
+  intrusive_ptr<Work> note(intrusive_ptr<Work> work);
+  void check(const at::Tensor& tensor) const;
+  void check_one(const Tensors& tensors) const;
+  void check_reduction(const char* name, const at::Tensor& tensor, const c10d::ReduceOp& op, bool bytes_too) const;
+  Reduction reduction(const at::Tensor& flat, const c10d::ReduceOp& op, bool in_place) const;
+  // Exchanges flat inputs by `counts` elements a rank and reduces what arrives into `output`.
+  intrusive_ptr<Work> exchange_and_reduce(const Call& call, const at::Tensor& output, at::Tensor input,
+                                          const Splits& counts, const c10d::ReduceOp& op);
+  intrusive_ptr<Work> exchange_bytes(const Call& call, Tensors results, at::Tensor received, const at::Tensor& sent,
+                                     Splits receive, Splits send, std::function<void()> finish);
+
+  const intrusive_ptr<c10d::Store> store_;
+  const intrusive_ptr<HcclOptions> options_;
+  std::mutex mutex_;
+  intrusive_ptr<c10d::Backend> inner_;
+  std::shared_ptr<Peers> peers_;
+  int generation_ = 0;
+  std::atomic<bool> closed_{false};
+  bool used_ = false;  // whether upstream would have made its communicator by now
+  std::string name_;
+  std::atomic<uint64_t> sequence_{0};
+  Milliseconds ephemeral_{0};
+  bool coalescing_ = false;
+  std::vector<intrusive_ptr<Work>> coalesced_;
+};
+
+}  // namespace softnpu::hccl

@@ -1,0 +1,330 @@
+#include "hccl/work.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <omp.h>
+
+#include <thread>
+
+#include "hccl/errors.h"
+
+namespace softnpu::hccl {
+
+namespace {
+
+constexpr Milliseconds kQuiet{1000};  // a wait shorter than this asks nobody
+constexpr Milliseconds kSlice{200};
+
+std::string what(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+// The arithmetic after a collective runs on a thread of the transport: no gradients, and no team of threads for it.
+class Aside {
+ public:
+  Aside() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~Aside() { omp_set_num_threads(threads_); }
+
+ private:
+  const int threads_;
+  const at::NoGradGuard no_grad_;
+};
+
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const auto& tensor : tensors) {
+    if (!tensor.is_cpu() && std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
+      devices.push_back(tensor.device());
+    }
+  }
+  return devices;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor>& tensors) {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices_of(tensors));
+}
+
+}  // namespace
+
+std::function<std::string(int)> code_line;
+
+WorkHCCL::WorkHCCL(Call call, std::vector<at::Tensor> outputs, std::shared_ptr<Peers> peers)
+    : Work(peers->rank(), call.type),
+      call_(std::move(call)),
+      outputs_(std::move(outputs)),
+      peers_(std::move(peers)),
+      begin_(std::chrono::steady_clock::now()) {}
+
+void WorkHCCL::follow(const c10::intrusive_ptr<c10d::Work>& inner, std::function<void()> finish) {
+  auto self = c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this);
+  inner->getFuture()->addCallback([self, finish = std::move(finish)](c10::ivalue::Future& done) {
+    std::exception_ptr error = done.hasError() ? done.exception_ptr() : nullptr;
+    if (!error && finish) {
+      try {
+        const Aside aside;
+        finish();
+      } catch (const std::exception&) {
+        error = std::current_exception();
+      }
+    }
+    self->complete(error);
+  });
+}
+
+void WorkHCCL::carry(c10::intrusive_ptr<c10d::Work> inner, std::vector<at::Tensor> wire) {
+  message_ = std::move(inner);
+  wire_ = std::move(wire);
+}
+
+// A message that nobody waits for arrives all the same, so its memory must live until then.
+WorkHCCL::~WorkHCCL() {
+  if (!message_ || completed_) return;
+  std::thread([message = std::move(message_), wire = std::move(wire_), timeout = call_.timeout] {
+    try {
+      message->wait(timeout);
+    } catch (const std::exception&) {
+      // nobody is left to be told
+    }
+  }).detach();
+}
+
+void WorkHCCL::complete(std::exception_ptr error) {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (settled_) return;
+    settled_ = true;
+    exception_ = error;
+    end_ = std::chrono::steady_clock::now();
+    future = future_;
+  }
+  if (future) settle(*future);
+  finish(error);
+}
+
+void WorkHCCL::settle(c10::ivalue::Future& future) const {
+  if (exception_) {
+    future.setErrorIfNeeded(std::make_exception_ptr(
+        C10_BUILD_ERROR(DistBackendError, "HCCL " + operation() + " failed: " + what(exception_))));
+    return;
+  }
+  c10::List<at::Tensor> value;
+  for (const auto& tensor : outputs_) value.push_back(tensor);
+  future.markCompleted(c10::IValue(value));
+}
+
+bool WorkHCCL::isCompleted() {
+  if (message_) wait_elsewhere();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return completed_;
+}
+
+bool WorkHCCL::isSuccess() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return completed_ && !exception_;
+}
+
+std::exception_ptr WorkHCCL::exception() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return exception_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkHCCL::getFuture() {
+  if (message_) wait_elsewhere();
+  bool settled = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (future_) return future_;
+    future_ = make_future(outputs_);
+    settled = settled_;
+  }
+  if (settled) settle(*future_);
+  return future_;
+}
+
+float WorkHCCL::getDuration() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  HCCL_CHECK(completed_, Internal, "getDuration: the operation has not ended yet");
+  return std::chrono::duration<float, std::milli>(end_ - begin_).count();
+}
+
+void WorkHCCL::abort() {
+  if (message_) message_->abort();
+  complete(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, "the operation was aborted")));
+}
+
+bool WorkHCCL::wait(Milliseconds timeout) {
+  bool inline_wait = false;
+  if (message_) {
+    const std::lock_guard<std::mutex> lock(message_mutex_);
+    inline_wait = !elsewhere_;
+  }
+  return inline_wait ? wait_for_message(timeout) : wait_for_collective(timeout);
+}
+
+bool WorkHCCL::wait_for_message(Milliseconds timeout) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (completed_ && !exception_) return true;
+  }
+  const Milliseconds limit = timeout == kNoTimeout ? call_.timeout : timeout;
+  std::exception_ptr error;
+  peers_->enter(message_.get());
+  peers_->watch();
+  bool arrived = false;
+  try {
+    arrived = message_->wait(limit);
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  peers_->leave(message_.get());
+  if (arrived && !error) {
+    complete(nullptr);
+    return true;
+  }
+  const auto failure = peers_->failure();
+  const std::string reason = error ? what(error) : "the operation was aborted";
+  const bool timed_out = reason.find("imed out") != std::string::npos;
+  complete(error ? error : std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, reason)));
+  raise(failure ? *failure : reason, timed_out);
+}
+
+void WorkHCCL::wait_elsewhere() {
+  const std::lock_guard<std::mutex> lock(message_mutex_);
+  if (elsewhere_) return;
+  {
+    const std::lock_guard<std::mutex> state(mutex_);
+    if (completed_) return;
+  }
+  elsewhere_ = true;
+  std::thread([self = c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this)] {
+    std::exception_ptr error;
+    try {
+      if (!self->message_->wait(self->call_.timeout)) {
+        error = std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, "the operation was aborted"));
+      }
+    } catch (const std::exception&) {
+      error = std::current_exception();
+    }
+    self->complete(error);
+  }).detach();
+}
+
+bool WorkHCCL::wait_for_collective(Milliseconds timeout) {
+  const auto now = std::chrono::steady_clock::now();
+  const bool callers = timeout != kNoTimeout;
+  const Milliseconds limit = callers ? timeout : call_.timeout;
+  const auto deadline = limit == kNoTimeout ? std::chrono::steady_clock::time_point::max()
+                        : callers           ? now + limit
+                                            : begin_ + limit;
+  std::unique_lock<std::mutex> lock(mutex_);
+  cv_.wait_until(lock, std::min(deadline, now + kQuiet), [&] { return completed_; });
+  while (!completed_) {
+    lock.unlock();
+    peers_->watch();
+    if (const auto failure = peers_->failure()) raise(*failure, false);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      const std::string reason = "it did not end within " + std::to_string(limit.count()) + " ms";
+      // The caller's own patience is no failure of the group: the operation goes on.
+      TORCH_CHECK_WITH(DistBackendError, !callers, "HCCL ", operation(), ": ", reason, code_text(Code::Timeout));
+      raise(reason, true);
+    }
+    lock.lock();
+    cv_.wait_for(lock, kSlice, [&] { return completed_; });
+  }
+  const std::exception_ptr error = exception_;
+  lock.unlock();
+  if (error) {
+    const std::string reason = what(error);
+    raise(reason, reason.find("imed out") != std::string::npos);
+  }
+  return true;
+}
+
+std::string WorkHCCL::operation() const {
+  std::string text = call_.name;
+  if (call_.peer >= 0) {
+    const bool sends = call_.type == c10d::OpType::SEND;
+    const bool receives = call_.type == c10d::OpType::RECV;
+    text += (sends ? " to rank " : receives ? " from rank " : " of root rank ") + std::to_string(call_.peer);
+  }
+  return text;
+}
+
+void WorkHCCL::raise(const std::string& reason, bool timed_out) {
+  const bool message = call_.type == c10d::OpType::SEND || call_.type == c10d::OpType::RECV;
+  const std::string who = peers_->missing(operation(), message ? call_.peer : -1);
+  peers_->fail("the group failed in " + operation() + ": " + who);
+  std::string text = "HCCL " + operation() + " (sequence number " + std::to_string(call_.sequence) +
+                     ") failed on rank " + std::to_string(rank_) + " of group " + peers_->group() + ": " + who + ". " +
+                     reason;
+  if (timed_out) text += ". HCCL_EXEC_TIMEOUT and the group's timeout limit how long an operation may take";
+  text += code_text(timed_out ? Code::Timeout : Code::Hccl);
+  const auto error = std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, text));
+  complete(error);
+  std::rethrow_exception(error);
+}
+
+WorkBatch::WorkBatch(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+    : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+bool WorkBatch::isCompleted() {
+  bool all = true;
+  for (const auto& work : works_) all = work->isCompleted() && all;
+  return all;
+}
+
+bool WorkBatch::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+}
+
+std::exception_ptr WorkBatch::exception() const {
+  for (const auto& work : works_) {
+    if (const auto error = work->exception()) return error;
+  }
+  return nullptr;
+}
+
+bool WorkBatch::wait(Milliseconds timeout) {
+  for (const auto& work : works_) work->wait(timeout);
+  return true;
+}
+
+void WorkBatch::abort() {
+  for (const auto& work : works_) work->abort();
+}
+
+std::vector<at::Tensor> WorkBatch::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works_) {
+    for (auto& tensor : work->result()) all.push_back(tensor);
+  }
+  return all;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkBatch::getFuture() {
+  const auto outputs = result();
+  auto future = make_future(outputs);
+  auto left = std::make_shared<std::atomic<size_t>>(works_.size());
+  auto done = [future, outputs] {
+    c10::List<at::Tensor> value;
+    for (const auto& tensor : outputs) value.push_back(tensor);
+    if (!future->completed()) future->markCompleted(c10::IValue(value));
+  };
+  if (works_.empty()) done();
+  for (const auto& work : works_) {
+    work->getFuture()->addCallback([future, left, done](c10::ivalue::Future& one) {
+      if (one.hasError()) future->setErrorIfNeeded(one.exception_ptr());
+      if (left->fetch_sub(1) == 1) done();
+    });
+  }
+  return future;
+}
+
+}  // namespace softnpu::hccl

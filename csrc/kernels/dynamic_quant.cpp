@@ -1,0 +1,130 @@
+// npu_dynamic_quant and npu_dynamic_quant_asymmetric by rows: the extremes of a row, then its integers.
+//
+//   softnpu::dynamic_quant(Tensor x, Tensor? smooth, Tensor? ends, bool int4, bool asymmetric)
+//       -> (Tensor y, Tensor scale, Tensor offset)
+//
+// x is fp32, bf16 or fp16; smooth is (width) or, with `ends` (int32, the end of each group of rows), (groups, width).
+// y is int8, or int32 with eight int4 each. Without `asymmetric`, offset is empty.
+#include <torch/library.h>
+
+#include "quantise.h"
+
+namespace softnpu::kernels {
+namespace {
+
+using at::Tensor;
+
+struct Job {
+  Rows x;
+  const float* smooth;
+  const int32_t* ends;
+  int64_t groups;
+  Limits limits;
+  bool int4, asymmetric;
+  uint8_t* y;
+  float *scale, *offset;
+
+  int64_t group_of(int64_t row) const {
+    return std::min<int64_t>(std::upper_bound(ends, ends + groups, row) - ends, groups - 1);
+  }
+};
+
+// Rows without smoothing to int8, the common case. A scale of 0, NaN or infinity makes the row 0: no quotient rounds
+// to another integer, or none is a number.
+template <class T>
+[[gnu::flatten]] void quantise_plain(const Job& job, int64_t r, int64_t n, const T* x) {
+  uint8_t* to = job.y + r * n;
+  const float scale = job.scale[r] = largest_magnitude(x, n) / job.limits.high;
+  if (!(scale > 0) || std::isinf(scale)) {
+    std::memset(to, 0, n);
+    return;
+  }
+  const int64_t done = std::isnormal(scale) && std::isnormal(1 / scale) ? quantise_blocks(to, x, n, scale) : 0;
+  const T* rest = x + done;
+  quantise_row(to + done, n - done, false, job.limits,
+               [&](int64_t i, auto c) { return read(rest + i, c) / Vec(scale); });
+}
+
+// value(i, count) are the smoothed elements of one row.
+template <class Value>
+[[gnu::flatten]] void quantise(const Job& job, int64_t r, int64_t n, const Value& value) {
+  uint8_t* to = job.y + (job.int4 ? r * n / 2 : r * n);
+  if (!job.asymmetric) {
+    const float top = row_max(n, [&](int64_t i, auto c) { return value(i, c).abs(); }, 0.0f);
+    const float scale = job.scale[r] = top / job.limits.high;
+    const Vec divisor(scale == 0 ? 1.0f : scale);
+    quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor; });
+    return;
+  }
+  const float high = n == 0 ? 0.0f : row_max(n, value);
+  const float low = n == 0 ? 0.0f : -row_max(n, [&](int64_t i, auto c) { return value(i, c).neg(); });
+  const float scale = job.scale[r] = (high - low) / (job.limits.high - job.limits.low);
+  const float offset = job.offset[r] = job.limits.high - high / scale;
+  const Vec divisor(scale), shift(offset);
+  quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor + shift; });
+}
+
+template <class T>
+void run(const Job& job) {
+  const int64_t n = job.x.width;
+  parallel_rows(job.x.count, n, [&](int64_t begin, int64_t end) {
+    Cursor at(job.x, begin);
+    for (int64_t r = begin; r < end; ++r, at.next()) {
+      const T* x = at.row<T>();
+      if (job.smooth == nullptr) {
+        if (!job.int4 && !job.asymmetric) {
+          quantise_plain(job, r, n, x);
+        } else {
+          quantise(job, r, n, [&](int64_t i, auto c) { return read(x + i, c); });
+        }
+        continue;
+      }
+      const float* smooth = job.smooth + (job.ends ? job.group_of(r) * n : 0);
+      quantise(job, r, n, [&](int64_t i, auto c) { return read(x + i, c) * read(smooth + i, c); });
+    }
+  });
+}
+
+std::tuple<Tensor, Tensor, Tensor> dynamic_quant(const Tensor& x, const MaybeTensor& smooth, const MaybeTensor& ends,
+                                                 bool int4, bool asymmetric) {
+  Job job{.x = Rows(x, 1),
+          .smooth = nullptr,
+          .ends = nullptr,
+          .groups = 0,
+          .limits = int4 ? kInt4 : kInt8,
+          .int4 = int4,
+          .asymmetric = asymmetric,
+          .y = nullptr,
+          .scale = nullptr,
+          .offset = nullptr};
+  Tensor factors, limits;
+  if (given(smooth)) {
+    factors = as_float(*smooth);
+    job.smooth = factors.const_data_ptr<float>();
+  }
+  if (given(ends)) {
+    limits = ends->contiguous();
+    job.ends = limits.const_data_ptr<int32_t>();
+    job.groups = limits.numel();
+  }
+  at::DimVector shape(x.sizes()), rows(x.sizes().begin(), x.sizes().end() - 1);
+  if (int4) shape.back() /= 8;
+  Tensor y = at::empty(shape, x.options().dtype(int4 ? at::kInt : at::kChar));
+  Tensor scale = at::empty(rows, x.options().dtype(at::kFloat));
+  Tensor offset = at::empty(asymmetric ? at::IntArrayRef(rows) : at::IntArrayRef({0}), scale.options());
+  job.y = static_cast<uint8_t*>(y.data_ptr());
+  job.scale = scale.data_ptr<float>();
+  job.offset = offset.data_ptr<float>();
+  typed(x, "dynamic_quant", [&](auto type) { run<decltype(type)>(job); });
+  return {y, scale, offset};
+}
+
+}  // namespace
+}  // namespace softnpu::kernels
+
+TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+  m.def(
+      "dynamic_quant(Tensor x, Tensor? smooth, Tensor? ends, bool int4, bool asymmetric) "
+      "-> (Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(softnpu, CPU, m) { m.impl("dynamic_quant", TORCH_FN(softnpu::kernels::dynamic_quant)); }

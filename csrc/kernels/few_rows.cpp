@@ -1,0 +1,110 @@
+#include "kernels/few_rows.h"
+
+#include "kernels/vec.h"
+
+namespace softnpu::kernels {
+
+namespace {
+
+constexpr int64_t kWork = 1 << 17;  // products that are worth a thread
+
+// b's columns are contiguous (a transposed weight): dot products, two vectors at a time.
+template <int M, class T>
+void columns(const float* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out,
+             int64_t width) {
+  const int64_t pairs = depth - depth % (2 * kLanes);
+  for (int64_t n = from; n < to; ++n) {
+    const T* column = b + n * stride;
+    Vec even[M], odd[M];
+    for (int m = 0; m < M; ++m) even[m] = odd[m] = Vec(0);
+    for (int64_t k = 0; k < pairs; k += 2 * kLanes) {
+      const Vec first = read(column + k), second = read(column + k + kLanes);
+      for (int m = 0; m < M; ++m) {
+        even[m] = at::vec::fmadd(Vec::loadu(a + m * depth + k), first, even[m]);
+        odd[m] = at::vec::fmadd(Vec::loadu(a + m * depth + k + kLanes), second, odd[m]);
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      float sum = at::vec::vec_reduce_all<float>([](Vec& x, Vec& y) { return x + y; }, even[m] + odd[m]);
+      for (int64_t k = pairs; k < depth; ++k) sum += a[m * depth + k] * static_cast<float>(column[k]);
+      out[m * width + n] = sum;
+    }
+  }
+}
+
+// b's rows are contiguous: rows added up, two vectors of columns at a time.
+template <int M, class T>
+void rows(const float* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out,
+          int64_t width) {
+  int64_t n = from;
+  for (; n + 2 * kLanes <= to; n += 2 * kLanes) {
+    Vec left[M], right[M];
+    for (int m = 0; m < M; ++m) left[m] = right[m] = Vec(0);
+    for (int64_t k = 0; k < depth; ++k) {
+      const T* row = b + k * stride + n;
+      const Vec first = read(row), second = read(row + kLanes);
+      for (int m = 0; m < M; ++m) {
+        const Vec factor(a[m * depth + k]);
+        left[m] = at::vec::fmadd(factor, first, left[m]);
+        right[m] = at::vec::fmadd(factor, second, right[m]);
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      left[m].store(out + m * width + n);
+      right[m].store(out + m * width + n + kLanes);
+    }
+  }
+  for (; n < to; ++n) {
+    for (int m = 0; m < M; ++m) {
+      float sum = 0;
+      for (int64_t k = 0; k < depth; ++k) sum += a[m * depth + k] * static_cast<float>(b[k * stride + n]);
+      out[m * width + n] = sum;
+    }
+  }
+}
+
+template <int M, class T>
+void product(const float* a, const at::Tensor& b, float* out) {
+  const int64_t depth = b.size(0), width = b.size(1);
+  const T* data = b.const_data_ptr<T>();
+  const bool by_column = b.stride(0) == 1;
+  const int64_t grain = std::max<int64_t>(2 * kLanes, kWork / std::max<int64_t>(1, depth * M));
+  at::parallel_for(0, width, grain, [&](int64_t from, int64_t to) {
+    if (by_column) {
+      columns<M, T>(a, data, b.stride(1), depth, from, to, out, width);
+    } else {
+      rows<M, T>(a, data, b.stride(0), depth, from, to, out, width);
+    }
+  });
+}
+
+template <class T>
+void product(int64_t count, const float* a, const at::Tensor& b, float* out) {
+  using Run = void (*)(const float*, const at::Tensor&, float*);
+  static constexpr Run runs[kFewRows] = {&product<1, T>, &product<2, T>, &product<3, T>, &product<4, T>,
+                                         &product<5, T>, &product<6, T>, &product<7, T>, &product<8, T>};
+  runs[count - 1](a, b, out);
+}
+
+}  // namespace
+
+bool takes_few_rows(const at::Tensor& a, const at::Tensor& b) {
+  return a.dim() == 2 && b.dim() == 2 && a.size(0) >= 1 && a.size(0) <= kFewRows && a.size(1) == b.size(0) &&
+         b.numel() > 0 && a.scalar_type() == b.scalar_type() && (b.stride(0) == 1 || b.stride(1) == 1) &&
+         (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+}
+
+at::Tensor few_rows(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  const int64_t count = a.size(0), width = b.size(1);
+  const at::Tensor wide = a.to(at::kFloat).contiguous();
+  const at::Tensor sums = at::empty({count, width}, wide.options());
+  if (a.scalar_type() == at::kBFloat16) {
+    product<c10::BFloat16>(count, wide.const_data_ptr<float>(), b, sums.mutable_data_ptr<float>());
+  } else {
+    product<c10::Half>(count, wide.const_data_ptr<float>(), b, sums.mutable_data_ptr<float>());
+  }
+  if (bias.defined()) sums.add_(bias);
+  return sums.to(a.scalar_type());
+}
+
+}  // namespace softnpu::kernels
