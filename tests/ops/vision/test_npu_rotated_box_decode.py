@@ -1,0 +1,57 @@
+"""npu_rotated_box_decode against a loop over boxes."""
+
+import math
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.support import assert_accurate, make
+
+
+def reference(anchors, deltas, weight):
+    out = torch.zeros(anchors.shape, dtype=torch.float64)
+    for b in range(anchors.shape[0]):
+        for i in range(anchors.shape[2]):
+            p = anchors[b, :, i].double().tolist()
+            d = (deltas[b, :, i].double() / weight.double()).tolist()
+            for a in (0, 1):
+                side = p[a + 2] - p[a]
+                centre = (p[a] + p[a + 2]) / 2 + side * d[a]
+                half = side * math.exp(d[a + 2]) / 2
+                out[b, a, i], out[b, a + 2, i] = centre - half, centre + half
+            out[b, 4, i] = math.degrees(math.atan(math.tan(math.radians(p[4])) + d[4]))
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("b,n", [(2, 7), (1, 1), (1, 0)])
+def test_boxes(dtype, b, n):
+    anchors = make(b, 5, n, low=1, high=20).cumsum(1).to(dtype)
+    deltas, weight = make(b, 5, n, dtype=dtype), make(5, low=1, high=3, dtype=dtype)
+    result = torch_npu.npu_rotated_box_decode(anchors, deltas, weight)
+    want = reference(anchors.cpu(), deltas.cpu(), weight.cpu())
+    assert result.dtype == dtype and result.shape == (b, 5, n)
+    assert_accurate(result, want, want.to(dtype), slack=1e-4)
+
+
+def test_zero_weight():
+    weight = torch.tensor([1.0, 1, 0, 1, 1]).npu()
+    with pytest.raises(
+        RuntimeError, match="npu_rotated_box_decode: argument 'weight' must be without 0"
+    ):
+        torch_npu.npu_rotated_box_decode(make(1, 5, 2), make(1, 5, 2), weight)
+
+
+def test_nan_delta():
+    with pytest.raises(RuntimeError, match="argument 'deltas' must be free of NaN"):
+        torch_npu.npu_rotated_box_decode(
+            make(1, 5, 2), make(1, 5, 2) * float("nan"), make(5, low=1)
+        )
+
+
+def test_bad_shapes():
+    with pytest.raises(RuntimeError, match=r"argument 'deltas' must be of shape \(1, 5, 2\)"):
+        torch_npu.npu_rotated_box_decode(make(1, 5, 2), make(1, 5, 3), torch.ones(5).npu())
+    with pytest.raises(RuntimeError, match="argument 'self' must be a tensor of 3 dimensions"):
+        torch_npu.npu_rotated_box_decode(make(5, 2), make(5, 2), torch.ones(5).npu())

@@ -1,0 +1,1 @@
+"""Boxes and detection: overlaps, suppression, coders, assignment, pooling of regions."""

@@ -1,0 +1,121 @@
+"""npu_giou and npu_giou_backward: IoU less the empty part of the box around both."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.vision import _iou
+
+#: keeps unions and the boxes around away from 0
+EPS = 1e-16
+
+
+def _columns(boxes: torch.Tensor) -> torch.Tensor:
+    """Boxes as (4, n); (n, 4) is turned."""
+    return boxes if boxes.shape[0] == 4 else boxes.t()
+
+
+def _terms(
+    self: torch.Tensor, gtboxes: torch.Tensor, trans: bool, is_cross: bool
+) -> tuple[_iou.Overlap, torch.Tensor]:
+    sides = _iou.pair(_columns(self), _columns(gtboxes), trans, is_cross)
+    terms = _iou.Overlap(*sides, 0.0, EPS)
+    return terms, terms.cw * terms.ch + EPS
+
+
+def _check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int) -> None:
+    for name, boxes in (("self", self), ("gtboxes", gtboxes)):
+        must.ndim(name, boxes, 2)
+        must.be(
+            4 in boxes.shape, name, "of shape (4, n) or (n, 4)", tuple(boxes.shape), ErrCode.PARAM
+        )
+    _iou.check(_columns(self), _columns(gtboxes), is_cross, mode)
+
+
+@npu_op(
+    "npu_giou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
+)
+class NpuGiou:
+    r"""Generalised IoU: the overlap of boxes, less the part of the box around both that neither covers.
+
+    $$ \mathrm{GIoU} = \mathrm{IoU} - \frac{C - U}{C} $$
+
+    where U is the area of the union and C that of the smallest upright box around both.
+
+    Args:
+        self: boxes, (4, n) or (n, 4) (a 4 x 4 tensor is read by columns); float16 or float32.
+        gtboxes: ground truth in the same form; as many as `self` has where `is_cross` is False.
+        trans: True for x, y, w, h (centre and sides), False for x1, y1, x2, y2.
+        is_cross: True compares every box with every ground truth, False box by box.
+        mode: 0 for IoU, 1 for IoF (over the area of the ground truth).
+
+    Returns:
+        (n, 1) box by box, or (m, n) with `is_cross`; float16 if either input is.
+
+    Constraints:
+        No NaN among the boxes; negative sides are taken by the same formula. The gradient exists
+        for trans=True, is_cross=False, mode=0 only.
+
+    Differs from upstream: its host code refuses everything but trans=True, is_cross=False, mode=0, though its
+    page documents the rest; here the rest computes too.
+    """
+
+    def check(self, gtboxes, trans=False, is_cross=False, mode=0):
+        _check(self, gtboxes, is_cross, mode)
+
+    def kernel(self, gtboxes, trans=False, is_cross=False, mode=0):
+        terms, around = _terms(self, gtboxes, trans, is_cross)
+        result = terms.share(mode) - (around - terms.union) / around
+        result = result if is_cross else result.reshape(-1, 1)
+        return result.to(_iou.result_dtype(self, gtboxes))
+
+    def backward(ctx, grad):
+        a = ctx.args
+        dself, dgt = torch.ops.npu.npu_giou_backward(
+            grad, a.self, a.gtboxes, a.trans, a.is_cross, a.mode
+        )
+        return {"self": dself, "gtboxes": dgt}
+
+    samples = [
+        Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True)),
+        Sample(lambda make: (make(5, 4, low=0, high=2), make(5, 4, low=0, high=2), True)),
+        Sample(lambda make: (make(4, 3), make(4, 5)), {"is_cross": True, "mode": 1}),
+    ]
+
+
+@npu_op(
+    "npu_giou_backward(Tensor grad, Tensor bboxes, Tensor gtboxes, bool trans=False, "
+    "bool is_cross=False, int mode=0) -> (Tensor, Tensor)"
+)
+class NpuGiouBackward:
+    """Gradients of `npu_giou` with respect to `bboxes` and `gtboxes`; trans=True, is_cross=False, mode=0 only."""
+
+    def check(grad, bboxes, gtboxes, trans=False, is_cross=False, mode=0):
+        must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
+        _iou.check_backward(grad, trans, is_cross, mode, _columns(bboxes).shape[1])
+
+    def kernel(grad, bboxes, gtboxes, trans=False, is_cross=False, mode=0):
+        terms, around = _terms(bboxes, gtboxes, trans, False)
+        d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
+        found.iou(d)
+        found.union(d / around)
+        empty = -d * terms.union / around.square()
+        found.around(empty * terms.ch, empty * terms.cw)
+        results = found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
+        turned = bboxes.shape[0] != 4
+        return tuple(r.t().contiguous() if turned else r for r in results)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(6, 1),
+                make(4, 6, low=0, high=2),
+                make(4, 6, low=0.1, high=1.6),
+                True,
+            )
+        )
+    ]

@@ -1,0 +1,64 @@
+"""npu_random_choice_with_mask: some of the places where a mask holds, in random order."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, kernel_generator, npu_op
+
+
+def _generator(seed: int, seed2: int) -> torch.Generator | None:
+    """A generator of the two seeds, or the device's if both are 0."""
+    if seed == 0 and seed2 == 0:
+        return kernel_generator()
+    return torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + seed2) % 2**63)
+
+
+@npu_op(
+    "npu_random_choice_with_mask(Tensor x, int count=256, int seed=0, int seed2=0) -> (Tensor, Tensor)"
+)
+class NpuRandomChoiceWithMask:
+    """Indices of elements that are True, drawn without repetition, in random order.
+
+    Args:
+        x: the mask, bool, of 1 to 5 dimensions.
+        count: how many to draw; 0 for all of them.
+        seed: with `seed2`, fixes what is drawn; both 0 draws from the device's generator.
+        seed2: see `seed`.
+
+    Returns:
+        y, int32 of shape (count, x.dim()), the indices; and mask, bool of shape (count,), which of them are
+        valid: where fewer than `count` elements are True, the rest of y is 0 and of mask False.
+
+    Differs from upstream: other elements are drawn than on the card for the same seeds. Its host code refuses
+    count = 0, which its page documents.
+    """
+
+    random = True
+
+    def check(x, count=256, seed=0, seed2=0):
+        must.dtype("x", x, torch.bool)
+        must.ndim("x", x, 1, 5)
+        must.be(count >= 0, "count", "at least 0", count)
+        must.be(seed >= 0, "seed", "at least 0", seed)
+        must.be(seed2 >= 0, "seed2", "at least 0", seed2)
+
+    def kernel(x, count=256, seed=0, seed2=0):
+        places = x.nonzero().int()
+        order = torch.randperm(len(places), generator=_generator(seed, seed2))
+        drawn = places[order[:count] if count else order]
+        size = count or len(places)
+        y = torch.zeros(size, x.dim(), dtype=torch.int32, device=x.device)
+        y[: len(drawn)] = drawn
+        return y, torch.arange(size, device=x.device) < len(drawn)
+
+    def meta(x, count=256, seed=0, seed2=0):
+        size = count or torch.library.get_ctx().new_dynamic_size()
+        return x.new_empty(size, x.dim(), dtype=torch.int32), x.new_empty(size)
+
+    samples = [
+        Sample(lambda make: (make(8, dtype=torch.bool), 5, 1)),
+        Sample(lambda make: (make(3, 4, dtype=torch.bool), 4), {"seed": 3, "seed2": 5}),
+        Sample(lambda make: (make(6, dtype=torch.bool), 0, 2)),
+    ]
