@@ -28,7 +28,7 @@ struct TaskRecord {
 class Trace {
  public:
   static Trace& all();
-  bool on() const { return on_.load(std::memory_order_relaxed); }
+  static bool on() { return on_.load(std::memory_order_relaxed); }
   bool shapes() const { return shapes_.load(std::memory_order_relaxed); }
   void start(bool shapes, size_t most);
   void stop() { on_ = false; }
@@ -38,7 +38,8 @@ class Trace {
   uint64_t next_id() { return next_id_++; }
 
  private:
-  std::atomic<bool> on_{false}, shapes_{false};
+  static inline std::atomic<bool> on_{false};
+  std::atomic<bool> shapes_{false};
   std::atomic<uint64_t> next_id_{1}, dropped_{0};
   std::mutex mutex_;
   size_t most_ = 0;

@@ -11,7 +11,7 @@ Task::Task(std::string_view name, int device) : scope_(device), below_(kAboveBac
     opened_ = Recording::open(name, device);
     recording_ = Recording::current();
   }
-  if (Trace::all().on()) open_record(name, device);
+  if (Trace::on()) open_record(name, device);
 }
 
 Task::~Task() {

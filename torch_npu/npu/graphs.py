@@ -15,6 +15,7 @@ from softnpu import _C
 from torch_npu._errors import ErrCode, pta_error
 from torch_npu.npu import _graph_update, streams
 from torch_npu.npu._device import current_device, synchronize
+from torch_npu.npu._graph_debug import super_kernel_scope_begin, super_kernel_scope_end
 from torch_npu.npu.memory import empty_cache, host_empty_cache
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "NPUGraph",
     "graph",
     "make_graphed_callables",
+    "super_kernel_scope_begin",
+    "super_kernel_scope_end",
 ]
 
 
