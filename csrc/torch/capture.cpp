@@ -454,12 +454,16 @@ Recording::Recording(Capture& capture, std::string_view name, StreamId stream)
       name_(name),
       stream_(stream),
       exceptions_(std::uncaught_exceptions()),
+      was_excluded_(c10::impl::tls_is_dispatch_key_excluded(kMode)),
       mode_(DispatchKeySet(kMode)) {
   current_recording = this;
+  // A TorchDispatchMode runs operators with every key above Python's excluded, this one among them.
+  c10::impl::tls_set_dispatch_key_excluded(kMode, false);
 }
 
 Recording::~Recording() {
   current_recording = nullptr;
+  c10::impl::tls_set_dispatch_key_excluded(kMode, was_excluded_);
   if (std::uncaught_exceptions() > exceptions_) return;  // the kernel failed: it is not part of the graph
   const bool follows = grouped_operator != nullptr && grouped_operator->steps++ > 0;
   capture_.add(stream_, TaskStep{name_, std::move(actions_), grouped_operator, follows});

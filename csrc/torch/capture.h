@@ -229,6 +229,7 @@ class Recording {
   const std::string name_;
   const StreamId stream_;
   const int exceptions_;
+  const bool was_excluded_;
   const c10::impl::IncludeDispatchKeyGuard mode_;
   std::vector<Action> actions_;
   // Memory that recorded calls have written. What a call reads elsewhere in the pool, and not from an argument of

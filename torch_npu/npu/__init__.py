@@ -55,6 +55,13 @@ from torch_npu.npu._device import (
     synchronize,
     utilization,
 )
+from torch_npu.npu._graph_debug import (
+    print_npugraph_tensor,
+    save_npugraph_tensor,
+    super_kernel_scope_begin,
+    super_kernel_scope_end,
+)
+from torch_npu.npu._graph_update import NpuGraphOpHandler, register_npu_graph_handler
 from torch_npu.npu._host_functions import (
     _launch_host_func,
     _subscribe_report,
@@ -81,13 +88,6 @@ from torch_npu.npu.deterministic import (
     enable_deterministic_with_backward,
     set_deterministic_level,
 )
-from torch_npu.npu._graph_debug import (
-    print_npugraph_tensor,
-    save_npugraph_tensor,
-    super_kernel_scope_begin,
-    super_kernel_scope_end,
-)
-from torch_npu.npu._graph_update import NpuGraphOpHandler, register_npu_graph_handler
 from torch_npu.npu.graphs import (
     NPUGraph,
     graph,

@@ -1,7 +1,7 @@
 """mstx: marks and ranges that a program puts into its profile.
 
 Nobody listens, nothing is recorded: a call then costs a check and a number. A profiler listens with `subscribe`;
-while torch's own profiler runs, ranges of one thread also appear there.
+while torch's own profiler runs, ranges of one thread also appear there (not while torch_npu's profiler runs it).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _end(opened: _Open | None, domain: str) -> None:
 
 
 def _tell(message: str, domain: str, start: int, end: int, stream: tuple[int, int] | None) -> None:
-    record = Record(message, domain, start, end, stream, threading.get_ident())
+    record = Record(message, domain, start, end, stream, threading.get_native_id())
     for listener in list(_listeners):
         listener(record)
 

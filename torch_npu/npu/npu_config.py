@@ -132,11 +132,21 @@ class _npuConfig:
 
     @property
     def allow_internal_format(self) -> bool:
-        """Whether tensors may be made in a private format (NZ and the like)."""
-        return _options.get("ALLOW_INTERNAL_FORMAT") != "disable"
+        """Whether casts may give a private format (NZ and the like); by default on products before Atlas A2."""
+        chosen = _options.get("ALLOW_INTERNAL_FORMAT")
+        if chosen is None:
+            return chips.current().family in ("910A", "310P")
+        return chosen != "disable"
 
     @allow_internal_format.setter
     def allow_internal_format(self, value: Any) -> None:
+        if value and chips.current().family == "A5":
+            warnings.warn(
+                "Current device only support allow_internal_format=False, the requested value True "
+                "is invalid and has been reverted to False.",
+                stacklevel=2,
+            )
+            value = False
         _options.set_all({"ALLOW_INTERNAL_FORMAT": "enable" if value else "disable"})
 
 
