@@ -40,7 +40,10 @@ def _modules() -> Iterator[ModuleType]:
     """The operators' files, then the other packages' (private ones too: a reader meets what they do)."""
     for found in pkgutil.walk_packages(torch_npu.__path__, "torch_npu."):
         if not found.name.endswith("__main__"):
-            yield importlib.import_module(found.name)
+            module = importlib.import_module(found.name)
+            if found.name.endswith("transfer_to_npu"):
+                module.disable()  # importing it switched it on
+            yield module
 
 
 def _stated(thing: object) -> str:

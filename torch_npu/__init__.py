@@ -25,6 +25,7 @@ from torch_npu import _patch  # noqa: E402
 
 _patch.apply()
 
+from torch_npu import distributed  # noqa: E402, F401
 from torch_npu.ops import _registry as _operators  # noqa: E402
 
 _operators.discover()
@@ -35,3 +36,9 @@ from torch_npu import _dtypes  # noqa: E402
 globals().update(_dtypes.CODES)
 
 __version__ = _register.version()
+
+from torch_npu import profiler  # noqa: E402
+
+profiler._NonIntrusiveProfile.init()
+
+from torch_npu import contrib  # noqa: E402, F401

@@ -6,41 +6,63 @@ from collections.abc import Callable, MutableMapping
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-_applied: list[Callable[[], None]] = []
 _MISSING = object()
 
 
-def replace(owner: Any, name: str, value: Any) -> Any:
-    """Sets `owner.name`, remembers what stood there and returns it."""
-    before = getattr(owner, name, _MISSING)
-    setattr(owner, name, value)
-    if before is _MISSING:
-        _applied.append(lambda: delattr(owner, name))
-        return None
-    _applied.append(lambda: setattr(owner, name, before))
-    return before
+class Patches:
+    """Replacements in modules, classes and tables, which can be put back together."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._undo)
+
+    def replace(self, owner: Any, name: str, value: Any) -> Any:
+        """Sets `owner.name`, remembers what stood there (inherited, or in the owner itself) and returns it."""
+        seen = getattr(owner, name, None)
+        own = vars(owner).get(name, _MISSING)
+        setattr(owner, name, value)
+        if own is _MISSING:
+            self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, own))
+        return seen
+
+    def replace_entry(self, table: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+        """Sets `table[key]` and remembers what stood there."""
+        before = table.get(key, _MISSING)
+        table[key] = value
+        if before is _MISSING:
+            self._undo.append(lambda: table.__delitem__(key))
+        else:
+            self._undo.append(lambda: table.__setitem__(key, before))
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        """For what is neither an attribute nor an entry."""
+        self._undo.append(action)
+
+    def undo(self) -> None:
+        """Puts back everything that was replaced, last first."""
+        while self._undo:
+            self._undo.pop()()
 
 
-def replace_entry(table: MutableMapping[Any, Any], key: Any, value: Any) -> None:
-    """Sets `table[key]` and remembers what stood there."""
-    before = table.get(key, _MISSING)
-    table[key] = value
-    if before is _MISSING:
-        _applied.append(lambda: table.__delitem__(key))
-    else:
-        _applied.append(lambda: table.__setitem__(key, before))
+#: what the device needs; other modules keep their own
+_device = Patches()
+replace = _device.replace
+replace_entry = _device.replace_entry
+undo = _device.undo
+_applied = _device._undo
 
 
 def apply() -> None:
     """All patches that the device needs."""
     _share_between_processes()
     _dlpack_device()
-
-
-def undo() -> None:
-    """Puts back everything that was replaced, last first."""
-    while _applied:
-        _applied.pop()()
+    _copies_keep_formats()
+    _old_dropout()
+    _distributed()
 
 
 def _share_between_processes() -> None:
@@ -65,3 +87,75 @@ def _dlpack_device() -> None:
         return before(self)
 
     replace(torch.Tensor, "__dlpack_device__", __dlpack_device__)
+
+
+def _copies_keep_formats() -> None:
+    """A deep copy of a storage has the storage format of the original."""
+    import torch
+
+    from softnpu import _C
+
+    before = torch.UntypedStorage.__deepcopy__
+
+    def __deepcopy__(self: torch.UntypedStorage, memo: Any) -> torch.UntypedStorage:
+        copied = before(self, memo)
+        if self.device.type == "npu":
+            _C.copy_storage_format(self, copied)
+        return copied
+
+    replace(torch.UntypedStorage, "__deepcopy__", __deepcopy__)
+
+
+def _distributed() -> None:
+    """torch.distributed asks for backends by name in three places that hccl must pass."""
+    import torch.distributed as dist
+
+    from softnpu import _C
+
+    if not (dist.is_available() and hasattr(_C, "hccl")):
+        return
+    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed.nn import functional
+
+    from torch_npu._C import _distributed_c10d  # noqa: F401
+    from torch_npu.distributed import _backend
+    from torch_npu.distributed import distributed_c10d as ours
+
+    _backend.register()
+    barrier = ours.monitored_barrier(c10d.monitored_barrier)
+    replace(c10d, "monitored_barrier", barrier)
+    replace(dist, "monitored_barrier", barrier)
+    group = dist.ProcessGroup
+    number = ours.sequence_number(group._get_sequence_number_for_group)
+    replace(group, "_get_sequence_number_for_group", number)
+    gather = functional._AllGatherBase
+    replace(gather, "backward", staticmethod(ours.all_gather_backward(gather.backward)))
+    for name in ("is_hccl_available", "reinit_process_group"):
+        replace(dist, name, getattr(ours, name))
+
+
+def _old_dropout() -> None:
+    """`torch.nn.DropoutWithByteMask` and its function, which upstream once put there and now warns of."""
+    import warnings
+
+    import torch
+
+    def module(*args: Any, **kwargs: Any) -> Any:
+        from torch_npu.contrib.module import DropoutWithByteMask
+
+        _moved("torch.nn.DropoutWithByteMask", "torch_npu.contrib.module.DropoutWithByteMask")
+        return DropoutWithByteMask(*args, **kwargs)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        from torch_npu.contrib.function import dropout_with_byte_mask
+
+        name = "dropout_with_byte_mask"
+        _moved(f"torch.nn.functional.{name}", f"torch_npu.contrib.function.{name}")
+        return dropout_with_byte_mask(*args, **kwargs)
+
+    def _moved(old: str, new: str) -> None:
+        text = f"{old} is deprecated and will be removed in a future version. Use {new} instead."
+        warnings.warn(text, stacklevel=3)
+
+    replace(torch.nn, "DropoutWithByteMask", module)
+    replace(torch.nn.functional, "dropout_with_byte_mask", function)

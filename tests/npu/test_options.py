@@ -63,6 +63,8 @@ def test_formats():
     assert torch.npu.get_mm_bmm_format_nd() is False
     torch.npu.set_option({"MM_BMM_ND_ENABLE": "enable"})
     assert torch.npu.get_mm_bmm_format_nd() is True
+    assert torch.npu.config.allow_internal_format is False  # on Atlas A2 and A3
+    torch.npu.config.allow_internal_format = True
     assert torch.npu.config.allow_internal_format is True
     torch.npu.config.allow_internal_format = False
     assert torch.npu.config.allow_internal_format is False

@@ -187,7 +187,9 @@ def _npu_releasePool(device: int, mempool_id: tuple[int, int]) -> None:
 
 def _weak_ref_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor on the same bytes that does not keep them alive."""
-    return _device_module.weak_ref_tensor(tensor)
+    weak = _device_module.weak_ref_tensor(tensor)
+    _device_module.copy_storage_format(tensor.untyped_storage(), weak.untyped_storage())
+    return weak
 
 
 def _storage_Use_Count(storage_ptr: int) -> int:

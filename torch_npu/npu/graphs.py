@@ -227,7 +227,8 @@ class graph:
         host_empty_cache()
         self.stream_ctx.__enter__()
         try:
-            self.npu_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
+            pool = self.pool[0] if self.pool else None
+            self.npu_graph.capture_begin(pool, capture_error_mode=self.capture_error_mode)
         except BaseException:
             self.stream_ctx.__exit__(None, None, None)
             raise

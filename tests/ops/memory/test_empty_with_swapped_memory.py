@@ -1,0 +1,83 @@
+"""empty_with_swapped_memory: the device says npu, the device's memory knows nothing."""
+
+import gc
+
+import pytest
+import torch
+
+import torch_npu
+from softnpu import settings
+
+
+def test_the_page():
+    swapped = torch_npu.empty_with_swapped_memory(
+        [2, 2], dtype=torch.float32, device=torch.device("npu:0")
+    )
+    filled = swapped.fill_(3.14)
+    out = torch.empty_like(swapped).fill_(1).mul_(filled)
+    assert out.tolist() == torch.full((2, 2), 3.14).tolist() and out.device.type == "npu"
+
+
+def test_device_memory_does_not_count_it():
+    torch.npu.synchronize()
+    before = torch.npu.memory_allocated(), torch.npu.memory_reserved(), torch.npu.mem_get_info()
+    swapped = torch_npu.empty_with_swapped_memory([1 << 20], dtype=torch.float32)
+    assert (
+        torch.npu.memory_allocated(),
+        torch.npu.memory_reserved(),
+        torch.npu.mem_get_info(),
+    ) == before
+    swapped.zero_().add_(1)
+    assert swapped.sum().item() == 1 << 20
+    assert swapped.untyped_storage().nbytes() == 4 << 20
+    # what operators make of it is device memory again
+    assert torch.npu.memory_allocated() == before[0]
+    plain = swapped.clone()
+    assert torch.npu.memory_allocated() == before[0] + (4 << 20)
+    del plain
+
+
+def test_more_than_the_device_has_left():
+    torch.npu.set_per_process_memory_fraction(2**22 / torch.npu.mem_get_info()[1])
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(1 << 24, device="npu")
+        assert torch_npu.empty_with_swapped_memory([1 << 24]).numel() == 1 << 24
+    finally:
+        torch.npu.set_per_process_memory_fraction(1.0)
+
+
+def test_it_is_an_ordinary_tensor():
+    x = torch_npu.empty_with_swapped_memory([3, 4]).normal_()
+    host = x.cpu()
+    assert torch.equal((x @ x.t()).cpu(), host @ host.t())
+    x.requires_grad_()
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == torch.full((3, 4), 2.0).tolist()
+    grown = x.detach().resize_(50, 50).zero_()
+    assert grown.shape == (50, 50) and grown.sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.float64, None])
+def test_options(dtype):
+    x = torch_npu.empty_with_swapped_memory((2, 0, 3), dtype=dtype, device="npu:1")
+    assert x.dtype == (dtype or torch.get_default_dtype()) and x.device == torch.device("npu:1")
+    assert x.shape == (2, 0, 3) and torch_npu.get_npu_format(x) == 2
+    assert torch_npu.empty_with_swapped_memory([]).shape == ()
+
+
+def test_memory_goes_back():
+    for _ in range(50):
+        torch_npu.empty_with_swapped_memory([1 << 22]).zero_()  # 800 MiB if nothing went back
+        gc.collect(0)
+
+
+def test_bad_arguments():
+    with pytest.raises(RuntimeError, match="argument 'device' must be an NPU device.*cpu"):
+        torch_npu.empty_with_swapped_memory([2], device="cpu")
+    with pytest.raises(RuntimeError, match="argument 'size' must be of non-negative numbers"):
+        torch_npu.empty_with_swapped_memory([-2])
+    for soc in ("Ascend310P3", "Ascend910A", "Ascend950"):
+        refused = pytest.raises(NotImplementedError, match=f"an Atlas A2 or A3 product.*{soc[:9]}")
+        with settings.override(soc=soc), refused:
+            torch_npu.empty_with_swapped_memory([2])

@@ -1,0 +1,52 @@
+"""LinearQuant: a linear layer of int8 (or packed int4) inputs and weights."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.contrib.module._quantised import QuantisedLinear
+
+__all__ = ["LinearQuant"]
+
+
+class LinearQuant(QuantisedLinear):
+    """The product of quantised inputs and weights, scaled back.
+
+    Args:
+        in_features: size of an input.
+        out_features: size of an output.
+        bias: whether there is a `bias`, int32.
+        offset: whether there is an `offset`, float32.
+        pertoken_scale: whether there is a `pertoken_scale`, float32.
+        device: where the parameters are made.
+        dtype: of `weight` and `scale` when they are made.
+        output_dtype: of the result; see `torch_npu.npu_quant_matmul`.
+
+    `weight` (out_features, in_features) is int8, or int32 for packed int4; `scale` is float32, bfloat16 or int64.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        offset: bool = False,
+        pertoken_scale: bool = False,
+        device=None,
+        dtype=None,
+        output_dtype=None,
+    ) -> None:
+        super().__init__(
+            in_features,
+            out_features,
+            bias=bias,
+            offset=offset,
+            pertoken_scale=pertoken_scale,
+            device=device,
+            dtype=dtype,
+            output_dtype=output_dtype,
+        )
+
+    def forward(self, linear_quant_input: torch.Tensor) -> torch.Tensor:
+        return super().forward(linear_quant_input)

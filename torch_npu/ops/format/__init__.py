@@ -1,0 +1,1 @@
+"""Storage formats of NPU tensors: what they are, casts between them, tensors made in them."""

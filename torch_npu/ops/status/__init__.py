@@ -1,0 +1,1 @@
+"""The overflow flag of the device as a tensor."""

@@ -1,0 +1,29 @@
+"""npu_alloc_float_status: the tensor that the overflow status is read into."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.status._flag import SIZE
+
+
+@npu_op("npu_alloc_float_status(Tensor self) -> Tensor")
+class NpuAllocFloatStatus:
+    """A tensor of eight float32 zeros, for `npu_get_float_status`.
+
+    Args:
+        self: any tensor of the device.
+
+    Returns:
+        Zeros of shape (8), float32.
+    """
+
+    def check(self):
+        must.be(self.layout == torch.strided, "self", "a dense tensor", self.layout)
+
+    def kernel(self):
+        return torch.zeros(SIZE, dtype=torch.float32, device=self.device)
+
+    samples = [Sample(lambda make: (make(1, 2, 3),)), Sample(lambda make: (make(0),))]
