@@ -1,0 +1,19 @@
+"""What the optimiser tests share: targets on the device, and their copies in fp64."""
+
+import torch
+
+from tests.ops.support import make
+
+
+def targets(*shape, dtype=torch.float32, low=0.0):
+    """grad, then var, m and v."""
+    return (
+        make(*shape, dtype=dtype, seed=11),
+        make(*shape, dtype=dtype, seed=12),
+        make(*shape, dtype=dtype, seed=13),
+        make(*shape, dtype=dtype, low=low, seed=14),
+    )
+
+
+def exact(*tensors):
+    return [t.detach().cpu().double().clone() for t in tensors]

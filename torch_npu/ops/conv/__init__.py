@@ -1,0 +1,1 @@
+"""Convolutions: plain, transposed and deformable, two- and three-dimensional."""

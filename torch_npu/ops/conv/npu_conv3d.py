@@ -1,0 +1,135 @@
+"""npu_conv3d and npu_conv3d_backward: a three-dimensional convolution."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.conv import _convolution as conv
+
+_RANKS = (5, 5)
+
+
+@npu_op(
+    "npu_conv3d(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+    "int[] dilation, int groups) -> Tensor",
+    out="npu_conv3d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+    "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
+)
+class NpuConv3d:
+    r"""A three-dimensional convolution over several input planes.
+
+    $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[o, c] \star \mathrm{input}[n, c] $$
+
+    Args:
+        input: (N, C, T, H, W); float16, float32, or bfloat16 where the chip has it.
+        weight: (O, C / groups, kT, kH, kW), of the dtype of `input`.
+        bias: (O,), or None.
+        stride: the step of the kernel in each of the 3 dimensions.
+        padding: the zeros on either side of each dimension.
+        dilation: the distance between the elements of the kernel.
+        groups: into how many groups the channels fall; C and O must be multiples.
+
+    Returns:
+        y of shape (N, O, ...) in the dtype of `input`; products are added in fp32 and rounded once.
+
+    Constraints:
+        A list longer than 3 is taken only if all its values are the same.
+
+    Differs from upstream:
+        The operator is differentiable by itself; upstream differentiates only npu_convolution.
+    """
+
+    saves = ("input", "weight", "bias")
+
+    def check(input, weight, bias, stride, padding, dilation, groups):
+        conv.check_plain(input, weight, bias, stride, padding, dilation, groups, _RANKS)
+
+    def kernel(input, weight, bias, stride, padding, dilation, groups):
+        return conv.plain(input, weight, bias, stride, padding, dilation, groups)
+
+    def meta(input, weight, bias, stride, padding, dilation, groups):
+        return conv.plain_shape(input, weight, stride, padding, dilation)
+
+    def backward(ctx, grad):
+        a = ctx.args
+        found = torch.ops.npu.npu_conv3d_backward(
+            a.input, grad, a.weight, a.stride, a.padding, a.dilation, a.groups, conv.asked(ctx)
+        )
+        return conv.named(ctx, found)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(2, 4, 4, 5, 6),
+                make(6, 4, 3, 3, 3),
+                make(6),
+                [1, 1, 1],
+                [1, 1, 1],
+                [1, 1, 1],
+                1,
+            )
+        ),
+        Sample(
+            lambda make: (
+                make(1, 4, 5, 6, 5, dtype=torch.float16),
+                make(6, 2, 2, 3, 2, dtype=torch.float16),
+                None,
+                [2, 1, 1],
+                [0, 2, 1],
+                [2, 1, 1],
+                2,
+            )
+        ),
+    ]
+
+
+@npu_op(
+    "npu_conv3d_backward(Tensor input, Tensor grad, Tensor weight, int[] stride, "
+    "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+)
+class NpuConv3dBackward:
+    """Gradients of `npu_conv3d`.
+
+    Args:
+        input: as given to `npu_conv3d`.
+        grad: the gradient of its result.
+        weight: as given.
+        stride: as given.
+        padding: as given.
+        dilation: as given.
+        groups: as given.
+        output_mask: which of the three gradients are wanted; the others are None.
+
+    Returns:
+        The gradients of `input` (its dtype), of `weight` (float32) and of the bias (the dtype of
+        `grad`).
+    """
+
+    def check(input, grad, weight, stride, padding, dilation, groups, output_mask):
+        conv.check_plain(input, weight, None, stride, padding, dilation, groups, _RANKS)
+        sizes = conv.plain_sizes(input, weight, stride, padding, dilation)
+        conv.check_gradients(input, "grad", grad, weight.shape[0], sizes)
+
+    def kernel(input, grad, weight, stride, padding, dilation, groups, output_mask):
+        return conv.gradients(
+            grad, input, weight, stride, padding, dilation, None, groups, output_mask
+        )
+
+    def meta(input, grad, weight, stride, padding, dilation, groups, output_mask):
+        return conv.gradient_shapes(input, weight, grad, output_mask)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(2, 4, 4, 5, 6),
+                make(2, 6, 4, 5, 6),
+                make(6, 4, 3, 3, 3),
+                [1, 1, 1],
+                [1, 1, 1],
+                [1, 1, 1],
+                1,
+                [True, True, True],
+            )
+        ),
+    ]

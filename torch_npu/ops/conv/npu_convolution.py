@@ -1,0 +1,137 @@
+"""npu_convolution and npu_convolution_backward: a convolution of two or three dimensions."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.conv import _convolution as conv
+
+_RANKS = (4, 5)
+
+
+@npu_op(
+    "npu_convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+    "int[] dilation, int groups) -> Tensor"
+)
+class NpuConvolution:
+    r"""A convolution over several input planes, of two or three dimensions by the rank of `input`.
+
+    $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[o, c] \star \mathrm{input}[n, c] $$
+
+    Args:
+        input: (N, C, H, W) or (N, C, T, H, W); float16, float32, or bfloat16 where the chip has it.
+        weight: (O, C / groups, kH, kW) or (O, C / groups, kT, kH, kW), of the dtype of `input`.
+        bias: (O,), or None.
+        stride: the step of the kernel in each spatial dimension.
+        padding: the zeros on either side of each dimension.
+        dilation: the distance between the elements of the kernel.
+        groups: into how many groups the channels fall; C and O must be multiples.
+
+    Returns:
+        y of shape (N, O, ...) in the dtype of `input`; products are added in fp32 and rounded once.
+
+    Constraints:
+        A list longer than the number of spatial dimensions is taken only if all its values are the
+        same.
+    """
+
+    saves = ("input", "weight", "bias")
+
+    def check(input, weight, bias, stride, padding, dilation, groups):
+        conv.check_plain(input, weight, bias, stride, padding, dilation, groups, _RANKS)
+
+    def kernel(input, weight, bias, stride, padding, dilation, groups):
+        return conv.plain(input, weight, bias, stride, padding, dilation, groups)
+
+    def meta(input, weight, bias, stride, padding, dilation, groups):
+        return conv.plain_shape(input, weight, stride, padding, dilation)
+
+    def backward(ctx, grad):
+        a = ctx.args
+        found = torch.ops.npu.npu_convolution_backward(
+            a.input, grad, a.weight, a.stride, a.padding, a.dilation, a.groups, conv.asked(ctx)
+        )
+        return conv.named(ctx, found)
+
+    samples = [
+        Sample(
+            lambda make: (make(2, 4, 7, 6), make(6, 2, 3, 3), make(6), [1, 2], [1, 0], [1, 2], 2)
+        ),
+        Sample(
+            lambda make: (
+                make(1, 2, 4, 5, 6),
+                make(3, 2, 2, 3, 3),
+                None,
+                [1, 1, 2],
+                [1, 1, 0],
+                [1, 1, 1],
+                1,
+            )
+        ),
+    ]
+
+
+@npu_op(
+    "npu_convolution_backward(Tensor input, Tensor grad_output, Tensor weight, int[] stride, "
+    "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+)
+class NpuConvolutionBackward:
+    """Gradients of `npu_convolution`.
+
+    Args:
+        input: as given to `npu_convolution`.
+        grad_output: the gradient of its result.
+        weight: as given.
+        stride: as given.
+        padding: as given.
+        dilation: as given.
+        groups: as given.
+        output_mask: which of the three gradients are wanted; the others are None.
+
+    Returns:
+        The gradients of `input` and `weight` in their dtypes, and of the bias in that of
+        `grad_output`.
+    """
+
+    def check(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
+        conv.check_plain(input, weight, None, stride, padding, dilation, groups, _RANKS)
+        sizes = conv.plain_sizes(input, weight, stride, padding, dilation)
+        conv.check_gradients(input, "grad_output", grad_output, weight.shape[0], sizes)
+
+    def kernel(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
+        found = conv.gradients(
+            grad_output, input, weight, stride, padding, dilation, None, groups, output_mask
+        )
+        return conv.in_weight_dtype(found, weight)
+
+    def meta(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
+        found = conv.gradient_shapes(input, weight, grad_output, output_mask)
+        return conv.in_weight_dtype(found, weight)
+
+    samples = [
+        Sample(
+            lambda make: (
+                make(1, 2, 5, 6, dtype=torch.float16),
+                make(1, 3, 4, 4, dtype=torch.float16),
+                make(3, 2, 2, 3, dtype=torch.float16),
+                [1, 1],
+                [0, 0],
+                [1, 1],
+                1,
+                [True, True, True],
+            )
+        ),
+        Sample(
+            lambda make: (
+                make(1, 2, 4, 5, 6),
+                make(1, 3, 5, 5, 2),
+                make(3, 2, 2, 3, 3),
+                [1, 1, 2],
+                [1, 1, 0],
+                [1, 1, 1],
+                1,
+                [False, True, False],
+            )
+        ),
+    ]

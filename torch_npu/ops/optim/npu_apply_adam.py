@@ -1,0 +1,122 @@
+"""npu_apply_adam: one step of Adam."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.optim import _targets
+
+_ARGUMENTS = (
+    "Scalar beta1_power, Scalar beta2_power, Scalar lr, Scalar beta1, Scalar beta2, "
+    "Scalar epsilon, Tensor grad, bool? use_locking, bool? use_nesterov"
+)
+
+_SCHEMA = f"npu_apply_adam({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+
+_targets.without_targets(_SCHEMA)
+
+
+@npu_op(
+    f"npu_apply_adam.out({_ARGUMENTS}, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
+    "-> (Tensor(a!), Tensor(b!), Tensor(c!))"
+)
+class NpuApplyAdam:
+    r"""One step of Adam on `out=(var, m, v)`.
+
+    $$ m \mathrel{+}= (1 - \beta_1)(g - m), \quad v \mathrel{+}= (1 - \beta_2)(g^2 - v), \quad
+       \eta = \mathrm{lr} \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} $$
+    $$ \mathrm{var} \mathrel{-}= \eta \frac{m}{\sqrt{v} + \epsilon}, \quad
+       \text{with Nesterov } \mathrm{var} \mathrel{-}=
+       \eta \frac{\beta_1 m + (1 - \beta_1) g}{\sqrt{v} + \epsilon} $$
+
+    Args:
+        beta1_power: beta1 to the power of the step, $\beta_1^t$.
+        beta2_power: $\beta_2^t$.
+        lr: the learning rate.
+        beta1: the decay of the first moment.
+        beta2: the decay of the second moment.
+        epsilon: what is added to the root of v.
+        grad: the gradient g.
+        use_locking: whether concurrent updates exclude each other; tasks of a stream always do.
+        use_nesterov: whether the step looks ahead; None is False.
+        var: the variable; float16, bfloat16 or float32.
+        m: its first moment.
+        v: its second moment.
+
+    Returns:
+        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once.
+
+    Constraints:
+        var, m, v and grad are of one shape and dtype. Without `out` the operator raises, as upstream's
+        does.
+    """
+
+    call = _targets.with_targets(_SCHEMA)
+
+    def check(
+        beta1_power,
+        beta2_power,
+        lr,
+        beta1,
+        beta2,
+        epsilon,
+        grad,
+        use_locking,
+        use_nesterov,
+        *,
+        var,
+        m,
+        v,
+    ):
+        types = (torch.float16, torch.bfloat16, torch.float32)
+        _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
+        must.choice("use_locking", use_locking, (None, False, True))
+
+    def kernel(
+        beta1_power,
+        beta2_power,
+        lr,
+        beta1,
+        beta2,
+        epsilon,
+        grad,
+        use_locking,
+        use_nesterov,
+        *,
+        var,
+        m,
+        v,
+    ):
+        g, m_new, v_new = wide(grad), wide(m), wide(v)
+        m_new = m_new + (1 - beta1) * (g - m_new)
+        v_new = v_new + (1 - beta2) * (g * g - v_new)
+        one = g.new_ones(())
+        rate = lr * torch.sqrt(one - beta2_power) / (one - beta1_power)
+        ahead = beta1 * m_new + (1 - beta1) * g if use_nesterov else m_new
+        new = wide(var) - rate * ahead / (v_new.sqrt() + epsilon)
+        return _targets.store((var, m, v), (new, m_new, v_new))
+
+    samples = [
+        Sample(
+            lambda make: (0.9, 0.99, 0.1, 0.9, 0.99, 1e-6, make(4, 5), False, False),
+            lambda make: {
+                "var": make(4, 5),
+                "m": make(4, 5),
+                "v": make(4, 5, low=0),
+            },
+        ),
+        Sample(
+            lambda make: (
+                *(0.9, 0.99, 0.1, 0.9, 0.99, 1e-3, make(7, dtype=torch.float16)),
+                *(None, True),
+            ),
+            lambda make: {
+                "var": make(7, dtype=torch.float16),
+                "m": make(7, dtype=torch.float16),
+                "v": make(7, dtype=torch.float16, low=0),
+            },
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Recurrent layers: LSTM and GRU, over whole sequences and one step."""

@@ -1,0 +1,90 @@
+"""NpuFusedRMSprop: torch.optim.RMSprop over combined tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torch_npu.optim.npu_fused_optim_base import NpuFusedOptimizerBase, require
+
+__all__ = ["NpuFusedRMSprop"]
+
+
+class NpuFusedRMSprop(NpuFusedOptimizerBase):
+    """RMSprop; the update of torch.optim.RMSprop.
+
+    Args:
+        params: parameters or groups of parameters.
+        lr: the learning rate.
+        alpha: the decay of the running averages.
+        eps: what is added to the denominator.
+        weight_decay: the weight of the L2 penalty.
+        momentum: what of the last direction is kept.
+        centered: whether the variance divides instead of the mean square.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr=1e-2,
+        alpha=0.99,
+        eps=1e-8,
+        weight_decay=0,
+        momentum=0,
+        centered=False,
+    ):
+        require(lr >= 0.0, "learning rate", lr)
+        require(eps >= 0.0, "epsilon value", eps)
+        require(momentum >= 0.0, "momentum value", momentum)
+        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
+        require(alpha >= 0.0, "alpha value", alpha)
+        defaults = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("momentum", 0)
+            group.setdefault("centered", False)
+
+    def _state_names(self, group: Mapping[str, Any]) -> dict[str, float]:
+        names = {"square_avg": 0.0}
+        if group["momentum"] > 0:
+            names["momentum_buffer"] = 0.0
+        if group["centered"]:
+            names["grad_avg"] = 0.0
+        return names
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        param: torch.Tensor,
+        grad: torch.Tensor,
+        state: dict[str, Any],
+        params: Sequence[torch.Tensor],
+    ) -> None:
+        alpha = group["alpha"]
+        if group["weight_decay"] != 0:
+            grad = grad.add(param, alpha=group["weight_decay"])
+        squares = state["square_avg"]
+        squares.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
+        if group["centered"]:
+            mean = state["grad_avg"].lerp_(grad, 1 - alpha)
+            root = squares.addcmul(mean, mean, value=-1).sqrt_().add_(group["eps"])
+        else:
+            root = squares.sqrt().add_(group["eps"])
+        if group["momentum"] > 0:
+            buffer = state["momentum_buffer"]
+            buffer.mul_(group["momentum"]).addcdiv_(grad, root)
+            param.add_(buffer, alpha=-group["lr"])
+        else:
+            param.addcdiv_(grad, root, value=-group["lr"])
