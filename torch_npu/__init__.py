@@ -41,4 +41,4 @@ from torch_npu import profiler  # noqa: E402
 
 profiler._NonIntrusiveProfile.init()
 
-from torch_npu import contrib  # noqa: E402, F401
+from torch_npu import contrib, dynamo, optim  # noqa: E402, F401

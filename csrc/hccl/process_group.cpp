@@ -14,7 +14,8 @@ MakeInner make_inner;
 namespace {
 
 constexpr Milliseconds kForever{int64_t{365} * 24 * 3600 * 1000};
-constexpr int64_t kDefaultExecTimeout = 1836;  // seconds; upstream's
+constexpr int64_t kDefaultExecTimeout = 1836;    // seconds; upstream's
+constexpr int64_t kDefaultConnectTimeout = 120;  // seconds; upstream's
 constexpr size_t kNameLength = 128;
 
 std::mutex names_mutex;
@@ -23,13 +24,21 @@ std::unordered_map<std::string, c10::weak_intrusive_ptr<ProcessGroupHCCL>>& name
   return *table;
 }
 
+// A variable that is a number of seconds.
+int64_t seconds_of(const char* variable, int64_t otherwise) {
+  const char* given = std::getenv(variable);
+  const int64_t value = given == nullptr ? -1 : std::strtoll(given, nullptr, 10);
+  return value < 0 ? otherwise : value;
+}
+
+// How long the ranks of a group may take to meet.
+Milliseconds connect_timeout() {
+  return Milliseconds(1000 * seconds_of("HCCL_CONNECT_TIMEOUT", kDefaultConnectTimeout));
+}
+
 // HCCL_EXEC_TIMEOUT in seconds; 0 means never.
 Milliseconds exec_timeout(const HcclOptions& options) {
-  int64_t seconds = kDefaultExecTimeout;
-  if (const char* given = std::getenv("HCCL_EXEC_TIMEOUT")) {
-    const int64_t value = std::strtoll(given, nullptr, 10);
-    if (value >= 0) seconds = value;
-  }
+  int64_t seconds = seconds_of("HCCL_EXEC_TIMEOUT", kDefaultExecTimeout);
   const auto own = options.hccl_config.find("hccl_exec_timeout");
   if (own != options.hccl_config.end() && std::holds_alternative<int64_t>(own->second)) {
     seconds = std::get<int64_t>(own->second);
@@ -58,7 +67,8 @@ void ProcessGroupHCCL::connect() {
   peers_ = std::make_shared<Peers>(store_, rank_, size_, label, generation_);
   peers_->publish();
   inner_ = make_inner(c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_), rank_,
-                      size_, timeout_for(kUnsetTimeout));
+                      size_, connect_timeout());
+  inner_->setTimeout(timeout_for(kUnsetTimeout));
   peers_->learn();
   ++generation_;
 }

@@ -32,7 +32,7 @@ struct Job {
 // Rows without smoothing to int8, the common case. A scale of 0, NaN or infinity makes the row 0: no quotient rounds
 // to another integer, or none is a number.
 template <class T>
-[[gnu::flatten]] void quantise_plain(const Job& job, int64_t r, int64_t n, const T* x) {
+SOFTNPU_WALK void quantise_plain(const Job& job, int64_t r, int64_t n, const T* x) {
   uint8_t* to = job.y + r * n;
   const float scale = job.scale[r] = largest_magnitude(x, n) / job.limits.high;
   if (!(scale > 0) || std::isinf(scale)) {
@@ -47,7 +47,7 @@ template <class T>
 
 // value(i, count) are the smoothed elements of one row.
 template <class Value>
-[[gnu::flatten]] void quantise(const Job& job, int64_t r, int64_t n, const Value& value) {
+SOFTNPU_WALK void quantise(const Job& job, int64_t r, int64_t n, const Value& value) {
   uint8_t* to = job.y + (job.int4 ? r * n / 2 : r * n);
   if (!job.asymmetric) {
     const float top = row_max(n, [&](int64_t i, auto c) { return value(i, c).abs(); }, 0.0f);

@@ -26,7 +26,7 @@ SOFTNPU_INLINE void scatter(char* to, int64_t step, int64_t count, const Vec& v)
 
 // n elements that lie together.
 template <class T, size_t Outs, size_t Ins, class F>
-[[gnu::flatten]] void dense_elements(char** data, int64_t n, const F& f) {
+SOFTNPU_WALK void dense_elements(char** data, int64_t n, const F& f) {
   T* at[Outs + Ins];  // kept apart from `data`, which the compiler must suppose to change with each write
   for (size_t k = 0; k < Outs + Ins; ++k) at[k] = reinterpret_cast<T*>(data[k]);
   sweep(n, [&](int64_t i, auto count) {
@@ -38,7 +38,7 @@ template <class T, size_t Outs, size_t Ins, class F>
 }
 
 template <class T, size_t Outs, size_t Ins, class F>
-[[gnu::flatten]] void strided_elements(char** data, const int64_t* strides, int64_t n, const F& f) {
+SOFTNPU_WALK void strided_elements(char** data, const int64_t* strides, int64_t n, const F& f) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t count = std::min(kLanes, n - i);
     std::array<Vec, Ins> x;

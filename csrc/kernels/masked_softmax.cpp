@@ -16,7 +16,7 @@ using at::Tensor;
 
 // z = the masked logits; returns the largest.
 template <class T>
-[[gnu::flatten]] float logits(const T* x, const bool* mask, int64_t n, float scale, float masked, float* z) {
+SOFTNPU_WALK float logits(const T* x, const bool* mask, int64_t n, float scale, float masked, float* z) {
   return row_max(n, [&](int64_t i, auto c) {
     const Vec v = Vec::blendv(read(x + i, c) * Vec(scale), Vec(masked), read_mask(mask + i, c));
     write(z + i, v, c);
@@ -25,7 +25,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void normalise(float* z, int64_t n, float top, T* y) {
+SOFTNPU_WALK void normalise(float* z, int64_t n, float top, T* y) {
   const Vec peak(top);
   const float total = row_sum(n, [&](int64_t i, auto c) {
     const Vec e = exp(read(z + i, c) - peak);
@@ -37,7 +37,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void gradient(const T* dy, const T* y, const bool* mask, int64_t n, float scale, T* dx) {
+SOFTNPU_WALK void gradient(const T* dy, const T* y, const bool* mask, int64_t n, float scale, T* dx) {
   const Vec dot(row_sum(n, [&](int64_t i, auto c) { return read(dy + i, c) * read(y + i, c); }));
   sweep(n, [&](int64_t i, auto c) {
     const Vec dz = read(y + i, c) * (read(dy + i, c) - dot) * Vec(scale);

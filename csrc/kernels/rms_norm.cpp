@@ -26,7 +26,7 @@ at::DimVector statistics_shape(const Tensor& x, int64_t inner) {
 }
 
 template <class T>
-[[gnu::flatten]] float inverse_rms(const T* x, int64_t n, float epsilon) {
+SOFTNPU_WALK float inverse_rms(const T* x, int64_t n, float epsilon) {
   const float squares = row_sum(n, [&](int64_t i, auto c) {
     const Vec v = read(x + i, c);
     return v * v;
@@ -35,7 +35,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void normalise(const T* x, const float* gamma, int64_t n, float rstd, T* y, float* wide) {
+SOFTNPU_WALK void normalise(const T* x, const float* gamma, int64_t n, float rstd, T* y, float* wide) {
   const Vec factor(rstd);
   sweep(n, [&](int64_t i, auto c) {
     const Vec v = read(x + i, c) * factor * read(gamma + i, c);
@@ -45,7 +45,7 @@ template <class T>
 }
 
 template <class T>
-[[gnu::flatten]] void add(const T* a, const T* b, int64_t n, T* sum) {
+SOFTNPU_WALK void add(const T* a, const T* b, int64_t n, T* sum) {
   sweep(n, [&](int64_t i, auto c) { write(sum + i, read(a + i, c) + read(b + i, c), c); });
 }
 
@@ -84,8 +84,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const Maybe
 
 // One row of dx, and what it adds to dgamma.
 template <class T>
-[[gnu::flatten]] void gradient(const T* dy, const T* x, const float* gamma, float rstd, int64_t n, T* dx,
-                               float* dgamma) {
+SOFTNPU_WALK void gradient(const T* dy, const T* x, const float* gamma, float rstd, int64_t n, T* dx, float* dgamma) {
   const float product =
       row_sum(n, [&](int64_t i, auto c) { return read(dy + i, c) * read(gamma + i, c) * read(x + i, c); });
   const Vec r(rstd), mean(product * rstd / static_cast<float>(n));

@@ -65,7 +65,7 @@ struct Order {
 
 // `pairs` pairs of a row, read in one order and written in another (that of cos and sin).
 template <class T, class In, class Out>
-[[gnu::flatten]] void turn(const T* x, const T* cos, const T* sin, T* y, int64_t pairs, const In in, const Out out) {
+SOFTNPU_WALK void turn(const T* x, const T* cos, const T* sin, T* y, int64_t pairs, const In in, const Out out) {
   sweep(pairs, [&](int64_t i, auto count) {
     const Pair v = in.get(x, i, count), c = out.get(cos, i, count), s = out.get(sin, i, count);
     out.put(y, i, {fmsub(v.a, c.a, v.b * s.a), fmadd(v.b, c.b, v.a * s.b)}, count);
@@ -73,8 +73,8 @@ template <class T, class In, class Out>
 }
 
 template <class T, class In, class Out>
-[[gnu::flatten]] void turn_back(const T* dy, const T* x, const T* cos, const T* sin, T* dx, float* dcos, float* dsin,
-                                int64_t pairs, const In in, const Out out) {
+SOFTNPU_WALK void turn_back(const T* dy, const T* x, const T* cos, const T* sin, T* dx, float* dcos, float* dsin,
+                            int64_t pairs, const In in, const Out out) {
   sweep(pairs, [&](int64_t i, auto count) {
     const Pair g = out.get(dy, i, count), v = in.get(x, i, count);
     const Pair c = out.get(cos, i, count), s = out.get(sin, i, count);

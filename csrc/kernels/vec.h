@@ -24,6 +24,9 @@ using MaybeTensor = std::optional<at::Tensor>;
 // A vector must not cross a call: what works on vectors is inlined whatever the compiler thinks of its size.
 #define SOFTNPU_INLINE inline __attribute__((always_inline))
 
+// What walks over a row: a function of its own, into which everything that it calls is inlined.
+#define SOFTNPU_WALK __attribute__((flatten, noinline))
+
 constexpr int64_t kLanes = Vec::size();
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
 

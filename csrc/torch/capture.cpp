@@ -506,6 +506,18 @@ void Recording::call(const c10::OperatorHandle& op, Stack* stack, const std::fun
   actions_.emplace_back(std::move(record));
 }
 
+void Recording::replace(PythonCall call) {
+  for (const Action& action : actions_) {
+    const auto* draw = std::get_if<Reseed>(&action);
+    if (draw == nullptr) continue;
+    call.random = draw->random;
+    call.offset = draw->offset;
+    break;
+  }
+  actions_.clear();
+  actions_.emplace_back(std::move(call));
+}
+
 bool Recording::is_constant(const Tensor& tensor) const {
   return !on_npu(tensor) && !is_alias(tensor) && written_.count(base_of(tensor)) == 0;
 }

@@ -72,6 +72,8 @@ struct Reseed {  // a random operator takes new numbers
 struct PythonCall {  // a kernel in Python that reads its data on the host, so that its calls may differ next time
   std::shared_ptr<void> body;  // holds (function, args, kwargs)
   std::vector<at::Tensor> results;
+  std::shared_ptr<const GraphRandom> random;  // set if it draws random numbers, from this offset on
+  uint64_t offset = 0;
   void run() const;
 };
 
@@ -217,7 +219,7 @@ class Recording {
   void reads_data() { opaque_ = true; }
   bool opaque() const { return opaque_; }
   void derived(std::shared_ptr<GraphRandom> random, uint64_t offset, const at::Generator& cpu);
-  void replace(PythonCall call) { actions_.assign(1, std::move(call)); }
+  void replace(PythonCall call);
   Capture& capture() { return capture_; }
   at::Tensor keep(const at::Tensor& tensor);
 

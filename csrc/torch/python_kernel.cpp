@@ -93,6 +93,25 @@ py::object call(PyObject* body, PyObject* args, PyObject* kwargs) {
   return result;
 }
 
+// While it lives, the generator stands where it stood in the capture, as the replay counts.
+class AtOffset {
+ public:
+  AtOffset(const GraphRandom* random, uint64_t offset) : random_(random) {
+    if (random_ == nullptr) return;
+    after_ = generator().get_offset();
+    generator().set_offset(random_->base + offset);
+  }
+  ~AtOffset() {
+    if (random_ != nullptr) generator().set_offset(after_);
+  }
+  AtOffset(const AtOffset&) = delete;
+
+ private:
+  c10::GeneratorImpl& generator() const { return *random_->npu.unsafeGetGeneratorImpl(); }
+  const GraphRandom* const random_;
+  uint64_t after_ = 0;
+};
+
 // What replay needs to call the kernel again.
 PythonCall keep_call(Recording& recording, const py::function& body, const py::object& args, const py::dict& kwargs,
                      const py::object& result) {
@@ -144,6 +163,7 @@ py::object run_kernel(const std::string& name, const py::function& body, const p
 
 void PythonCall::run() const {
   const py::gil_scoped_acquire gil;
+  const AtOffset place(random.get(), offset);
   const auto& held = *static_cast<const py::tuple*>(body.get());
   const py::object result = call(held[0].ptr(), held[1].ptr(), held[2].ptr());
   size_t next = 0;

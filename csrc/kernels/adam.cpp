@@ -1,0 +1,77 @@
+// npu_apply_adam and npu_apply_adam_w: one pass over variable, moments and gradient, in place.
+//
+//   softnpu::apply_adam(Tensor(a!) var, Tensor(b!) m, Tensor(c!) v, Tensor grad, float beta1, float beta2, float rate,
+//       float epsilon, bool nesterov) -> ()
+//   softnpu::apply_adam_w(Tensor(a!) var, Tensor(b!) m, Tensor(c!) v, Tensor grad, Tensor? largest, float beta1,
+//       float beta2, float rate, float decay, float correction, float epsilon, bool maximize) -> ()
+//
+// rate is the learning rate with its bias correction; decay multiplies the variable; correction is 1 - beta2^t.
+#include <torch/library.h>
+
+#include "elementwise.h"
+
+namespace softnpu::kernels {
+namespace {
+
+using at::Tensor;
+using at::vec::fmadd;
+
+template <size_t Ins, class F>
+void step(const char* op, const std::array<Tensor, Ins>& inputs, const F& f) {
+  at::TensorIteratorConfig config;
+  for (size_t i = 0; i < 3; ++i) config.add_output(inputs[i]);
+  for (const Tensor& t : inputs) config.add_const_input(t);
+  at::TensorIterator iterator = config.set_check_mem_overlap(false).resize_outputs(false).build();
+  typed(inputs[0], op, [&](auto type) { elementwise<decltype(type), 3, Ins>(iterator, f); });
+}
+
+void apply_adam(const Tensor& var, const Tensor& m, const Tensor& v, const Tensor& grad, double beta1, double beta2,
+                double rate, double epsilon, bool nesterov) {
+  const Vec decay(static_cast<float>(beta1)), first(static_cast<float>(1 - beta1)), rest(static_cast<float>(rate));
+  const Vec second(static_cast<float>(1 - beta2)), tiny(static_cast<float>(epsilon));
+  step<4>("apply_adam", {var, m, v, grad}, [&](const auto& x) {
+    const Vec g = x[3], moment = fmadd(first, g - x[1], x[1]), square = fmadd(second, g * g - x[2], x[2]);
+    const Vec ahead = nesterov ? fmadd(decay, moment, first * g) : moment;
+    return std::array<Vec, 3>{x[0] - rest * ahead / (square.sqrt() + tiny), moment, square};
+  });
+}
+
+void apply_adam_w(const Tensor& var, const Tensor& m, const Tensor& v, const Tensor& grad, const MaybeTensor& largest,
+                  double beta1, double beta2, double rate, double decay, double correction, double epsilon,
+                  bool maximize) {
+  const float sign = maximize ? -1.0f : 1.0f;
+  const Vec keep1(static_cast<float>(beta1)), first(sign * static_cast<float>(1 - beta1));
+  const Vec keep2(static_cast<float>(beta2)), second(static_cast<float>(1 - beta2));
+  const Vec eta(static_cast<float>(rate)), shrink(static_cast<float>(decay)), tiny(static_cast<float>(epsilon));
+  const Vec divisor(static_cast<float>(correction));
+  const auto update = [&](const auto& x, const auto& bound) {
+    const Vec moment = fmadd(keep1, x[1], first * x[3]), square = fmadd(keep2, x[2], second * x[3] * x[3]);
+    const Vec root = (bound(square) / divisor).sqrt() + tiny;
+    return std::array<Vec, 3>{x[0] * shrink - eta * moment / root, moment, square};
+  };
+  if (given(largest)) {
+    step<5>("apply_adam_w", {var, m, v, grad, *largest}, [&](const auto& x) {
+      return update(x, [&](const Vec& square) { return at::vec::maximum(x[4], square); });
+    });
+  } else {
+    step<4>("apply_adam_w", {var, m, v, grad},
+            [&](const auto& x) { return update(x, [](const Vec& square) { return square; }); });
+  }
+}
+
+}  // namespace
+}  // namespace softnpu::kernels
+
+TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+  m.def(
+      "apply_adam(Tensor(a!) var, Tensor(b!) m, Tensor(c!) v, Tensor grad, float beta1, float beta2, float rate, "
+      "float epsilon, bool nesterov) -> ()");
+  m.def(
+      "apply_adam_w(Tensor(a!) var, Tensor(b!) m, Tensor(c!) v, Tensor grad, Tensor? largest, float beta1, "
+      "float beta2, float rate, float decay, float correction, float epsilon, bool maximize) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
+  m.impl("apply_adam", TORCH_FN(softnpu::kernels::apply_adam));
+  m.impl("apply_adam_w", TORCH_FN(softnpu::kernels::apply_adam_w));
+}

@@ -1,0 +1,237 @@
+// npu_quantize with given scales, and npu_dequant_swiglu_quant: dequantise, gate, quantise, row by row.
+//
+//   softnpu::quantize(Tensor x, Tensor scales, Tensor? zero, int axis, bool divide, ScalarType dtype, bool int4)
+//       -> Tensor
+//   softnpu::dequant_swiglu_quant(Tensor x, Tensor? weight_scale, Tensor? activation_scale, Tensor? bias,
+//       Tensor? quant_scale, Tensor? quant_offset, Tensor? group, int used, bool left, bool dynamic, int mode,
+//       float limit, float alpha, float shift) -> (Tensor y, Tensor scale)
+//
+// quantize: scales and zero have one value or one for each index of `axis`. dtype is int8 or uint8; with `int4` the
+// result is int32 with eight values each.
+// dequant_swiglu_quant: x is (T, 2H), int32, fp16, bf16 or fp32; scales, offsets and a floating bias are rows of
+// fp32, (groups, width) or (groups, 1), and `group` (int64) is each row's; rows from `used` on are zeros.
+#include <torch/library.h>
+
+#include "quantise.h"
+
+namespace softnpu::kernels {
+namespace {
+
+using at::Tensor;
+
+// --- given scales -------------------------------------------------------------------------------------------------
+
+struct Static {
+  const float *scales, *zero;
+  bool divide, int4;
+  Limits limits;
+};
+
+// One scale for the whole row, or one for each element.
+template <bool Each, class T>
+SOFTNPU_WALK void quantise(const Static& job, const T* x, int64_t n, const float* scale, const float* zero,
+                           uint8_t* to) {
+  quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) {
+    const Vec v = read(x + i, c), s = Each ? read(scale + i, c) : Vec(*scale);
+    const Vec y = job.divide ? v / s : rounded(v * s);
+    return zero == nullptr ? y : y + (Each ? read(zero + i, c) : Vec(*zero));
+  });
+}
+
+Tensor quantize(const Tensor& x, const Tensor& scales, const MaybeTensor& zero, int64_t axis, bool divide,
+                at::ScalarType dtype, bool int4) {
+  const Tensor in = x.contiguous(), factors = as_float(scales), shifts = given(zero) ? as_float(*zero) : Tensor();
+  at::DimVector shape(x.sizes());
+  if (int4) shape.back() /= 8;
+  Tensor y = at::empty(shape, x.options().dtype(int4 ? at::kInt : dtype));
+  if (x.numel() == 0) return y;
+  const Limits limits = int4 ? kInt4 : dtype == at::kByte ? kUint8 : kInt8;
+  const Static job{factors.const_data_ptr<float>(), data_or_null(shifts), divide, int4, limits};
+  const bool one = factors.numel() == 1;
+  const int64_t size = one ? 1 : x.size(axis), inner = one ? 1 : c10::multiply_integers(x.sizes().slice(axis + 1));
+  const bool each = !one && inner == 1;
+  const int64_t width = each ? size : one ? (x.dim() == 0 ? 1 : x.size(-1)) : inner;
+  uint8_t* out = static_cast<uint8_t*>(y.data_ptr());
+  typed(x, "quantize", [&](auto type) {
+    using T = decltype(type);
+    const T* from = in.const_data_ptr<T>();
+    parallel_rows(x.numel() / width, width, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        uint8_t* to = out + (int4 ? r * width / 2 : r * width);
+        if (each) {
+          quantise<true>(job, from + r * width, width, job.scales, job.zero, to);
+        } else {
+          const int64_t index = r % size;
+          quantise<false>(job, from + r * width, width, job.scales + index, job.zero ? job.zero + index : nullptr, to);
+        }
+      }
+    });
+  });
+  return y;
+}
+
+// --- dequantise, gate, quantise -----------------------------------------------------------------------------------
+
+// Rows of fp32 factors, one for each group; a single column serves a whole row.
+struct Factors {
+  const float* data = nullptr;
+  int64_t width = 0;
+  bool single = false;
+
+  Factors() = default;
+  explicit Factors(const Tensor& t) : data(data_or_null(t)), width(t.defined() ? t.size(-1) : 0), single(width == 1) {}
+
+  template <class Count>
+  SOFTNPU_INLINE Vec get(int64_t group, int64_t i, Count count) const {
+    return single ? Vec(data[group]) : read(data + group * width + i, count);
+  }
+};
+
+struct Unit {
+  Factors weight, quant, offset;
+  const float *activation, *bias;
+  const int32_t* whole_bias;
+  bool left, dynamic;
+  int64_t mode;
+  float limit, alpha, shift;
+};
+
+// As PyTorch computes it, so that the integers are the same.
+SOFTNPU_INLINE Vec plain_sigmoid(const Vec& x) { return Vec(1.0f) / (Vec(1.0f) + x.neg().exp()); }
+
+template <class T>
+SOFTNPU_WALK void dequantise(const Unit& job, const T* x, int64_t n, int64_t row, int64_t group, float* d) {
+  const Vec activation(job.activation == nullptr ? 1.0f : job.activation[row]);
+  sweep(n, [&](int64_t i, auto c) {
+    Vec v;
+    if constexpr (std::is_same_v<T, int32_t>) {
+      int32_t sums[kLanes] = {};
+      for (int64_t k = 0; k < c; ++k) {
+        const uint32_t b = job.whole_bias == nullptr ? 0 : static_cast<uint32_t>(job.whole_bias[i + k]);
+        sums[k] = static_cast<int32_t>(static_cast<uint32_t>(x[i + k]) + b);
+      }
+      v = read(sums);
+    } else {
+      v = read(x + i, c);
+    }
+    if (job.weight.data != nullptr) v = v * job.weight.get(group, i, c);
+    if (job.activation != nullptr) v = v * activation;
+    if (job.bias != nullptr) v = rounded(v) + read(job.bias + i, c);
+    write(d + i, v, c);
+  });
+}
+
+// The gated half times the other one, into g; n is the width of the result.
+SOFTNPU_WALK void activate(const Unit& job, const float* d, int64_t n, int64_t group, float* g) {
+  const Vec limit(job.limit), alpha(job.alpha), shift(job.shift);
+  const float *a = job.left ? d : d + n, *b = job.left ? d + n : d;
+  sweep(n, [&](int64_t i, auto c) {
+    Vec x, y;
+    if (job.mode == 1) {
+      float pairs[2 * kLanes] = {};
+      std::memcpy(pairs, d + 2 * i, 2 * c * sizeof(float));
+      std::tie(x, y) = at::vec::deinterleave2(read(pairs), read(pairs + kLanes));
+    } else {
+      x = read(a + i, c);
+      y = read(b + i, c);
+    }
+    Vec v;
+    if (job.mode == 0) {
+      v = x * plain_sigmoid(x) * y;
+    } else {
+      x = at::vec::clamp_max(x, limit);
+      y = at::vec::clamp_max(at::vec::clamp_min(y, limit.neg()), limit);
+      v = x * plain_sigmoid(rounded(alpha * x)) * (y + shift);
+    }
+    if (job.quant.data != nullptr) {
+      const Vec factor = job.quant.get(group, i, c);
+      v = job.dynamic ? v * factor : v / factor;
+    }
+    if (job.offset.data != nullptr) v = rounded(v) + job.offset.get(group, i, c);
+    write(g + i, v, c);
+  });
+}
+
+SOFTNPU_WALK float finish(const Unit& job, const float* g, int64_t n, uint8_t* to) {
+  float scale = 0.0f, divisor = 1.0f;
+  if (job.dynamic) {
+    scale = largest_magnitude(g, n) / kInt8.high;
+    divisor = scale == 0 ? 1.0f : scale;
+  }
+  quantise_row(to, n, false, kInt8, [&](int64_t i, auto c) { return read(g + i, c) / Vec(divisor); });
+  return scale;
+}
+
+template <class T>
+void run(const Unit& job, const Rows& x, const int64_t* groups, int64_t used, uint8_t* y, float* scale) {
+  const int64_t n = x.width / 2;
+  parallel_rows(x.count, x.width, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffer(3 * n);
+    Cursor at(x, begin);
+    for (int64_t r = begin; r < end; ++r, at.next()) {
+      const int64_t group = groups == nullptr ? 0 : groups[r];
+      if (r >= used) {
+        std::memset(y + r * n, 0, n);
+        scale[r] = 0;
+        continue;
+      }
+      dequantise(job, at.row<T>(), x.width, r, group, buffer.data());
+      activate(job, buffer.data(), n, group, buffer.data() + 2 * n);
+      scale[r] = finish(job, buffer.data() + 2 * n, n, y + r * n);
+    }
+  });
+}
+
+std::tuple<Tensor, Tensor> dequant_swiglu_quant(const Tensor& x, const MaybeTensor& weight_scale,
+                                                const MaybeTensor& activation_scale, const MaybeTensor& bias,
+                                                const MaybeTensor& quant_scale, const MaybeTensor& quant_offset,
+                                                const MaybeTensor& group, int64_t used, bool left, bool dynamic,
+                                                int64_t mode, double limit, double alpha, double shift) {
+  const auto plain = [](const MaybeTensor& t) { return given(t) ? as_float(*t) : Tensor(); };
+  const Tensor weights = plain(weight_scale), activations = plain(activation_scale), scales = plain(quant_scale);
+  const Tensor offsets = plain(quant_offset), groups = given(group) ? group->contiguous() : Tensor();
+  const bool integers = given(bias) && bias->scalar_type() == at::kInt;
+  const Tensor added = integers ? bias->contiguous() : plain(bias);
+  const Unit job{Factors(weights),
+                 Factors(scales),
+                 Factors(offsets),
+                 data_or_null(activations),
+                 integers ? nullptr : data_or_null(added),
+                 integers ? added.const_data_ptr<int32_t>() : nullptr,
+                 left,
+                 dynamic,
+                 mode,
+                 static_cast<float>(limit),
+                 static_cast<float>(alpha),
+                 static_cast<float>(shift)};
+  const Rows from(x, 1);
+  at::DimVector shape(x.sizes()), rows(x.sizes().begin(), x.sizes().end() - 1);
+  shape.back() /= 2;
+  Tensor y = at::empty(shape, x.options().dtype(at::kChar)), scale = at::empty(rows, x.options().dtype(at::kFloat));
+  uint8_t* to = static_cast<uint8_t*>(y.data_ptr());
+  const int64_t* which = groups.defined() ? groups.const_data_ptr<int64_t>() : nullptr;
+  if (x.scalar_type() == at::kInt) {
+    run<int32_t>(job, from, which, used, to, scale.data_ptr<float>());
+  } else {
+    typed(x, "dequant_swiglu_quant",
+          [&](auto type) { run<decltype(type)>(job, from, which, used, to, scale.data_ptr<float>()); });
+  }
+  return {y, scale};
+}
+
+}  // namespace
+}  // namespace softnpu::kernels
+
+TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+  m.def(
+      "quantize(Tensor x, Tensor scales, Tensor? zero, int axis, bool divide, ScalarType dtype, bool int4) -> Tensor");
+  m.def(
+      "dequant_swiglu_quant(Tensor x, Tensor? weight_scale, Tensor? activation_scale, Tensor? bias, "
+      "Tensor? quant_scale, Tensor? quant_offset, Tensor? group, int used, bool left, bool dynamic, int mode, "
+      "float limit, float alpha, float shift) -> (Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
+  m.impl("quantize", TORCH_FN(softnpu::kernels::quantize));
+  m.impl("dequant_swiglu_quant", TORCH_FN(softnpu::kernels::dequant_swiglu_quant));
+}

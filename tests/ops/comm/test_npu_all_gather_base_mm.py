@@ -1,0 +1,69 @@
+"""npu_all_gather_base_mm in a mirrored group: what it refuses. On ranks: test_products_on_ranks."""
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.support import assert_accurate, make
+
+NAME = "softnpu%mirror_2"
+
+
+def operands(dtype=torch.float16, k=256):
+    return make(3, k, dtype=dtype, low=-9, high=9), make(k, 4, dtype=dtype, low=-9, high=9)
+
+
+def test_mirrored():
+    x, w = operands()
+    y, gathered = torch_npu.npu_all_gather_base_mm(x, w, NAME, 2)
+    want = torch.cat([x, x]).cpu().double() @ w.cpu().double()
+    assert_accurate(y, want, want.half())
+    assert torch.equal(gathered.cpu(), torch.cat([x, x]).cpu())
+
+
+def test_non_contiguous():
+    x, w = make(256, 3, dtype=torch.float16).t(), make(4, 256, dtype=torch.float16).t()
+    y, _ = torch_npu.npu_all_gather_base_mm(x, w, NAME, 2)
+    want = torch.cat([x, x]).cpu().double() @ w.cpu().double()
+    assert_accurate(y, want, want.half())
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"gather_index": 1}, "'gather_index' must be left at 0"),
+        ({"comm_turn": 1}, "'comm_turn' must be left at 0"),
+        ({"comm_mode": "ccu"}, "'comm_mode' must be .*'aiv', but received 'ccu'"),
+        (
+            {"comm_mode": "aiv", "gather_output": False},
+            "'gather_output' must be True with comm_mode 'aiv'",
+        ),
+        ({"output_dtype": torch.float32}, "'output_dtype' must be"),
+    ],
+)
+def test_bad_options(options, message):
+    x, w = operands()
+    with pytest.raises(RuntimeError, match=f"npu_all_gather_base_mm: argument {message}"):
+        torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, **options)
+
+
+def test_bad_operands():
+    x, w = operands(k=128)
+    with pytest.raises(
+        RuntimeError, match=r"'self' must be of k in \[256, 65535\), but received 128"
+    ):
+        torch_npu.npu_all_gather_base_mm(x, w, NAME, 2)
+    x, w = operands()
+    with pytest.raises(RuntimeError, match="'world_size' must be 2, 4 or 8, but received 3"):
+        torch_npu.npu_all_gather_base_mm(x, w, NAME, 3)
+    with pytest.raises(
+        RuntimeError, match="(?s)'hcom' must be the name of a group.*'nobody'.*ERR01008"
+    ):
+        torch_npu.npu_all_gather_base_mm(x, w, "nobody", 2)
+    with pytest.raises(RuntimeError, match=r"'bias' must be of shape \(4\)"):
+        torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, bias=make(5, dtype=torch.float16))
+    x, w = operands(torch.int8)
+    with pytest.raises(RuntimeError, match="'comm_mode' must be 'aiv' for int8 operands"):
+        torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, x2_scale=make(1, 4))
+    with pytest.raises(RuntimeError, match="'x2_scale' must be given for int8 operands"):
+        torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, comm_mode="aiv")

@@ -1,0 +1,80 @@
+"""npu_moe_distribute_dispatch_v2 in a mirrored group: what it refuses. On ranks: test_moe_on_ranks."""
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.comm.moe_support import DOMAIN, dispatch, ids
+from tests.ops.support import make
+
+WRONG = [
+    *DOMAIN,
+    ({"ep_world_size": 9}, "'ep_world_size' must be 2, 3, .* or 256, but received 9"),
+    ({"moe_expert_num": 3}, r"'moe_expert_num' must be a multiple of .*\(2\), but received 3"),
+    ({"moe_expert_num": 1026}, r"'moe_expert_num' must be in \[1, 1024\]"),
+    ({"quant_mode": 1}, "'quant_mode' must be 0 or 2, but received 1"),
+    ({"expert_token_nums_type": 2}, "'expert_token_nums_type' must be 0 or 1, but received 2"),
+    ({"comm_alg": "ring"}, "'comm_alg' must be '', 'fullmesh' or 'hierarchy'"),
+    ({"comm_alg": "hierarchy"}, "'ep_world_size' must be 16, 32 or 64"),
+    ({"const_expert_num": 1}, "'const_expert_num' must be left at 0"),
+    ({"zero_expert_num": -1}, "'zero_expert_num' must be in"),
+    (
+        {"x": lambda: make(4, 40, dtype=torch.float16)},
+        "'x' must be of H a multiple of 32 up to 7168",
+    ),
+    ({"x": lambda: make(4, 32)}, "'x' must be of dtype"),
+    ({"scales": lambda: make(4, 32)}, "'scales' must be left at None"),
+    ({"scales": lambda: make(3, 32), "quant_mode": 2}, r"'scales' must be of shape \(4, 32\)"),
+    (
+        {"expert_ids": lambda: ids(first=3)},
+        r"'expert_ids' must be values in \[0, 4\), but received \(3, 4\)",
+    ),
+    (
+        {"expert_ids": lambda: torch.zeros_like(ids())},
+        "'expert_ids' must be different experts in each row",
+    ),
+    ({"expert_ids": lambda: ids(k=5)}, r"'expert_ids' must be of K in \(0, 4\], but received 5"),
+    (
+        {"x_active_mask": lambda: torch.tensor([True, False, True, False]).npu()},
+        "'x_active_mask' must be true values before false ones",
+    ),
+    (
+        {"x_active_mask": lambda: make(3, dtype=torch.bool)},
+        r"'x_active_mask' must be of shape \(4\)",
+    ),
+    (
+        {"performance_info": lambda: make(3, dtype=torch.int64)},
+        r"'performance_info' must be of shape \(2\)",
+    ),
+    ({"elastic_info": lambda: make(3)}, "'elastic_info' must be left at None"),
+    (
+        {"x": lambda: make(4, 32, dtype=torch.int32, high=3)},
+        "'scales' must be given when x is int32",
+    ),
+]
+
+
+@pytest.mark.parametrize("change,message", WRONG)
+def test_bad_input(change, message):
+    given = dispatch(2)
+    given.update({k: v() if callable(v) else v for k, v in change.items()})
+    with pytest.raises(
+        (RuntimeError, NotImplementedError),
+        match=f"npu_moe_distribute_dispatch_v2: argument {message}",
+    ):
+        torch_npu.npu_moe_distribute_dispatch_v2(**given)
+
+
+def test_shapes():
+    outputs = torch_npu.npu_moe_distribute_dispatch_v2(
+        **dispatch(2), tp_world_size=1, group_tp="any"
+    )
+    assert [tuple(o.shape) for o in outputs] == [(16, 32), (16,), (2048,), (2,), (4,), (1,), (0,)]
+    assert outputs[3].tolist() == [8, 8] and outputs[4].tolist() == [4, 8, 12, 16]
+
+
+def test_one_token():
+    given = dispatch(2)
+    given["x"], given["expert_ids"] = given["x"][:1], given["expert_ids"][:1]
+    rows = torch_npu.npu_moe_distribute_dispatch_v2(**given)[0]
+    assert torch.equal(rows.cpu(), given["x"].cpu().expand(4, 32))

@@ -1,0 +1,1 @@
+"""Operators that fuse communication with products or with the routing of experts."""
