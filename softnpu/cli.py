@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softnpu import __version__, chips, settings
+from softnpu.report import report
 
 _GIB = 2**30
 _ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,9 @@ def main() -> None:
         settings.read()
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
+
+
+main.add_command(report)
 
 
 def _table(title: str, *columns: str) -> Table:

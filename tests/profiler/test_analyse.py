@@ -1,0 +1,168 @@
+"""torch_npu.profiler.profiler.analyse: offline, in parallel, after a crash, beside the program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.profiler.support import make_profile, outputs, read_csv, read_trace, rows, train_step
+from torch_npu.profiler import _analyse, _raw, profile, tensorboard_trace_handler
+from torch_npu.profiler.profiler import analyse
+
+
+def program(path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = path / "program.py"
+    script.write_text(textwrap.dedent(text), "utf-8")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    found = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": found, **environment}
+    return subprocess.run(
+        [sys.executable, str(script)], cwd=path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+
+
+def test_many_profiles_in_parallel(tmp_path, capfd):
+    for name in ("a", "b"):
+        make_profile(tmp_path / name).rename(tmp_path / f"{name}_ascend_pt")
+    analyse(str(tmp_path), max_process_number=2)
+    for name in ("a", "b"):
+        assert (tmp_path / f"{name}_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json").exists()
+    assert "2/2 profiles analysed" in capfd.readouterr().err
+
+
+def test_one_profile_by_its_own_path_and_logs(tmp_path, capfd):
+    made = make_profile(tmp_path)
+    analyse(str(made), max_process_number=1)
+    assert "1/1 profiles analysed" in capfd.readouterr().err
+    (log,) = (made / "logs").glob("profiler_*.log")
+    assert "trace_view" in log.read_text("utf-8")
+
+
+@pytest.mark.parametrize("export_type", ["db", ["db"]])
+def test_the_export_type_can_be_chosen(tmp_path, export_type):
+    make_profile(tmp_path)
+    analyse(str(tmp_path), 1, export_type)
+    found = {file.name for file in outputs(tmp_path).iterdir()}
+    assert found == {"analyse.done", "analysis.db", "ascend_pytorch_profiler.db"}
+
+
+def test_an_analysis_replaces_the_one_before(tmp_path):
+    make_profile(tmp_path)
+    analyse(str(tmp_path), 1, ["text"])
+    analyse(str(tmp_path), 1, ["db"])
+    assert not (outputs(tmp_path) / "trace_view.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_process_number": 0}, "Invalid parameter max_process_number: 0"),
+        ({"max_process_number": "2"}, "Invalid parameter max_process_number: '2'"),
+        ({"max_process_number": 10**6}, "more than the"),
+        ({"export_type": "xml"}, "Invalid parameter export_type: 'xml'"),
+        ({"export_type": []}, "Invalid parameter export_type: []"),
+        ({"export_type": 3}, "Invalid parameter export_type: 3"),
+    ],
+)
+def test_wrong_arguments_are_told(tmp_path, capsys, arguments, said):
+    make_profile(tmp_path)
+    analyse(str(tmp_path), **arguments)
+    assert said in capsys.readouterr().out and (outputs(tmp_path) / "trace_view.json").exists()
+
+
+def test_wrong_paths_are_told(tmp_path, capsys):
+    analyse(str(tmp_path / "nothing"))
+    analyse(str(tmp_path))
+    said = capsys.readouterr().out
+    assert "does not exist" in said and "There is no profile" in said
+
+
+def test_a_file_that_was_cut_short(tmp_path, capsys):
+    made = make_profile(tmp_path)
+    (file,) = made.glob("PROF_*/device_0/task.jsonl")
+    with open(file, "a", encoding="utf-8") as out:
+        out.write('[["aten::mul", 0, 2, 40')
+    analyse(str(tmp_path))
+    assert "task.jsonl was cut short" in capsys.readouterr().out
+    assert len(read_csv(outputs(tmp_path) / "task_time.csv")) == 4
+
+
+def test_a_writer_that_fails_leaves_the_others(tmp_path, capsys):
+    data = rows()
+    data["memory"] = [["unheard of", 1, 2, 3, 0, 5]]
+    made = make_profile(tmp_path, data)
+    analyse(str(tmp_path))
+    assert "memory_record failed" in capsys.readouterr().out
+    assert (outputs(tmp_path) / "kernel_details.csv").exists()
+    (log,) = (made / "logs").iterdir()
+    assert "Traceback" in log.read_text("utf-8")
+
+
+CRASH = """
+    import os, signal, time, torch, torch_npu
+    from torch_npu.profiler import profile, schedule, tensorboard_trace_handler
+    with profile(schedule=schedule(wait=0, active=9, repeat=1), on_trace_ready=tensorboard_trace_handler("out")) as prof:
+        for _ in range(3):
+            x = torch.ones(8, 8, device="npu")
+            (x @ x).exp()
+            time.sleep(0.6)
+            prof.step()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_crash_leaves_raw_data(tmp_path):
+    assert program(tmp_path, CRASH).returncode == -9
+    analyse(str(tmp_path / "out"), 1)
+    out = outputs(tmp_path / "out")
+    kernels = read_csv(out / "kernel_details.csv")
+    assert sum("MatMulV2" in row["Name"] for row in kernels) == 3
+    assert [row["Step"] for row in read_csv(out / "step_trace_time.csv")] == ["0", "1", "2"]
+    assert any("MatMulV2" in e["name"] for e in read_trace(out / "trace_view.json"))
+    host = [row["Name"] for row in read_csv(out / "operator_details.csv")]
+    assert host.count("aten::mm") == 2  # written after the second step, a second after the start
+
+
+def test_two_ranks_profile_at_once(tmp_path):
+    text = """
+        import torch, torch_npu
+        from torch_npu.profiler import profile, tensorboard_trace_handler
+        with profile(on_trace_ready=tensorboard_trace_handler("out")):
+            x = torch.ones(8, 8, device="npu")
+            x @ x
+    """
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(text), "utf-8")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    runs = [
+        subprocess.Popen(
+            [sys.executable, script],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": root, "RANK": rank},
+        )
+        for rank in ("0", "1")
+    ]
+    assert [run.wait(120) for run in runs] == [0, 0]
+    found = sorted(
+        path.name for path in tmp_path.glob("out/*/ASCEND_PROFILER_OUTPUT/*profiler_*.db")
+    )
+    assert found == ["ascend_pytorch_profiler_0.db", "ascend_pytorch_profiler_1.db"]
+
+
+def test_async_mode_analyses_beside_the_program(tmp_path):
+    with profile(on_trace_ready=tensorboard_trace_handler(str(tmp_path), async_mode=True)):
+        train_step()
+    assert _analyse._pending
+    _analyse._wait()
+    assert (outputs(tmp_path) / "analyse.done").exists()
+
+
+def test_files_are_private(tmp_path):
+    made = make_profile(tmp_path)
+    analyse(str(tmp_path))
+    for file in [*outputs(tmp_path).iterdir(), *(made / _raw.FRAMEWORK).iterdir()]:
+        assert file.stat().st_mode & 0o007 == 0, file

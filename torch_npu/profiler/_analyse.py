@@ -1,0 +1,226 @@
+"""From raw data to result files: one profile or many, in this process, in one of its own, or in several."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from torch_npu.profiler import _raw
+from torch_npu.profiler._messages import error, info, warn
+from torch_npu.profiler._model import Model
+from torch_npu.utils._path_manager import PathManager
+
+_DONE = "analyse.done"
+_pending: list[subprocess.Popen[bytes]] = []
+
+
+def one(path: str, async_mode: bool = False, export_type: list[str] | None = None) -> None:
+    """Analyses one profile; `async_mode` leaves it to a process that the program does not wait for, except at its end."""
+    if not path:
+        warn("There is nothing to analyse: the profiler was not started.")
+    elif async_mode:
+        info(f"Analysing {path} beside the program.")
+        if not _pending:
+            atexit.register(_wait)
+        _pending.append(subprocess.Popen(_command(path, export_type), env=_quiet()))
+    else:
+        _run(path, export_type)
+
+
+def _quiet() -> dict[str, str]:
+    """The other process needs no device and no rank of its own."""
+    return {
+        **os.environ,
+        "SOFTNPU_QUIET": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+
+
+def _wait() -> None:
+    while _pending:
+        _pending.pop().wait()
+
+
+def many(path: str, processes: int, export_type: list[str] | None) -> None:
+    """Analyses the profile in a directory, or all that are below it, with a bar of progress."""
+    root = os.path.abspath(os.path.expanduser(path))
+    PathManager.check_input_directory_path(root)
+    if not os.path.isdir(root):
+        raise RuntimeError(f"{root} does not exist")
+    found = profiles(root)
+    if not found:
+        warn(f"There is no profile in {root}.")
+        return
+    for directory in found:
+        PathManager.check_directory_path_writeable(directory)
+    bar = _Bar(len(found))
+    if min(processes, len(found)) == 1:
+        for directory in found:
+            _run(directory, export_type)
+            bar.advance()
+        return
+    # Programs of their own: a caller needs no `if __name__ == "__main__"`, and may be a daemon.
+    with ThreadPoolExecutor(min(processes, len(found))) as pool:
+        runs = [pool.submit(_in_process, directory, export_type) for directory in found]
+        for run in as_completed(runs):
+            run.result()
+            bar.advance()
+
+
+def _command(path: str, export_type: list[str] | None) -> list[str]:
+    return [sys.executable, "-m", "torch_npu.profiler._analyse", path, json.dumps(export_type)]
+
+
+def _in_process(path: str, export_type: list[str] | None) -> None:
+    status = subprocess.run(_command(path, export_type), env=_quiet(), check=False).returncode
+    if status:
+        error(f"The analysis of {path} ended with status {status}.")
+
+
+def profiles(root: str) -> list[str]:
+    """The profiles of a directory: itself, or those in it."""
+    if _is_profile(root):
+        return [root]
+    inside = sorted(entry.path for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))
+    return [path for path in inside if _is_profile(path)]
+
+
+def _is_profile(path: str) -> bool:
+    return os.path.isdir(os.path.join(path, _raw.FRAMEWORK)) or any(
+        entry.name.startswith("PROF_") and entry.is_dir() for entry in os.scandir(path)
+    )
+
+
+class _Bar:
+    """Profiles that are done, of all; on one line of a terminal."""
+
+    WIDTH = 30
+
+    def __init__(self, count: int) -> None:
+        self._count, self._done = count, 0
+        self._show()
+
+    def advance(self) -> None:
+        self._done += 1
+        self._show()
+
+    def _show(self) -> None:
+        full = self.WIDTH * self._done // self._count
+        line = f"[{'#' * full}{'.' * (self.WIDTH - full)}] {self._done}/{self._count} profiles analysed"
+        last = self._done == self._count
+        if sys.stderr.isatty():
+            print("\r" + line, end="\n" if last else "", file=sys.stderr, flush=True)
+        elif last:
+            print(line, file=sys.stderr, flush=True)
+
+
+# --- one profile -------------------------------------------------------------------------------------------
+
+
+def _run(path: str, export_type: list[str] | None) -> None:
+    """Writes all result files. Python's garbage collector would walk all events again and again: it rests."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        _write_all(path, export_type)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _write_all(path: str, export_type: list[str] | None) -> None:
+    """One file that fails is told and logged, and the others are written."""
+    from torch_npu.profiler import writers
+
+    began = time.monotonic()
+    info(f"Analysing {path}.")
+    log = _log(path)
+    model = Model(path)
+    out = model.path / _raw.OUTPUT
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(mode=0o750)
+    types = export_type or model.experimental.get("_export_type") or ["text"]
+    chosen = (writers.TEXT if "text" in types else ()) + writers.DB
+    for writer in chosen:
+        started = time.monotonic()
+        try:
+            writer.write(model, out)
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as wrong:
+            log.exception("%s failed", writer.__name__)
+            error(
+                f"{writer.__name__.rsplit('.', 1)[-1]} failed: {wrong!r}. The log is in {model.path / _raw.LOGS}."
+            )
+        else:
+            log.info("%s: %.3f s", writer.__name__, time.monotonic() - started)
+    for file in model.reader.broken:
+        warn(
+            f"{file} was cut short: the program ended while it was written. What came before counts."
+        )
+    _record_op_args(model)
+    (out / _DONE).touch(mode=0o640)
+    for handler in list(log.handlers):
+        log.removeHandler(handler)
+        handler.close()
+    info(f"Analysed {path} in {time.monotonic() - began:.2f} s.")
+
+
+def _log(path: str) -> logging.Logger:
+    directory = os.path.join(path, _raw.LOGS)
+    PathManager.make_dir_safety(directory)
+    log = logging.getLogger(f"torch_npu.profiler.{path}")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    stamp = time.strftime("%Y%m%d%H%M%S")
+    handler = logging.FileHandler(os.path.join(directory, f"profiler_{stamp}_{os.getpid()}.log"))
+    handler.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] %(message)s"))
+    log.addHandler(handler)
+    return log
+
+
+def _record_op_args(model: Model) -> None:
+    """record_op_args: each operator with the shapes and types it was called with, beside the profile."""
+    if not model.experimental.get("record_op_args"):
+        return
+    seen: dict[str, dict[str, Any]] = {}
+    for op in model.ops:
+        if op.kind == "op" and op.shapes is not None:
+            entry = {"name": op.name, "input_shapes": op.shapes, "input_types": op.dtypes}
+            known = seen.setdefault(json.dumps(entry), {**entry, "count": 0})
+            known["count"] += 1
+    directory = model.path.with_name(model.path.name + "_op_args")
+    directory.mkdir(mode=0o750, exist_ok=True)
+    _raw.write_json(directory / "op_args.json", list(seen.values()))
+
+
+def export(path: str, kind: str, output: str | None, **options: Any) -> None:
+    """Writes one file of a profile: a timeline, stacks, or memory by category."""
+    from torch_npu.profiler.writers import memory_timeline, stacks, trace_view
+
+    if output is None:
+        raise ValueError(f"{kind} needs a file to write")
+    model, target = Model(path), Path(output)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if "db" in (model.experimental.get("_export_type") or ()):
+        warn(f"export_type Db has no effect on {kind}.")
+    if kind == "export_chrome_trace":
+        trace_view.export(model, target)
+    elif kind == "export_stack":
+        stacks.export(model, target, options["metric"])
+    elif kind == "export_memory_timeline":
+        memory_timeline.export(model, target, options["device"])
+    else:
+        raise ValueError(f"there is no analysis {kind!r}")
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,113 @@
+"""The collectives of a profile. The `hccl` backend notes each one here while somebody profiles.
+
+from torch_npu.profiler import _communication
+if _communication.listening():
+    _communication.note(Communication(...))
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import astuple, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One finished communication of this rank; times are nanoseconds since the epoch."""
+
+    name: str  # as HCCL's operators: allReduce, allGather, reduceScatter, broadcast, send, receive, alltoallv, ...
+    group: str  # the communicator's name
+    ranks: tuple[int, ...]  # global ranks of the group
+    rank: int  # this rank, global
+    peer: int  # the other rank of send and receive, else -1
+    count: int  # elements of this rank's input
+    dtype: str  # fp32, bfp16, ...
+    size: int  # bytes of this rank's input
+    device: int
+    stream: int
+    thread: int  # of the operating system
+    start_ns: int
+    end_ns: int
+
+
+_lock = threading.Lock()
+_open = False
+_noted: list[Communication] = []
+_heard = False  # a backend notes by itself
+
+
+def listening() -> bool:
+    return _open
+
+
+def note(communication: Communication) -> None:
+    global _heard
+    with _lock:
+        if _open:
+            _heard = True
+            _noted.append(communication)
+
+
+def heard() -> bool:
+    """Whether a backend has noted communications since `start`."""
+    return _heard
+
+
+def start() -> None:
+    global _open, _heard
+    with _lock:
+        _noted.clear()
+        _open, _heard = True, False
+
+
+def stop() -> None:
+    global _open
+    with _lock:
+        _open = False
+
+
+def take() -> list[list[Any]]:
+    """The communications since the last call, as rows for JSON."""
+    with _lock:
+        rows = [list(astuple(one)) for one in _noted]
+        _noted.clear()
+    return rows
+
+
+_HCCL_NAMES = {
+    "all_reduce": "allReduce", "all_gather": "allGather", "broadcast": "broadcast", "reduce": "reduce",
+    "reduce_scatter": "reduceScatter", "all_to_all": "alltoallv", "scatter": "scatter", "gather": "gather",
+    "send": "send", "recv": "receive", "barrier": "barrier",
+}  # fmt: skip
+_TYPES = {
+    "float": ("fp32", 4), "double": ("fp64", 8), "c10::Half": ("fp16", 2), "c10::BFloat16": ("bfp16", 2),
+    "long int": ("int64", 8), "int": ("int32", 4), "short int": ("int16", 2), "signed char": ("int8", 1),
+    "unsigned char": ("uint8", 1), "bool": ("uint8", 1),
+}  # fmt: skip
+
+
+def from_transfers(
+    transfers: list[list[Any]], rank: int, groups: dict[str, Any], device: int
+) -> list[list[Any]]:
+    """Rows of what the network library did. It does not say for which group: with several, the name is `several`."""
+    name, ranks = "several", (rank,)
+    if len(groups) == 1:
+        ((name, group),) = groups.items()
+        ranks = tuple(group["global_ranks"])
+    rows = []
+    for operation, start, end, thread, shapes, dtypes in transfers:
+        known, width = _TYPES.get(dtypes[0] if dtypes else "", ("n/a", 0))
+        count = sum(math.prod(shape) for shape in shapes)
+        hccl = _HCCL_NAMES.get(operation, operation)
+        one = Communication(
+            hccl, name, ranks, rank, -1, count, known, count * width, device, 0, thread, start, end
+        )
+        rows.append(list(astuple(one)))
+    return rows
+
+
+def from_row(row: list[Any]) -> Communication:
+    name, group, ranks, *rest = row
+    return Communication(name, group, tuple(ranks), *rest)
