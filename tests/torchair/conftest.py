@@ -1,0 +1,51 @@
+"""Fixtures for graph mode. Compiling C++ takes seconds, so most tests run the lowered graph uncompiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchair  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Inductor gives back the lowered graph itself; returns the graphs in order."""
+    graphs = []
+
+    def keep(gm, inputs, **options):
+        graphs.append(gm)
+
+        def run(values):
+            given = list(values)
+            values.clear()
+            return gm(*given)
+
+        run._boxed_call = True
+        return run
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", keep)
+    return graphs
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many graphs the npu backend compiled."""
+    from torchair import compiler
+
+    names = []
+    before = compiler.compile_graph
+
+    def count(gm, *args, **kwargs):
+        names.append(kwargs.get("phase", "forward"))
+        return before(gm, *args, **kwargs)
+
+    monkeypatch.setattr(compiler, "compile_graph", count)
+    return names

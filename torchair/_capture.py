@@ -1,0 +1,202 @@
+"""Modes reduce-overhead and npugraph_ex: the compiled graph is captured once a shape and replayed.
+
+Inputs are of three kinds. Parameters stay where they are. Inputs that the graph writes keep their own memory; another
+address is another capture. All others are copied into memory of the captured graph (or, without `clone_input`, into
+the tensors of the first call). Integers that no shape depends on, such as the lengths of attention, are updated.
+Outputs are memory of the captured graph: the next replay overwrites them, unless `enable_output_clone` is set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchair._host import operators
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.utils import logger
+
+
+@dataclasses.dataclass
+class Plan:
+    """What capture must know of a graph's inputs, by position."""
+
+    written: list[int]  # changed in place
+    parameters: list[int]  # of the model: their addresses stay
+    updated: list[int]  # integers that no shape depends on
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> Plan:
+        places = gm.graph.find_nodes(op="placeholder")
+        written = [index for index, node in enumerate(places) if _is_written(node)]
+        return cls(written, _static_inputs(len(places), written), _free_integers(gm, places))
+
+    def as_dict(self) -> dict[str, list[int]]:
+        return dataclasses.asdict(self)
+
+
+def _is_written(node: torch.fx.Node) -> bool:
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        for argument, value in zip(schema.arguments if schema else (), user.args, strict=False):
+            if value is node and argument.alias_info is not None and argument.alias_info.is_write:
+                return True
+    return False
+
+
+def _static_inputs(count: int, written: list[int]) -> list[int]:
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    known = metadata.static_input_indices if metadata is not None else []
+    return [index for index in known if index < count and index not in written]
+
+
+def _free_integers(gm: GraphModule, places: Sequence[torch.fx.Node]) -> list[int]:
+    in_shapes = set()
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(one, torch.Tensor):
+                for size in (*one.shape, *one.stride(), one.storage_offset()):
+                    if isinstance(size, torch.SymInt):
+                        in_shapes |= size.node.expr.free_symbols
+    found = []
+    for index, node in enumerate(places):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and not value.node.expr.free_symbols & in_shapes:
+            found.append(index)
+    return found
+
+
+@dataclasses.dataclass
+class _Entry:
+    """One captured graph: what it reads and what it wrote."""
+
+    graph: Any
+    values: list[Any]  # inputs as captured; integers among them are read anew in each replay
+    results: list[Any]
+
+
+class Captured:
+    """One compiled graph and all that was captured of it."""
+
+    def __init__(
+        self,
+        program: Callable[[list[Any]], Any],
+        plan: Plan,
+        config: CompilerConfig,
+        eager: Callable[..., Any] | None = None,
+    ):
+        self._boxed_call = True  # of the instance: wrappers copy it from there
+        self.program, self.plan = program, plan
+        self.eager = eager
+        options = config.debug.aclgraph
+        self.clone_input = bool(options.clone_input)
+        self.clone_output = bool(options.enable_output_clone)
+        self.recapture = bool(options.force_recapture)
+        self.limit = options.static_capture_size_limit.raw
+        self.error_mode = options.capture_error_mode.raw
+        self.frozen = bool(config.experimental_config.frozen_parameter)
+        self.pool = config.aclgraph_config.use_custom_pool.raw
+        self.shares_pool = not options.disable_mempool_reuse_in_same_fx
+        self.entries: dict[Any, _Entry] = {}
+        self.captures = 0
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        given = list(inputs)
+        inputs.clear()
+        if torch.npu.is_current_stream_capturing():  # part of somebody else's graph
+            return self.program(given)
+        if self.captures > self.limit:
+            return self.eager(*given) if self.eager is not None else self.program(given)
+        key = self._key(given)
+        entry = None if self.recapture else self.entries.get(key)
+        if entry is None:
+            entry = self._capture(given)
+            if entry is None:
+                return self(given)
+            self.entries[key] = entry
+        else:
+            self._update(entry, given)
+        entry.graph.replay()
+        return self._results(entry, given)
+
+    def _key(self, given: list[Any]) -> Any:
+        """What a captured graph is for: shapes, integers, addresses that it keeps."""
+        kept = set(self.plan.written) | (set() if self.frozen else set(self.plan.parameters))
+        parts: list[Any] = []
+        for index, value in enumerate(given):
+            if isinstance(value, torch.Tensor):
+                parts.append((value.shape, value.stride()))
+                if index in kept:
+                    parts.append(value.data_ptr())
+            elif index not in self.plan.updated:
+                parts.append(value)
+        return tuple(parts)
+
+    def _capture(self, given: list[Any]) -> _Entry | None:
+        self.captures += 1
+        if self.captures > self.limit:
+            logger.warning("more than %s captures: the graph runs eagerly from now on", self.limit)
+            self.entries.clear()
+            return None
+        own = {*self.plan.written, *self.plan.parameters}
+        values = [
+            value.clone() if self._copied(index, value, own) and self.clone_input else value
+            for index, value in enumerate(given)
+        ]
+        graph = torch.npu.NPUGraph()
+        if self.pool is None and self.shares_pool:
+            self.pool = torch.npu.graph_pool_handle()
+        random_state = torch.npu.get_rng_state()
+        operators.running.capturing = True
+        try:
+            with torch.npu.graph(graph, pool=self.pool, capture_error_mode=self.error_mode):
+                results = list(self.program(values))
+        finally:
+            operators.running.capturing = False
+            torch.npu.set_rng_state(
+                random_state
+            )  # a capture computes nothing: replay draws the numbers
+        return _Entry(graph, values, results)
+
+    @staticmethod
+    def _copied(index: int, value: Any, own: set[int]) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "npu" and index not in own
+
+    def _update(self, entry: _Entry, given: list[Any]) -> None:
+        own = {*self.plan.written, *self.plan.parameters}
+        for index, value in enumerate(given):
+            if not isinstance(value, torch.Tensor):
+                entry.values[index] = value
+            elif index not in own and value.data_ptr() != entry.values[index].data_ptr():
+                entry.values[index].copy_(value)
+
+    def _results(self, entry: _Entry, given: list[Any]) -> list[Any]:
+        """The results, with views of copied inputs made views of the caller's again."""
+        results = []
+        for result in entry.results:
+            if not isinstance(result, torch.Tensor) or result.device.type != "npu":
+                results.append(result)
+                continue
+            source = self._source(entry, result)
+            if source is not None:
+                base = given[source]
+                shift = result.storage_offset() - entry.values[source].storage_offset()
+                offset = base.storage_offset() + shift
+                results.append(base.as_strided(result.size(), result.stride(), offset))
+            else:
+                results.append(result.clone() if self.clone_output else result.detach())
+        return results
+
+    @staticmethod
+    def _source(entry: _Entry, result: torch.Tensor) -> int | None:
+        place = result.untyped_storage().data_ptr()
+        for index, value in enumerate(entry.values):
+            on_device = isinstance(value, torch.Tensor) and value.device == result.device
+            if on_device and place != 0 and value.untyped_storage().data_ptr() == place:
+                return index
+        return None

@@ -1,0 +1,299 @@
+"""Operators of the host graph that stay whole: `softnpu_host::*`, CPU forms of what Inductor shall call, not fuse.
+
+A lowered graph holds CPU tensors on the device's bytes. Three kinds of operators have no CPU kernel that means the
+same there, so each gets a twin with its schema, made when a graph first needs it:
+
+- operators of torch_npu with a native kernel that is more than a formula, with arguments that they write, or with
+  shapes that depend on data;
+- random operators, which draw from the device's (seed, offset);
+- operators of other libraries that know the npu device alone: they are called with NPU tensors on the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from softnpu import _C
+from torch_npu.ops import _registry
+from torch_npu.ops._operator import Operator, function_of, mutable_arguments
+
+NAMESPACE = "softnpu_host"
+
+#: rooms of cheap operators: a formula that fuses with its neighbours beats a native kernel that does not
+_DISSOLVING = ("activation", "norm", "rope", "softmax")
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
+#: (kind, operator) -> its twin; kinds are the functions below that make twins
+_twins: dict[tuple[str, OpOverload], OpOverload] = {}
+_lock = threading.Lock()
+
+
+class _Running(threading.local):
+    """The device whose graph this thread runs, and whether it runs only to be captured."""
+
+    device = 0
+    capturing = False
+
+
+running = _Running()
+
+
+def torch_npu_operator(overload: OpOverload) -> Operator | None:
+    """The definition behind `torch.ops.npu.<name>`, if the overload is one of torch_npu's."""
+    if overload.namespace != "npu":
+        return None
+    name = overload._schema.name.split("::")[-1]
+    label = f"{name}.{overload._overloadname}" if overload._overloadname != "default" else name
+    return _registry.operators.get(label)
+
+
+def stays_whole(operator: Operator) -> bool:
+    """Whether Inductor must call the operator, because its kernel cannot or should not dissolve into the graph."""
+    definition = operator.definition
+    return (
+        (function_of(definition, "native") is not None and operator.room not in _DISSOLVING)
+        or function_of(definition, "meta") is not None
+        or is_random(operator)
+        or bool(mutable_arguments(operator.schema))
+    )
+
+
+def takes_tensors(schema: Any) -> bool:
+    return any("Tensor" in str(argument.type) for argument in schema.arguments)
+
+
+def is_random(operator: Operator) -> bool:
+    """Whether the operator's file draws from the device's generator."""
+    kernel = function_of(operator.definition, "kernel")
+    return getattr(operator.definition, "random", False) or (
+        kernel is not None and "kernel_generator" in kernel.__globals__
+    )
+
+
+def kernel_twin(operator: Operator) -> OpOverload:
+    """The twin that runs the operator's kernel on host tensors."""
+    definition = operator.definition
+    body = function_of(definition, "native") or function_of(definition, "kernel")
+    shapes = function_of(definition, "meta") or function_of(definition, "kernel")
+    return _twin("kernel", operator.overload, body, shapes)
+
+
+def random_twin(overload: OpOverload) -> OpOverload:
+    """The twin of a random ATen operator: its numbers come from the device's generator."""
+    return _twin("random", overload, _seeded(overload), overload)
+
+
+def device_twin(overload: OpOverload) -> OpOverload:
+    """The twin that calls the operator itself, with NPU tensors on the host tensors' bytes."""
+    return _twin("device", overload, _on_device(overload), overload)
+
+
+def wide_twin(overload: OpOverload) -> OpOverload:
+    """The twin of a product for half precision: fp32 copies, one rounding, as eagerly.
+
+    It stays whole because Inductor would drop the rounding between two casts, and with it eager's results.
+    """
+    return _twin("wide", overload, _widened(overload), overload)
+
+
+def whole_twin(overload: OpOverload) -> OpOverload:
+    """The twin that runs the operator's own CPU kernel: Inductor calls it and fuses nothing with it."""
+    return _twin("whole", overload, overload, overload)
+
+
+def twin_of(overload: OpOverload) -> OpOverload | None:
+    """The twin for an operator that no CPU kernel can stand in for; None if the CPU's own will do."""
+    if ("stand_in", overload) in _twins:
+        return _twins["stand_in", overload]
+    operator = torch_npu_operator(overload)
+    if (
+        operator is not None and operator.room == "format"
+    ):  # about the device's memory, not its values
+        return device_twin(overload)
+    if operator is not None:
+        return kernel_twin(operator)
+    if torch.Tag.nondeterministic_seeded in overload.tags and overload.namespace == "aten":
+        return random_twin(overload)
+    if overload.namespace == "_c10d_functional" or not _has_cpu_kernel(overload):
+        return device_twin(overload)
+    return None
+
+
+def stand_in(
+    overload: OpOverload, schema: str, body: Callable[..., Any], shapes: Callable[..., Any]
+) -> None:
+    """Gives an operator a twin with a schema of its own."""
+    with _lock:
+        _twins["stand_in", overload] = _make(schema, overload.tags, body, shapes)
+
+
+def restore(kind: str, name: str) -> None:
+    """Makes the twin of `namespace::name.overload` again, for code that was compiled in another process."""
+    qualified, _, overload_name = name.partition(".")
+    space, _, short = qualified.partition("::")
+    overload = getattr(getattr(getattr(torch.ops, space), short), overload_name or "default")
+    makers = {
+        "random": random_twin,
+        "wide": wide_twin,
+        "device": device_twin,
+        "whole": whole_twin,
+        "kernel": twin_of,
+    }
+    if kind in makers:
+        makers[kind](overload)
+
+
+def originals() -> list[tuple[str, str]]:
+    """The kinds and qualified names of all operators that have twins now."""
+    return sorted((kind, overload.name()) for kind, overload in _twins)
+
+
+def _has_cpu_kernel(overload: OpOverload) -> bool:
+    name = overload.name()
+    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
+
+
+def _twin(
+    kind: str,
+    overload: OpOverload,
+    body: Callable[..., Any] | None,
+    shapes: Callable[..., Any] | None,
+) -> OpOverload:
+    if body is None or shapes is None:
+        raise TypeError(f"{overload} has no kernel")
+    with _lock:
+        if (kind, overload) not in _twins:
+            _twins[kind, overload] = _define(kind, overload, body, shapes)
+        return _twins[kind, overload]
+
+
+def _define(
+    kind: str, overload: OpOverload, body: Callable[..., Any], shapes: Callable[..., Any]
+) -> OpOverload:
+    schema = overload._schema
+    plain = f"{kind}_{schema.name.replace('::', '_')}"
+    name = f"{plain}_{schema.overload_name}" if schema.overload_name else plain
+    qualified = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    text = str(schema).replace(qualified, name, 1)
+    # Inductor calls by name, and `from` is no name in Python.
+    return _make(re.sub(r"\bfrom\b", "from_", text), overload.tags, body, shapes)
+
+
+def _make(
+    schema: str, tags: Any, body: Callable[..., Any], shapes: Callable[..., Any]
+) -> OpOverload:
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=tuple(tag for tag in tags if tag != torch.Tag.core))
+    _library.impl(name, body, "CompositeExplicitAutograd")
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, host_fake, shapes(*args, **kwargs))
+
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library, _stacklevel=2)
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def host_fake(fake: torch.Tensor) -> torch.Tensor:
+    """The host's counterpart of a fake tensor: same geometry, device cpu. Called under the fake mode."""
+    if fake.device.type == "cpu":
+        return fake
+    return torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device="cpu")
+
+
+def _widened(overload: OpOverload) -> Callable[..., Any]:
+    def product(*args: Any, **kwargs: Any) -> Any:
+        half = next(v.dtype for v in args if isinstance(v, torch.Tensor))
+
+        def wide(value: Any) -> Any:
+            is_half = isinstance(value, torch.Tensor) and value.dtype == half
+            return value.float() if is_half else value
+
+        def narrow(value: Any) -> Any:
+            is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+            return value.to(half) if is_wide else value
+
+        result = overload(*map(wide, args), **{name: wide(v) for name, v in kwargs.items()})
+        if not isinstance(result, tuple):
+            return narrow(result)
+        if overload is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            return narrow(result[0]), result[1]  # the sums of exponentials stay fp32
+        return tuple(map(narrow, result))
+
+    return product
+
+
+def _seeded(overload: OpOverload) -> Callable[..., Any]:
+    if any(argument.name == "generator" for argument in overload._schema.arguments):
+
+        def with_generator(*args: Any, **kwargs: Any) -> Any:
+            position = [a.name for a in overload._schema.arguments].index("generator")
+            if len(args) > position:
+                args = (*args[:position], _C.kernel_generator(), *args[position + 1 :])
+                return overload(*args, **kwargs)
+            return overload(*args, **kwargs | {"generator": _C.kernel_generator()})
+
+        return with_generator
+    packet = overload.overloadpacket
+    suffix = {"default": "generator"}.get(
+        overload._overloadname, f"generator_with_{overload._overloadname}"
+    )
+    for candidate in (suffix, f"{overload._overloadname}_generator"):
+        if candidate in packet.overloads():
+            chosen = getattr(packet, candidate)
+            return lambda *args, **kwargs: chosen(*args, **kwargs, generator=_C.kernel_generator())
+
+    def with_default_generator(*args: Any, **kwargs: Any) -> Any:
+        with _lock:
+            before = torch.default_generator.get_state()
+            torch.default_generator.set_state(_C.kernel_generator().get_state())
+            try:
+                return overload(*args, **kwargs)
+            finally:
+                torch.default_generator.set_state(before)
+
+    return with_default_generator
+
+
+def _on_device(overload: OpOverload) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        index = running.device
+        inside, outside = {}, {}
+
+        def to_device(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            view = device_view(value, index)
+            inside[id(view)] = value
+            outside[id(view)] = view  # keeps the id taken
+            return view
+
+        def to_host(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.device.type != "npu":
+                return value
+            return inside.get(id(value)) if id(value) in inside else _C.host_view(value)
+
+        args, kwargs = pytree.tree_map(to_device, (args, kwargs))
+        result = overload(*args, **kwargs)
+        if overload.namespace == "_c10d_functional":
+            wait = torch.ops._c10d_functional.wait_tensor.default
+            result = pytree.tree_map_only(torch.Tensor, wait, result)
+        return pytree.tree_map(to_host, result)
+
+    return call
+
+
+def device_view(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """An NPU tensor on the bytes of a host tensor, which it keeps alive."""
+    bytes_ = tensor.untyped_storage()
+    storage = torch.UntypedStorage(bytes_.nbytes(), device=f"npu:{index}")
+    _C.adopt_host_storage(storage, bytes_)
+    view = torch.empty(0, dtype=tensor.dtype, device=f"npu:{index}")
+    return view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

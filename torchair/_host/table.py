@@ -1,0 +1,240 @@
+"""What operators of an npu graph become on the host: the decompositions of lowering.
+
+Inductor's own table comes first; on top of it stand torch_npu's operators, dissolved into their kernels where these
+are plain formulas, matrix products of half precision on fp32 copies, fused attention, and random operators.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_npu.ops import _registry
+from torch_npu.ops._operator import function_of
+from torchair._host import operators
+
+aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+
+#: operators that multiply matrices, whose half-precision forms are slow on CPUs without such instructions
+_PRODUCTS = (
+    aten.mm.default,
+    aten.bmm.default,
+    aten.addmm.default,
+    aten.baddbmm.default,
+    aten.addbmm.default,
+    aten.mv.default,
+    aten.addmv.default,
+    aten.dot.default,
+    aten.vdot.default,
+    aten.convolution.default,
+    aten.convolution_backward.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+)
+
+_RANDOM_NAMES = (
+    "bernoulli cauchy exponential geometric log_normal multinomial native_dropout normal normal_functional "
+    "poisson binomial rand rand_like randint randint_like randn randn_like random randperm rrelu_with_noise "
+    "rrelu_with_noise_functional uniform _fused_dropout _sample_dirichlet _standard_gamma dropout"
+)
+
+
+@functools.cache
+def host_decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """ATen and torch_npu operators to functions on host tensors; Inductor's decompositions among them."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    table: dict[Any, Any] = dict(select_decomp_table())
+    table.update(_torch_npu())
+    table.update({product: functools.partial(_widened, product) for product in _PRODUCTS})
+    table.update(_random())
+    forward = aten._scaled_dot_product_fused_attention_overrideable
+    table[forward.default] = _attention
+    table[aten._scaled_dot_product_fused_attention_overrideable_backward.default] = (
+        _attention_backward
+    )
+    table[aten.convolution_overrideable.default] = aten.convolution.default
+    table[aten.convolution_backward_overrideable.default] = _convolution_backward
+    table[torch.ops._c10d_functional.wait_tensor.default] = _already_waited
+    table.update(_marks())
+    return table
+
+
+def _marks() -> dict[OpOverload, Callable[..., Any]]:
+    """Ranges and waits of a graph on one stream: everything is in order already."""
+    from torchair.ops import _record
+    from torchair.scope import _attributes
+
+    return {
+        _attributes.ENTER: lambda keys, values, need_execute=False: None,
+        _attributes.EXIT: lambda need_execute=False: None,
+        _attributes.WAIT_TENSOR: lambda self, dependency: self,
+        _record.RECORD: lambda *, device=None: torch.empty(0, device="cpu"),
+        _record.WAIT: lambda x: None,
+    }
+
+
+def _torch_npu() -> dict[OpOverload, Callable[..., Any]]:
+    table: dict[OpOverload, Callable[..., Any]] = {}
+    for operator in _registry.operators.values():
+        kernel = function_of(operator.definition, "kernel")
+        if operator.room == "format" and not operators.takes_tensors(operator.schema):
+            table[operator.overload] = _allocate
+        elif kernel is None or operators.stays_whole(operator):
+            table[operator.overload] = functools.partial(_call_whole, operator.overload)
+        else:
+            table[operator.overload] = functools.partial(_dissolved, kernel)
+    return table
+
+
+def _allocate(size: list[int], *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """Memory with a format is memory: values lie in natural order whatever the format."""
+    return torch.empty(size, dtype=dtype, device="cpu")
+
+
+def _call_whole(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    twin = operators.twin_of(overload)
+    return NotImplemented if twin is None else twin(*args, **kwargs)
+
+
+def _dissolved(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The kernel's formula as functional operators: kernels write into tensors of their own, host graphs may not."""
+    from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+
+    return dispatch_functionalize(kernel, FunctionalTensorMode())(*args, **kwargs)
+
+
+def _random() -> dict[OpOverload, Callable[..., Any]]:
+    table: dict[OpOverload, Callable[..., Any]] = {}
+    for name in _RANDOM_NAMES.split():
+        packet = getattr(aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            chosen = getattr(packet, overload)
+            if torch.Tag.nondeterministic_seeded in chosen.tags and not chosen._schema.is_mutable:
+                table[chosen] = functools.partial(_call_random, chosen)
+    return table
+
+
+def _call_random(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    return operators.random_twin(overload)(*args, **kwargs)
+
+
+@functools.cache
+def native_half(dtype: torch.dtype) -> bool:
+    """Whether this CPU multiplies matrices of the dtype itself."""
+    capabilities = torch.cpu.get_capabilities()
+    names = {
+        torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
+        torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),
+    }
+    return any(capabilities.get(name, False) for name in names.get(dtype, ()))
+
+
+def _shared_half(values: tuple[Any, ...]) -> torch.dtype | None:
+    """The half-precision dtype that all floating tensors share, unless the CPU multiplies it natively."""
+    dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    if len(dtypes) != 1:
+        return None
+    dtype = dtypes.pop()
+    return dtype if dtype in _HALVES and not native_half(dtype) else None
+
+
+def _widened(product: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    attention = "attention" in product.name()
+    half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
+    if half is None:
+        return NotImplemented
+    return operators.wide_twin(product)(*args, **kwargs)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """The fused attention of the npu device without dropout, which the device never fuses."""
+    out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu.default(
+        query, key, value, 0.0, is_causal, attn_mask=attn_bias, scale=scale
+    )
+    nothing = [torch.empty(0, dtype=torch.int64, device=query.device) for _ in range(5)]
+    lengths = query.size(2), key.size(2)
+    return out, logsumexp, nothing[0], nothing[1], *lengths, *nothing[2:]
+
+
+def _attention_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    grad_input_mask: list[bool],
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: torch.Tensor,
+    cum_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: torch.Tensor,
+    philox_offset: torch.Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+        grad,
+        query,
+        key,
+        value,
+        out,
+        logsumexp,
+        0.0,
+        is_causal,
+        attn_mask=attn_bias,
+        scale=scale,
+    )
+    return *gradients, None
+
+
+def _convolution_backward(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    output_mask: list[bool],
+) -> Any:
+    sizes = [weight.size(1) * groups if transposed else weight.size(0)] if output_mask[2] else None
+    return aten.convolution_backward.default(
+        grad_output,
+        input,
+        weight,
+        sizes,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding,
+        groups,
+        output_mask,
+    )
+
+
+def _already_waited(tensor: torch.Tensor) -> torch.Tensor:
+    """Collectives of the host graph return when they are done."""
+    return tensor

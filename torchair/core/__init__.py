@@ -1,0 +1,1 @@
+"""torchair.core: what the rest of the package shares."""

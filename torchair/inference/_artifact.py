@@ -1,0 +1,244 @@
+"""What cache_compile keeps of a function, how it is written and how it comes to life again.
+
+Kept are the bytecode that dynamo wrote for the function (which takes the graph's inputs out of the arguments), and the
+host code of its one graph. A process that finds them runs neither dynamo nor AOTAutograd nor the C++ compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import marshal
+import platform
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softnpu import __version__
+from torchair._capture import Captured, Plan
+from torchair._host import operators
+from torchair._host.run import HostProgram
+from torchair._host.source import compiled_in, load_source
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.utils import logger
+from torchair.inference import _store
+
+
+class Stale(Exception):
+    """The inputs are not those that the cached graph was compiled for."""
+
+
+class Saver:
+    """Compiles through the npu backend and writes down what comes of it."""
+
+    def __init__(
+        self,
+        path: Path,
+        func: Callable[..., Any],
+        config: CompilerConfig,
+        decompositions: dict[Any, Any],
+    ):
+        self.path, self.func, self.config = path, func, config
+        self.decompositions = decompositions
+        self.count = 0
+        self.reason: str | None = None
+        self.record: dict[str, Any] = {}
+
+    def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        from torchair.compiler import aot_compile, compile_graph
+
+        self.count += 1
+        if self.count > 1:
+            self.reason = "it was traced more than once"
+            self.path.unlink(missing_ok=True)
+            warnings.warn(
+                f"cache_compile: {self.func.__qualname__} is no longer cached: {self.reason}",
+                stacklevel=2,
+            )
+        outputs = next(iter(reversed(gm.graph.nodes))).args[0]
+        placeholders = len(gm.graph.find_nodes(op="placeholder"))
+
+        def compile_one(graph: Any, inputs: Sequence[Any], config: Any, **options: Any) -> Any:
+            _store.private_folder(self.path.parent)
+            with compiled_in(self.path.parent / "host"):
+                run = compile_graph(graph, inputs, config, **options)
+            results = next(iter(reversed(graph.graph.nodes))).args[0]
+            same = len(inputs) == placeholders and len(results) == len(outputs)
+            if not same:
+                self.reason = "its graph and its arguments do not correspond one to one"
+            self._keep(run, graph, inputs)
+            return run
+
+        return aot_compile(gm, example_inputs, self.config, self.decompositions, compile_one)
+
+    def _keep(self, run: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+        program = getattr(run, "program", None)
+        captured = program if isinstance(program, Captured) else None
+        program = captured.program if captured is not None else program
+        if not isinstance(program, HostProgram) or program.source is None:
+            self.reason = "its graph runs operator by operator"
+            return
+        if any(_is_random(node.target) for node in graph.graph.nodes):
+            self.reason = "its graph draws random numbers"
+            return
+        constants = io.BytesIO()
+        torch.save((program.constants, [t.cpu() for t in program.held]), constants)
+        self.record = {
+            "source": program.source,
+            "constants": constants.getvalue(),
+            "operators": operators.originals(),
+            "device": program.device,
+            "on_cpu": sorted(program.on_cpu),
+            "inputs": [_pattern(value) for value in inputs],
+            "plan": captured.plan.as_dict() if captured is not None else None,
+        }
+
+    def listening(self) -> AbstractContextManager[Any]:
+        """While dynamo may trace: the bytecode that it writes for the function is kept."""
+        return nullcontext() if self.count else _Listening(self)
+
+    def save(self, caller: types.CodeType) -> None:
+        if self.reason is not None or not self.record:
+            warnings.warn(
+                f"cache_compile: {self.func.__qualname__} is not cached: {self.reason}",
+                stacklevel=4,
+            )
+            return
+        names = [name for name in _names(caller) if name.startswith("__compiled_fn")]
+        try:
+            code = marshal.dumps(caller)
+        except ValueError:
+            self.reason = "its bytecode holds objects"
+        if self.reason is not None or len(names) != 1:
+            warnings.warn(
+                f"cache_compile: {self.func.__qualname__} is not cached: "
+                f"{self.reason or 'it makes several graphs'}",
+                stacklevel=4,
+            )
+            return
+        meta = {
+            "name": f"{self.func.__qualname__}{inspect.signature(self.func)}",
+            "date": str(datetime.now(tz=UTC)),
+            "version": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        }
+        libraries = _store.digests(self.path.parent / "host")
+        record = self.record | {"meta": meta, "caller": code, "libraries": libraries}
+        _store.write(self.path, record)
+        logger.info("Cache %s saved to %s", meta, self.path)
+
+
+class _Listening:
+    def __init__(self, saver: Saver):
+        self.saver = saver
+        self.code: types.CodeType | None = None
+
+    def __enter__(self) -> None:
+        from torch._dynamo import convert_frame
+
+        self.handle = convert_frame.register_bytecode_hook(self._hook)
+
+    def _hook(self, code: types.CodeType, new_code: types.CodeType) -> types.CodeType | None:
+        if code is self.saver.func.__code__:  # type: ignore[attr-defined]
+            self.code = new_code
+        return None
+
+    def __exit__(self, kind: Any, *unused: Any) -> None:
+        self.handle.remove()
+        if kind is None and self.code is not None:
+            self.saver.save(self.code)
+
+
+def load(path: Path, func: Any, config: CompilerConfig) -> Callable[..., Any]:
+    """The function that the file keeps. Raises FileNotFoundError or BadCache."""
+    record = _store.read(path)
+    expected = {
+        "version": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+    for key, value in expected.items():
+        if record["meta"].get(key) != value:
+            raise _store.BadCache(f"it was made by {key} {record['meta'].get(key)}, not {value}")
+    host = path.parent / "host"
+    _store.verify(host, record["libraries"])
+    for kind, name in record["operators"]:
+        operators.restore(kind, name)
+    constants, held = torch.load(io.BytesIO(record["constants"]), weights_only=True)
+    code = load_source(record["source"], constants, host)
+    device = record["device"]
+    held = [tensor.to(f"npu:{device}") for tensor in held]
+    program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held)
+    if record["plan"] is not None:
+        program = Captured(program, Plan(**record["plan"]), config)
+    patterns = record["inputs"]
+
+    def graph(*inputs: Any) -> Any:
+        for value, pattern in zip(inputs, patterns, strict=True):
+            _check_input(value, pattern)
+        return program(list(inputs))
+
+    caller = marshal.loads(record["caller"])
+    names = dict(func.__globals__)
+    for name in _names(caller):
+        if name.startswith("__compiled_fn"):
+            names[name] = graph
+        elif name.startswith("__import_") and name not in names:
+            module = name.removeprefix("__import_").replace("_dot_", ".")
+            names[name] = importlib.import_module(module)
+        elif name.startswith("__builtins_dict__"):
+            names[name] = vars(importlib.import_module("builtins"))
+    function = types.FunctionType(caller, names, closure=func.__closure__)
+    owner = getattr(func, "__self__", None)
+    return function if owner is None else types.MethodType(function, owner)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    found = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found += _names(constant)
+    return found
+
+
+def _pattern(value: Any) -> Any:
+    """What an input must be like: sizes that were symbols may vary, the rest may not."""
+    if isinstance(value, torch.Tensor):
+        sizes = tuple(None if isinstance(size, torch.SymInt) else size for size in value.shape)
+        return str(value.dtype), sizes, str(value.device)
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return None
+    return ("constant", repr(value))
+
+
+def _check_input(value: Any, pattern: Any) -> None:
+    if pattern is None:
+        return
+    if not isinstance(value, torch.Tensor):
+        if pattern != ("constant", repr(value)):
+            raise Stale(f"{value!r} where it had {pattern[-1]}")
+        return
+    dtype, sizes, device = pattern
+    fits = len(sizes) == value.dim() and all(
+        expected is None or expected == size
+        for expected, size in zip(sizes, value.shape, strict=True)
+    )
+    if not fits or str(value.dtype) != dtype or str(value.device) != device:
+        raise Stale(
+            f"a tensor {tuple(value.shape)} {value.dtype} on {value.device} where it had {sizes} {dtype} on {device}"
+        )
+
+
+def _is_random(target: Any) -> bool:
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in target.tags
+    )
