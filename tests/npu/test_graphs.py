@@ -423,3 +423,25 @@ def test_a_decoder_replayed_a_hundred_times_equals_eager():
         expected = eager(token, position)
         assert torch.equal(logits, expected)
         token.copy_(expected.argmax().reshape(1))
+
+
+def test_a_python_kernel_draws_at_its_place_in_the_graph():
+    from softnpu import _C
+
+    def kernel(x):
+        generator = _C.kernel_generator()
+        x.tolist()  # so that replay calls it again
+        return torch.rand(4, generator=generator)
+
+    def work(x):
+        return torch.rand(4, device="npu"), _C.run_kernel("draw", kernel, (x,), {}), torch.rand(4, device="npu")
+
+    x = torch.ones(1, device="npu")
+    graph, drawn = captured(work, x)
+    assert [step["kernels"] for step in graph._graph.steps()][1] == ["python"]
+    torch.npu.manual_seed(4)
+    graph.replay()
+    torch.npu.manual_seed(4)
+    for mine, theirs in zip(drawn, work(x), strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.npu.default_generators[0].get_offset() == 30

@@ -125,6 +125,22 @@ def test_groups_of_depth(dtype, counts):
         assert_accurate(y, exact, exact.to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16, F32])
+@pytest.mark.parametrize("separate", [False, True], ids=["one weight", "weights"])
+@pytest.mark.parametrize("kind", [0, 1])
+def test_rows_behind_the_last_group_are_padding(dtype, separate, kind):
+    """A batch of tokens that is larger than what its experts get: the rest is zero."""
+    x, weight, counts = make(9, 8, dtype=dtype), make(3, 8, 4, dtype=dtype), [2, 0, 4]
+    weights = list(weight.unbind()) if separate else [weight]
+    x[6:] = float("nan")  # padding is never read
+    (y,) = torch_npu.npu_grouped_matmul(
+        [x], weights, split_item=2, group_type=0, **group_list(counts, kind)
+    )
+    host, experts = x.cpu().double(), weight.cpu().double()
+    want = torch.cat([host[:2] @ experts[0], host[2:6] @ experts[2], torch.zeros(3, 4).double()])
+    assert_accurate(y, want, want.to(dtype))
+
+
 def quantised(x, weight, counts, bias=None):
     parts = []
     for i, part in enumerate(rows(x, counts)):

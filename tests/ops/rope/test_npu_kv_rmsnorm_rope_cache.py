@@ -169,11 +169,18 @@ def test_no_tokens():
     assert torch.equal(got[0].cpu(), before) and got[2].shape == (0, 1, LENGTH, 64)
 
 
-def test_index_beyond_the_cache():
-    tensors, options = arguments("PA")
-    tensors[4][0] = BLOCKS * BLOCK
-    with pytest.raises(IndexError, match="out of bounds"):
+@pytest.mark.parametrize("mode", ["Norm", "PA", "PA_BLK_NZ"])
+def test_an_index_beyond_the_cache_leaves_it_untouched(mode):
+    tensors, options = arguments(mode)
+    room = tensors[5].shape[2] if mode == "Norm" else BLOCKS * BLOCK
+    tensors[4].view(-1)[1] = room
+    before = [cache.clone() for cache in tensors[5:7]]
+    place = r"\(0, 1\)" if mode == "Norm" else "1"
+    with pytest.raises(
+        RuntimeError, match=f"'index' must be in .* {room}.*{room} at index {place}"
+    ):
         torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    assert all(torch.equal(*pair) for pair in zip(before, tensors[5:7], strict=True))
 
 
 def test_caches_that_are_views():

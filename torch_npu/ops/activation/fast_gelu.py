@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._sigmoid import FAST_GELU, swish
 
@@ -28,6 +29,9 @@ class FastGelu:
 
     def kernel(self):
         return swish(wide(self), FAST_GELU).to(self.dtype)
+
+    def native(self):
+        return torch.ops.softnpu.swish(self, FAST_GELU) if fits(self) else FastGelu.kernel(self)
 
     def backward(ctx, grad):
         return {"self": torch.ops.npu.npu_fast_gelu_backward(grad, ctx.args.self)}

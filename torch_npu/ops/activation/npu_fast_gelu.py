@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 from torch_npu.ops.activation._sigmoid import FAST_GELU, swish, swish_slope
@@ -37,6 +38,9 @@ class NpuFastGelu:
 
     def kernel(self):
         return swish(wide(self), FAST_GELU).to(self.dtype)
+
+    def native(self):
+        return torch.ops.softnpu.swish(self, FAST_GELU) if fits(self) else NpuFastGelu.kernel(self)
 
     def backward(ctx, grad):
         return {"self": torch.ops.npu.npu_fast_gelu_backward(grad, ctx.args.self)}
@@ -70,6 +74,11 @@ class NpuFastGeluBackward:
 
     def kernel(grad, self):
         return (wide(grad) * swish_slope(wide(self), FAST_GELU)).to(self.dtype)
+
+    def native(grad, self):
+        if not fits(grad, self):
+            return NpuFastGeluBackward.kernel(grad, self)
+        return torch.ops.softnpu.swish_backward(grad, self, FAST_GELU)
 
     samples = [
         Sample(lambda make: (make(4, 33), make(4, 33, low=-4, high=4))),

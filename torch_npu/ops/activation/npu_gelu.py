@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 
@@ -38,6 +39,11 @@ class NpuGelu:
 
     def kernel(self, *, approximate="none"):
         return torch.nn.functional.gelu(wide(self), approximate=approximate).to(self.dtype)
+
+    def native(self, *, approximate="none"):
+        if not fits(self):
+            return NpuGelu.kernel(self, approximate=approximate)
+        return torch.ops.softnpu.gelu(self, approximate == "tanh")
 
     def backward(ctx, grad):
         how = ctx.args.approximate
@@ -80,6 +86,11 @@ class NpuGeluBackward:
         out = torch.result_type(grad_output, self)
         dy, x = torch.broadcast_tensors(wide(grad_output), wide(self))
         return torch.ops.aten.gelu_backward(dy, x, approximate=approximate).to(out)
+
+    def native(grad_output, self, *, approximate="none"):
+        if not fits(grad_output, self):
+            return NpuGeluBackward.kernel(grad_output, self, approximate=approximate)
+        return torch.ops.softnpu.gelu_backward(grad_output, self, approximate == "tanh")
 
     samples = [
         Sample(lambda make: (make(4, 33), make(4, 33, low=-4, high=4))),

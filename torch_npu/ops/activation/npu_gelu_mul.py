@@ -8,6 +8,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 from torch_npu.ops.activation.npu_gelu import APPROXIMATIONS
@@ -50,6 +51,11 @@ class NpuGeluMul:
         a, b = wide(input).chunk(2, -1)
         y = torch.nn.functional.gelu(a, approximate=approximate) * b
         return y.to(input.dtype).contiguous()
+
+    def native(input, *, approximate="none"):
+        if not fits(input):
+            return NpuGeluMul.kernel(input, approximate=approximate)
+        return torch.ops.softnpu.gelu_mul(input, approximate == "tanh")
 
     samples = [
         Sample(lambda make: (make(4, 32, low=-4, high=4),)),

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 
 DTYPES = (torch.float16, torch.float32)
@@ -27,6 +28,9 @@ class NpuMish:
 
     def kernel(self):
         return torch.nn.functional.mish(wide(self)).to(self.dtype)
+
+    def native(self):
+        return torch.ops.softnpu.mish(self) if fits(self) else NpuMish.kernel(self)
 
     def backward(ctx, grad):
         return {"self": torch.ops.npu.npu_mish_backward(grad, ctx.args.self)}
@@ -60,5 +64,10 @@ class NpuMishBackward:
         x = wide(input)
         t = torch.tanh(torch.nn.functional.softplus(x))
         return (wide(grad) * (t + x * torch.sigmoid(x) * (1 - t.square()))).to(input.dtype)
+
+    def native(grad, input):
+        if not fits(grad, input):
+            return NpuMishBackward.kernel(grad, input)
+        return torch.ops.softnpu.mish_backward(grad, input)
 
     samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3)))]

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._sigmoid import swish
 
@@ -31,6 +32,9 @@ class NpuSilu:
     def kernel(self):
         return swish(wide(self)).to(self.dtype)
 
+    def native(self):
+        return torch.ops.softnpu.swish(self, 1.0) if fits(self) else NpuSilu.kernel(self)
+
     def backward(ctx, grad):
         return {"self": torch.ops.npu.npu_silu_backward(grad, ctx.args.self, ctx.outputs[0])}
 
@@ -49,6 +53,12 @@ class NpuSiluInplace:
 
     def kernel(self):
         return self.copy_(swish(wide(self)))
+
+    def native(self):
+        if not fits(self):
+            return NpuSiluInplace.kernel(self)
+        torch.ops.softnpu.swish(self, 1.0, out=self)
+        return self
 
     samples = [
         Sample(lambda make: (make(4, 9),)),
@@ -81,5 +91,10 @@ class NpuSiluBackward:
         y = wide(x1)
         slope = y + torch.sigmoid(wide(x0)) * (1 - y)
         return (wide(grad_output) * slope).to(grad_output.dtype)
+
+    def native(grad_output, x0, x1):
+        if not fits(grad_output, x0, x1):
+            return NpuSiluBackward.kernel(grad_output, x0, x1)
+        return torch.ops.softnpu.silu_backward(grad_output, x0, x1)
 
     samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3), make(4, 9)))]

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 from torch_npu.ops.activation._sigmoid import swish, swish_slope
@@ -43,6 +44,9 @@ class NpuSwiglu:
         gate, value = wide(self).chunk(2, dim)
         return (swish(gate) * value).to(self.dtype).contiguous()
 
+    def native(self, dim=-1):
+        return torch.ops.softnpu.swiglu(self, dim) if fits(self) else NpuSwiglu.kernel(self, dim)
+
     def backward(ctx, grad):
         return {"self": torch.ops.npu.npu_swiglu_backward(grad, ctx.args.self, ctx.args.dim)}
 
@@ -79,6 +83,11 @@ class NpuSwigluBackward:
         dy = wide(grad_output)
         gate, value = wide(self).chunk(2, dim)
         return torch.cat((dy * value * swish_slope(gate), dy * swish(gate)), dim).to(self.dtype)
+
+    def native(grad_output, self, dim=-1):
+        if not fits(grad_output, self):
+            return NpuSwigluBackward.kernel(grad_output, self, dim)
+        return torch.ops.softnpu.swiglu_backward(grad_output, self, dim)
 
     samples = [
         Sample(lambda make: (make(4, 3, 16), make(4, 3, 32))),

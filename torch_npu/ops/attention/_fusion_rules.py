@@ -19,7 +19,7 @@ def check(a: Attention) -> None:
     family = chips.current().family
     must.be(family in ("A2", "A3", "A5"), "query", "on a chip that trains (A2, A3 or A5)", family)
     must.unset("padding_mask", a.padding_mask)
-    _check_tensors(a)
+    check_tensors(a)
     must.be(0 < a.keep_prob <= 1, "keep_prob", "above 0 and at most 1", a.keep_prob)
     must.choice("inner_precise", a.inner_precise, (0, 1, 2))
     must.choice("gen_mask_parallel", a.gen_mask_parallel, (False, True))
@@ -62,7 +62,7 @@ def check_gradient(a: Attention, saved: Saved) -> None:
         )
 
 
-def _check_tensors(a: Attention) -> None:
+def check_tensors(a: Attention) -> None:
     must.be(
         a.layout in _layouts.LAYOUTS, "input_layout", must.one_of(_layouts.LAYOUTS), a.input_layout
     )

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.attention import _fusion_rules, _layouts
+from torch_npu.ops.attention import _fusion_rules
 from torch_npu.ops.attention._fusion import Attention
 from torch_npu.ops.attention.npu_fusion_attention_v3 import (
     ARGUMENTS,
@@ -107,8 +107,7 @@ class NpuFusionAttentionV3InferOutput:
     """Memory, zeroed, for attention_out, softmax_max and softmax_sum of `npu_fusion_attention_v3`."""
 
     def check(query, key, value, head_num, input_layout):
-        must.choice("input_layout", input_layout.upper(), _layouts.LAYOUTS)
-        must.be(head_num > 0, "head_num", "positive", head_num)
+        _fusion_rules.check_tensors(Attention(query, key, value, head_num, input_layout))
 
     def kernel(query, key, value, head_num, input_layout):
         return tuple(x.zero_() for x in _outputs(query, key, value, head_num, input_layout))

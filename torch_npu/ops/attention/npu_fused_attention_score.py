@@ -195,6 +195,9 @@ def _check_gradients(
     grad_output, softmax_output, query, key, value, mask, keep_prob, turns, dx_transpose
 ):
     _unsupported(dx_transpose=dx_transpose)
+    must.ndim("query_layer", query, 4)
+    must.dtype("grad_output", grad_output, torch.float16)
+    must.dtype("softmax_output", softmax_output, torch.float16)
     batch, heads, rows, size = _turned(query, turns[0]).shape
     must.shape("grad_output", grad_output, (batch * rows, heads * size))
     must.shape("softmax_output", softmax_output, (batch, heads, rows, rows))

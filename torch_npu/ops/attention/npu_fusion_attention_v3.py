@@ -30,12 +30,12 @@ GRADIENT_ARGUMENTS = (
 _LENGTHS = ("actual_seq_qlen", "actual_seq_kvlen")
 
 
-def _ends(tensor: torch.Tensor | None, total: int) -> list[int] | None:
+def _ends(tensor: torch.Tensor | None, whole: torch.Tensor) -> list[int] | None:
     """The numbers in a tensor of lengths; for one without data, one sequence of everything."""
     if tensor is None:
         return None
     if not must.has_data(tensor):
-        return [total] * tensor.shape[0]
+        return [whole.shape[0]] * tensor.shape[0]
     return tensor.tolist()
 
 
@@ -48,8 +48,8 @@ def attention(
     """The forward's arguments, as upstream orders them."""
     return Attention(
         query, key, value, head_num, input_layout, pse, padding_mask, atten_mask, None, None, scale, keep_prob,
-        pre_tockens, next_tockens, inner_precise, prefix, _ends(actual_seq_qlen, query.shape[0]),
-        _ends(actual_seq_kvlen, key.shape[0]), sparse_mode, gen_mask_parallel, sync, softmax_layout=softmax_layout,
+        pre_tockens, next_tockens, inner_precise, prefix, _ends(actual_seq_qlen, query),
+        _ends(actual_seq_kvlen, key), sparse_mode, gen_mask_parallel, sync, softmax_layout=softmax_layout,
         sink=sink, seed=seed, offset=offset, before="pre_tockens", after="next_tockens",
     )  # fmt: skip
 

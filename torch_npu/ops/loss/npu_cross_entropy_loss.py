@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -149,6 +150,32 @@ class NpuCrossEntropyLoss:
             lse.to(input.dtype) if lse_square_scale_for_zloss else input.new_empty(0),
         )
 
+    def native(
+        input,
+        target,
+        weight=None,
+        reduction="mean",
+        ignore_index=-100,
+        label_smoothing=0.0,
+        lse_square_scale_for_zloss=0.0,
+        return_zloss=False,
+    ):
+        if not fits(input) or not floats(weight) or lse_square_scale_for_zloss or return_zloss:
+            return NpuCrossEntropyLoss.kernel(
+                input, target, weight, reduction, ignore_index, label_smoothing,
+                lse_square_scale_for_zloss, return_zloss,
+            )  # fmt: skip
+        log_prob, picked, weighted = torch.ops.softnpu.cross_entropy(
+            input, target, weight, label_smoothing != 0
+        )
+        counts, weights = _row_weights(target, weight, ignore_index, picked)
+        rows = -picked * weights
+        if label_smoothing:
+            smooth = -weighted * counts / input.shape[1]
+            rows = (1 - label_smoothing) * rows + label_smoothing * smooth
+        loss = _reduce(rows, weights.sum(), reduction)
+        return loss.to(input.dtype), log_prob, input.new_empty(0), input.new_empty(0)
+
     def backward(ctx, dloss, _dlog_prob, dzloss, _dlse):
         args = ctx.args
         dx = torch.ops.npu.npu_cross_entropy_loss_backward(
@@ -260,6 +287,31 @@ class NpuCrossEntropyLossBackward:
             dlse = 2 * lse_square_scale_for_zloss * wide(lse_for_zloss) * counts * zrow
             dx = dx + probabilities * dlse.unsqueeze(1)
         return dx.to(grad_loss.dtype)
+
+    def native(
+        grad_loss,
+        log_prob,
+        target,
+        weight=None,
+        grad_zloss=None,
+        lse_for_zloss=None,
+        reduction="mean",
+        ignore_index=-100,
+        label_smoothing=0.0,
+        lse_square_scale_for_zloss=0.0,
+    ):
+        if not fits(log_prob, grad_loss) or not floats(weight) or lse_square_scale_for_zloss:
+            return NpuCrossEntropyLossBackward.kernel(
+                grad_loss, log_prob, target, weight, grad_zloss, lse_for_zloss, reduction,
+                ignore_index, label_smoothing, lse_square_scale_for_zloss,
+            )  # fmt: skip
+        grad = wide(grad_loss)
+        counts, weights = _row_weights(target, weight, ignore_index, grad)
+        row = grad / weights.sum() if reduction == "mean" else grad
+        spread = row * counts * label_smoothing / log_prob.shape[1] if label_smoothing else None
+        return torch.ops.softnpu.cross_entropy_backward(
+            log_prob, target, (1 - label_smoothing) * row * weights, spread, weight
+        )
 
     samples = [
         Sample(

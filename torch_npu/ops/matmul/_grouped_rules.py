@@ -9,6 +9,7 @@ import torch
 
 from softnpu import chips
 from torch_npu.ops import _check as must
+from torch_npu.ops.matmul import _mx
 from torch_npu.ops.matmul._gemm import FLOAT8, matrix_shape
 from torch_npu.ops.matmul._grouped import ACTIVATIONS, Forms
 from torch_npu.ops.matmul._groups import PAIRS
@@ -56,6 +57,7 @@ def lists(x: Sequence[torch.Tensor], weight: Sequence[torch.Tensor], split_item:
         must.be(fits, name, f"a list of 1 to {_MAX_LIST} tensors", len(values))
         for tensor in values:
             must.same_dtype(name, tensor, f"{name}[0]", values[0])
+            must.ndim(name, tensor, 2, 6)
             size = tensor.shape[-1]
             must.be(size < _INNER, name, f"of less than {_INNER} in its last dimension", size)
     for tensor in x:
@@ -286,3 +288,49 @@ def host_list(
     count = len(forms.weight)
     must.be(len(group_list) == count, "group_list", f"of {count} values", len(group_list))
     must.be(count > 1, "group_list", "of more than one value", count)
+
+
+def microscaled(
+    x: Sequence[torch.Tensor],
+    x_code: int | None,
+    weight: Sequence[torch.Tensor],
+    weight_code: int | None,
+    scale: Sequence[torch.Tensor] | None,
+    scale_code: int | None,
+    per_token: Sequence[torch.Tensor] | None,
+    per_token_code: int | None,
+    bias: Sequence[torch.Tensor] | None,
+    dtype: torch.dtype | int,
+) -> None:
+    """The microscaling form: one x, one weight of all experts, scales by pairs of blocks of K."""
+    for name, values in (
+        ("x", x), ("weight", weight), ("scale", scale), ("per_token_scale", per_token)
+    ):  # fmt: skip
+        must.be(values and len(values) == 1, name, "a list of one tensor", len(values or ()))
+    assert scale and per_token
+    _mx.check_matrix("x", "x_dtype", x[0], x_code)
+    _mx.check_matrix("weight", "weight_dtype", weight[0], weight_code)
+    must.ndim("x", x[0], 2)
+    must.ndim("weight", weight[0], 3)
+    rows, depth = _mx.shape(x[0], x_code)
+    experts, k, columns = _mx.shape(weight[0], weight_code)
+    must.be(k == depth, "weight", f"of K {depth}, as 'x'", k)
+    blocks = _mx.pairs(depth)
+    wanted: tuple[int, ...] = (rows, blocks, _mx.PAIR)
+    _mx.check_scale(
+        "per_token_scale", "per_token_scale_dtype", per_token[0], per_token_code, wanted
+    )
+    wanted = (experts, blocks, columns, _mx.PAIR)
+    _mx.check_scale("scale", "scale_dtype", scale[0], scale_code, wanted)
+    _every("bias", bias, 1, _F32)
+    if bias:
+        must.shape("bias", bias[0], (experts, columns))
+    must.be(dtype in (_F16, _BF16, _F32), "output_dtype", must.one_of((_F16, _BF16, _F32)), dtype)
+
+
+def grouped_rows(group_list: torch.Tensor | None, list_type: int, experts: int) -> None:
+    """A list of groups of rows, one for each expert."""
+    must.present("group_list", group_list, "where 'x' is one tensor")
+    must.dtype("group_list", group_list, torch.int64)
+    must.choice("group_list_type", list_type, (0, 1))
+    must.shape("group_list", group_list, (experts,))

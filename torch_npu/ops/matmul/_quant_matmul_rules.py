@@ -8,6 +8,7 @@ import torch
 
 from softnpu import chips
 from torch_npu.ops import _check as must
+from torch_npu.ops.matmul import _mx
 from torch_npu.ops.matmul._gemm import FLOAT8, is_transposed, matrix_shape
 from torch_npu.ops.matmul._scales import PACKED
 from torch_npu.ops.quant._packing import PER_WORD
@@ -54,10 +55,14 @@ def matrices(x1: torch.Tensor, x2: torch.Tensor) -> None:
     for name, matrix in (("x1", x1), ("x2", x2)):
         size = matrix.shape[-1]
         must.be(size <= _LIMIT, name, f"of at most {_LIMIT} in its last dimension", size)
-    pairs = zip(reversed(x1.shape[:-2]), reversed(x2.shape[:-2]), strict=False)
+    _broadcast(x1.shape[:-2], x2.shape[:-2])
+
+
+def _broadcast(left: Sequence[int], right: Sequence[int]) -> None:
+    pairs = zip(reversed(left), reversed(right), strict=False)
     fits = all(a == b or a == 1 or b == 1 for a, b in pairs)
-    expected = f"of batch dimensions that broadcast with {tuple(x1.shape[:-2])}"
-    must.be(fits, "x2", expected, tuple(x2.shape[:-2]))
+    expected = f"of batch dimensions that broadcast with {tuple(left)}"
+    must.be(fits, "x2", expected, tuple(right))
 
 
 def output(x1: torch.Tensor, dtype: torch.dtype | int) -> None:
@@ -189,3 +194,40 @@ def bias(
         shapes.append((batch[0], 1, columns))
     fits = tuple(values.shape) in shapes
     must.be(fits, "bias", "of shape " + must.one_of(shapes), tuple(values.shape))
+
+
+def microscaled(
+    left: Sequence[int],
+    right: Sequence[int],
+    offset: torch.Tensor | None,
+    values: torch.Tensor | None,
+    dtype: torch.dtype | int,
+) -> None:
+    """Sizes, result and bias of the microscaling form; the shapes are in values."""
+    for name, shape in (("x1", left), ("x2", right)):
+        must.be(2 <= len(shape) <= 6, name, "a tensor of 2 to 6 dimensions", tuple(shape))
+    must.be(right[-2] == left[-1], "x2", f"of K {left[-1]}, as 'x1'", right[-2])
+    _broadcast(left[:-2], right[:-2])
+    must.be(dtype in (_F16, _BF16, _F32), "output_dtype", must.one_of((_F16, _BF16, _F32)), dtype)
+    must.be(offset is None, "offset", "None in the microscaling form", "a tensor")
+    must.dtype("bias", values, _F32)
+    must.shape("bias", values, (right[-1],))
+
+
+def microscales(
+    left: Sequence[int],
+    right: Sequence[int],
+    scale: torch.Tensor,
+    scale_code: int | None,
+    pertoken: torch.Tensor | None,
+    pertoken_code: int | None,
+    sizes: Sequence[int] | None,
+) -> None:
+    """The two scales of the microscaling form, by pairs of blocks."""
+    blocks = _mx.pairs(left[-1])
+    wanted = (*left[:-1], blocks, _mx.PAIR)
+    _mx.check_scale("pertoken_scale", "pertoken_scale_dtype", pertoken, pertoken_code, wanted)
+    wanted = (*right[:-2], blocks, right[-1], _mx.PAIR)
+    _mx.check_scale("scale", "scale_dtype", scale, scale_code, wanted)
+    fits = not sizes or list(sizes) in ([1, 1, _mx.BLOCK], [0, 0, _mx.BLOCK], [0, 0, 0])
+    must.be(fits, "group_sizes", f"None or [1, 1, {_mx.BLOCK}] in the microscaling form", sizes)

@@ -29,6 +29,25 @@ def _batched(self: torch.Tensor, mat2: torch.Tensor, sizes: Sequence[int]) -> to
     return full.reshape(tuple(sizes)).to(self.dtype)
 
 
+def _check_factors(name: str, first: torch.Tensor, mat2: torch.Tensor) -> None:
+    must.dtype(name, first, *cube_floats(), torch.int32)
+    must.ndim(name, first, 2, 8)
+    must.same_dtype("mat2", mat2, name, first)
+    must.ndim("mat2", mat2, 2, 8)
+    rows, depth = mat2.shape[-2], first.shape[-1]
+    must.be(rows == depth, "mat2", f"of {depth} rows (K of '{name}')", rows)
+    batches = zip(reversed(first.shape[:-2]), reversed(mat2.shape[:-2]), strict=False)
+    fits = all(a == b or a == 1 or b == 1 for a, b in batches)
+    expected = f"of batch dimensions that broadcast with {tuple(first.shape[:-2])}"
+    must.be(fits, "mat2", expected, tuple(mat2.shape[:-2]))
+
+
+def _check_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor) -> None:
+    _check_factors("mat1", mat1, mat2)
+    must.same_dtype("grad", grad, "mat1", mat1)
+    must.shape("grad", grad, _result_shape(mat1, mat2))
+
+
 def _check_sizes(self: torch.Tensor, mat2: torch.Tensor, name: str, sizes: Sequence[int]) -> None:
     if not sizes:
         return
@@ -66,16 +85,7 @@ class NpuBmmV2:
     """
 
     def check(self, mat2, output_sizes):
-        must.dtype("self", self, *cube_floats(), torch.int32)
-        must.ndim("self", self, 2, 8)
-        must.same_dtype("mat2", mat2, "self", self)
-        must.ndim("mat2", mat2, 2, 8)
-        rows, depth = mat2.shape[-2], self.shape[-1]
-        must.be(rows == depth, "mat2", f"of {depth} rows (K of 'self')", rows)
-        batches = zip(reversed(self.shape[:-2]), reversed(mat2.shape[:-2]), strict=False)
-        fits = all(a == b or a == 1 or b == 1 for a, b in batches)
-        expected = f"of batch dimensions that broadcast with {tuple(self.shape[:-2])}"
-        must.be(fits, "mat2", expected, tuple(mat2.shape[:-2]))
+        _check_factors("self", self, mat2)
         _check_sizes(self, mat2, "output_sizes", output_sizes)
 
     def kernel(self, mat2, output_sizes):
@@ -124,7 +134,7 @@ class NpuBmmV2Mat1Backward:
     """
 
     def check(grad, mat1, mat2, size):
-        must.shape("grad", grad, _result_shape(mat1, mat2))
+        _check_backward(grad, mat1, mat2)
         _check_sizes(grad, mat2.mT, "size", size)
 
     def kernel(grad, mat1, mat2, size):
@@ -150,7 +160,7 @@ class NpuBmmV2Mat2Backward:
     """
 
     def check(grad, mat1, mat2, size):
-        must.shape("grad", grad, _result_shape(mat1, mat2))
+        _check_backward(grad, mat1, mat2)
         _check_sizes(mat1.mT, grad, "size", size)
 
     def kernel(grad, mat1, mat2, size):

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _grouped, _groups
+from torch_npu.ops.matmul import _grouped, _groups, _mx
 from torch_npu.ops.matmul import _grouped_rules as rules
 from torch_npu.ops.matmul._gemm import dtype_of, matrix_shape, restored, stand_in
 from torch_npu.ops.matmul._grouped import Forms
@@ -19,6 +19,11 @@ def _reserved(offset, activation_input, activation_quant_scale, activation_quant
     must.unset("activation_input", activation_input or None)
     must.unset("activation_quant_scale", activation_quant_scale or None)
     must.unset("activation_quant_offset", activation_quant_offset or None)
+
+
+def _microscaled(scale, scale_dtype, per_token_scale, per_token_scale_dtype):
+    firsts = (scale[0] if scale else None), (per_token_scale[0] if per_token_scale else None)
+    return _mx.asked(scale_dtype, firsts[0]) or _mx.asked(per_token_scale_dtype, firsts[1])
 
 
 def _own_groups(x):
@@ -75,16 +80,18 @@ class NpuGroupedMatmul:
         act_type: 0 none, 1 relu, 2 tanh gelu, 4 fast gelu, 5 silu; with `per_token_scale`.
         tuning_config: the expected tokens of an expert, a hint for int8.
         output_dtype: the dtype of `x` by default; int8 can give int8, bfloat16, float16 or int32.
-        x_dtype, weight_dtype: on Ascend950, hifloat8: the bytes of `x` and `weight` are such.
-        scale_dtype, per_token_scale_dtype: not supported.
+        x_dtype, weight_dtype: on Ascend950, hifloat8: the bytes of `x` and `weight` are such. With
+            scales of powers of two float4_e2m1fn_x2 or float4_e1m2fn_x2, two to a byte.
+        scale_dtype, per_token_scale_dtype: on Ascend950, float8_e8m0fnu for both: the microscaling
+            form below.
 
     Returns:
         A list of results.
 
     Constraints:
-        The groups must cover the rows of a floating `x` exactly. For quantised `x` they may end
-        earlier, as in the page's own example; the rows left over are zero (on the card they are not
-        written).
+        The groups of rows of one `x` may end before its last row, as in the page's own example and
+        where a batch of tokens is padded; the rows left over are zero (on the card they are not
+        written). They must not reach further. Several `x` and groups of K are covered exactly.
 
         A restored weight is rounded to the dtype of `x`, as the cube unit takes it.
 
@@ -92,9 +99,14 @@ class NpuGroupedMatmul:
         $ (\sum_g ((x - 8) w)_g \, \mathrm{scale}_g + b) \cdot \mathrm{pertoken} $; the float32 bias
         has to hold $ 8 \sum_k w \cdot \mathrm{scale} $ besides the user's own.
 
+        Microscaling form (Ascend950, groups of rows of one `x`, one weight (E, K, N)): 8-bit or
+        4-bit floats, 32 depths share a scale that is a power of two: `per_token_scale`
+        (M, ceil(K / 64), 2), `scale` (E, ceil(K / 64), N, 2), bytes or float8_e8m0fnu; results
+        float16, bfloat16 or float32, `bias` float32.
+
     Differs from upstream:
-        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has
-        neither.
+        Groups that reach past the last row raise. Weights of 4-bit floats with 8-bit `x` raise. The forms of Ascend950, which the page does
+        not describe, follow upstream's tests.
     """
 
     def check(
@@ -123,6 +135,18 @@ class NpuGroupedMatmul:
         per_token_scale_dtype=None,
     ):
         _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
+        dtype = dtype_of(output_dtype, x[0].dtype if x else torch.float32)
+        if _microscaled(scale, scale_dtype, per_token_scale, per_token_scale_dtype):
+            _mx.check_chip("scale_dtype")
+            must.choice("group_type", group_type, (0,))
+            must.choice("split_item", split_item, (2, 3))
+            must.choice("act_type", act_type or 0, (0,))
+            rules.microscaled(
+                x, x_dtype, weight, weight_dtype, scale, scale_dtype, per_token_scale,
+                per_token_scale_dtype, bias, dtype,
+            )  # fmt: skip
+            rules.grouped_rows(group_list, group_list_type or 0, weight[0].shape[0])
+            return
         x = [stand_in("x", "x_dtype", t, x_dtype) for t in x]
         weight = [stand_in("weight", "weight_dtype", t, weight_dtype) for t in weight]
         must.unset("scale_dtype", scale_dtype)
@@ -155,8 +179,15 @@ class NpuGroupedMatmul:
         output_dtype=None,
         x_dtype=None,
         weight_dtype=None,
+        scale_dtype=None,
         **_checked,
     ):
+        kind = group_list_type or 0
+        if scale and _mx.asked(scale_dtype, scale[0]):
+            rows = _mx.left(x[0], x_dtype, per_token_scale[0])
+            forms = Forms([_mx.right(weight[0], weight_dtype, scale[0])], bias)
+            groups = _groups.read(_NAME, group_list, kind, forms.count, rows.shape[0], exact=False)
+            return _grouped.joined(forms, [rows], None, groups, dtype_of(output_dtype, x[0].dtype))
         x = [restored(t, x_dtype) for t in x]
         weight = [restored(t, weight_dtype) for t in weight]
         forms = Forms(
@@ -169,7 +200,6 @@ class NpuGroupedMatmul:
             x_dtype is not None,
         )
         dtype = dtype_of(output_dtype, x[0].dtype)
-        kind = group_list_type or 0
         if group_type == -1:
             return _grouped.separate(forms, x, per_token_scale, dtype)
         if group_type == 2:
@@ -186,16 +216,27 @@ class NpuGroupedMatmul:
         groups = _own_groups(x)
         if group_list is not None:
             rows = sum(t.shape[0] for t in x)
-            exact = len(x) > 1 or not forms.quantised(x[0])
-            groups = _groups.read(_NAME, group_list, kind, forms.count, rows, exact=exact)
+            groups = _groups.read(_NAME, group_list, kind, forms.count, rows, exact=len(x) > 1)
         if len(x) > 1:
             _groups.matching(_NAME, groups, [t.shape[0] for t in x])
         return _grouped.joined(forms, x, per_token_scale, groups, dtype)
 
     def meta(
-        x, weight, *, group_list=None, split_item=0, group_type=None, output_dtype=None, **_other
+        x,
+        weight,
+        *,
+        group_list=None,
+        split_item=0,
+        group_type=None,
+        output_dtype=None,
+        weight_dtype=None,
+        **_other,
     ):
         dtype = dtype_of(output_dtype, x[0].dtype)
+        if _mx.is_float4(weight[0], weight_dtype):
+            return [
+                x[0].new_empty(x[0].shape[0], _mx.shape(weight[0], weight_dtype)[-1], dtype=dtype)
+            ]
         widths = [matrix_shape(w)[1] for w in weight]
         if group_type == -1:
             shapes = [(*t.shape[:-1], n) for t, n in zip(x, widths, strict=True)]

@@ -101,6 +101,8 @@ class NpuLinearBackward:
         must.ndim("input", input, 2)
         must.shape("weight", weight, (None, input.shape[1]))
         must.shape("grad", grad, (input.shape[0], weight.shape[0]))
+        must.same_dtype("weight", weight, "input", input)
+        must.same_dtype("grad", grad, "input", input)
 
     def kernel(grad, input, weight):
         return product(grad, weight).to(input.dtype), product(grad.mT, input).to(weight.dtype)

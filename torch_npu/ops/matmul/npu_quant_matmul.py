@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul import _mx
 from torch_npu.ops.matmul import _quant_matmul_rules as rules
 from torch_npu.ops.matmul._gemm import (
     dtype_of,
@@ -101,8 +102,11 @@ class NpuQuantMatmul:
             float32, bfloat16 (bfloat16 results) and float16 (float16 results with `pertoken_scale`)
             after it.
         output_dtype: int8 (the default), float16, bfloat16 or int32; on Ascend950 also float32.
-        x1_dtype, x2_dtype: on Ascend950, hifloat8: the bytes of `x1` or `x2` are such.
-        pertoken_scale_dtype, scale_dtype: not supported, see below.
+        x1_dtype, x2_dtype: on Ascend950, hifloat8: the bytes of `x1` or `x2` are such. With scales
+            of powers of two float4_e2m1fn_x2 or float4_e1m2fn_x2, two to a byte along the
+            contiguous dimension.
+        pertoken_scale_dtype, scale_dtype: on Ascend950, float8_e8m0fnu for both: the microscaling
+            form below.
         group_sizes: [group_m, group_n, group_k]: how many rows, columns and depths share a scale;
             0 takes it from the shapes of the scales.
         y_scale: reserved.
@@ -120,9 +124,14 @@ class NpuQuantMatmul:
         \mathrm{pertoken\_scale} $; the float32 `offset` of shape (N,) has to hold
         $ 8 \sum_k x_2 \cdot \mathrm{scale} $ besides the user's own.
 
+        Microscaling form (Ascend950): `x1` and `x2` are 8-bit or 4-bit floats, 32 depths share a
+        scale that is a power of two: `pertoken_scale` (*, M, ceil(K / 64), 2), `scale`
+        (*, ceil(K / 64), N, 2), bytes or float8_e8m0fnu; results float16, bfloat16 or float32,
+        `bias` float32, no `offset`, `group_sizes` None or [1, 1, 32].
+
     Differs from upstream:
-        The 4-bit floats and the scales of powers of two (float8_e8m0fnu) raise; the page has
-        neither. K may be 65536, one more than the page has.
+        K may be 65536, one more than the page has. The forms of Ascend950, which the page does not
+        describe, follow upstream's tests.
     """
 
     def check(
@@ -141,12 +150,22 @@ class NpuQuantMatmul:
         group_sizes=None,
         y_scale=None,
     ):
+        must.unset("y_scale", y_scale)
+        dtype = dtype_of(output_dtype, torch.int8)
+        if _mx.asked(scale_dtype, scale) or _mx.asked(pertoken_scale_dtype, pertoken_scale):
+            _mx.check_chip("scale_dtype")
+            _mx.check_matrix("x1", "x1_dtype", x1, x1_dtype)
+            _mx.check_matrix("x2", "x2_dtype", x2, x2_dtype)
+            rules.microscaled(_mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), offset, bias, dtype)
+            rules.microscales(
+                _mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), scale, scale_dtype,
+                pertoken_scale, pertoken_scale_dtype, group_sizes,
+            )  # fmt: skip
+            return
         x1 = stand_in("x1", "x1_dtype", x1, x1_dtype)
         x2 = stand_in("x2", "x2_dtype", x2, x2_dtype)
         must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
         must.unset("scale_dtype", scale_dtype)
-        must.unset("y_scale", y_scale)
-        dtype = dtype_of(output_dtype, torch.int8)
         rules.matrices(x1, x2)
         rules.output(x1, dtype)
         rules.group_sizes(group_sizes)
@@ -175,6 +194,9 @@ class NpuQuantMatmul:
         y_scale=None,
     ):
         dtype = dtype_of(output_dtype, torch.int8)
+        if _mx.asked(scale_dtype, scale):
+            a, b = _mx.left(x1, x1_dtype, pertoken_scale), _mx.right(x2, x2_dtype, scale)
+            return _finish(product(a, b), bias, dtype)
         x1, x2 = restored(x1, x1_dtype), restored(x2, x2_dtype)
         grouped = rules.by_groups(x1, x2, scale)
         mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from softnpu import chips
+from torch_npu import _dtypes
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul import _mx
 from torch_npu.ops.matmul._gemm import (
     FLOAT8,
     antiquantise,
@@ -19,6 +22,40 @@ from torch_npu.ops.matmul._gemm import (
 from torch_npu.ops.matmul._scales import PACKED, requantise, scale_of
 
 _LIMIT = 65535
+
+
+def _is_float4(weight, code):
+    """Words from npu_convert_weight_to_int4pack, or bytes with a code: 4-bit floats."""
+    return weight.dtype == torch.float32 or _mx.is_float4(weight, code)
+
+
+def _bytes(weight):
+    """The bytes of 4-bit floats, two to a byte, along the contiguous dimension of the weight."""
+    if weight.dtype != torch.float32:
+        return weight
+    lying = is_transposed(weight)
+    packed = (weight.mT if lying else weight).contiguous().view(torch.uint8)
+    return packed.mT if lying else packed
+
+
+def _check_float4(x, weight, scale, offset, group):
+    """The microscaling weight of Ascend950: float4_e2m1 and a power of two for 32 of K."""
+    fits = chips.current().family == "A5"
+    must.be(fits, "weight", "of integers on this chip", weight.dtype, ErrCode.TYPE)
+    must.ndim("weight", weight, 2)
+    plain = weight.is_contiguous() or is_transposed(weight)
+    must.be(plain, "weight", "contiguous or the transpose of it", weight.stride())
+    per_word = 8 if weight.dtype == torch.float32 else 2
+    depth, columns = weight.shape
+    depth, columns = (
+        (depth * per_word, columns) if is_transposed(weight) else (depth, columns * per_word)
+    )
+    must.be(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
+    must.be(group == _mx.BLOCK, "antiquant_group_size", f"{_mx.BLOCK} for 4-bit floats", group)
+    must.dtype("antiquant_scale", scale, torch.uint8, torch.float8_e8m0fnu)
+    must.shape("antiquant_scale", scale, (-(-depth // group), columns))
+    must.be(offset is None, "antiquant_offset", "None for 4-bit floats", "a tensor")
+    return columns
 
 
 def _check_antiquant(x, weight, scale, offset, group):
@@ -48,8 +85,7 @@ def _check_antiquant(x, weight, scale, offset, group):
         must.shape("antiquant_offset", offset, tuple(scale.shape))
 
 
-def _check_result(weight, quant_scale, quant_offset, bias, x, antiquant_scale):
-    columns = matrix_shape(weight)[1]
+def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
     shapes = [(1,), (columns,), (1, columns)]
     if quant_scale is None:
         must.be(quant_offset is None, "quant_offset", "None without 'quant_scale'", "a tensor")
@@ -84,18 +120,21 @@ class NpuWeightQuantBatchmatmul:
     Args:
         x: (*, M, K), float16 or bfloat16 (310P: float16); a transposed view is fine.
         weight: (*, K, N) int8, or int4 eight to an int32: (K, N / 8), or (K / 8, N) as the
-            transpose of a contiguous (N, K / 8). On Ascend950 also float8_e4m3fn, float8_e5m2 and
-            hifloat8.
+            transpose of a contiguous (N, K / 8). On Ascend950 also float8_e4m3fn, float8_e5m2,
+            hifloat8, and float4_e2m1 as `npu_convert_weight_to_int4pack` packs float32 or as bytes
+            with `weight_dtype`.
         antiquant_scale: (1,) or (1, 1) for the tensor, (N,) or (1, N) by column, (ceil(K / group),
             N) by group; the dtype of `x`, or int64 from `npu_trans_quant_param` (by column, M <=
             96, K and N multiples of 64, `weight` int8 and transposed).
+            4-bit floats: powers of two, bytes or float8_e8m0fnu, (ceil(K / 32), N), group 32.
         antiquant_offset: of the shape and dtype of `antiquant_scale`; int32 where that is int64.
         quant_scale: (1,), (N,) or (1, N), float32, or int64 that holds the offset as well.
         quant_offset: float32 like `quant_scale`; an int64 `quant_scale` carries its own offset.
         bias: (N,) or (1, N); float16 for float16 `x`, float32 for bfloat16.
         antiquant_group_size: 0, or a multiple of 32 from 32 to K - 1.
         inner_precise: 0 or 1 (the fast mode of the card); the result is the accurate one in both.
-        weight_dtype: on Ascend950, hifloat8: the bytes of `weight` are such.
+        weight_dtype: on Ascend950, hifloat8, float4_e2m1fn_x2 or float4_e1m2fn_x2: the bytes of
+            `weight` are such.
 
     Returns:
         y of shape (*, M, N) in the dtype of `x`, or int8 with `quant_scale`.
@@ -121,6 +160,13 @@ class NpuWeightQuantBatchmatmul:
         older = chips.current().family == "310P"
         must.dtype("x", x, torch.float16, *(() if older else (torch.bfloat16,)))
         must.ndim("x", x, 2, 6)
+        must.choice("inner_precise", inner_precise, (0, 1))
+        if _is_float4(weight, weight_dtype):
+            columns = _check_float4(
+                x, weight, antiquant_scale, antiquant_offset, antiquant_group_size
+            )
+            _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
+            return
         weight = stand_in("weight", "weight_dtype", weight, weight_dtype)
         floats = FLOAT8 if chips.current().family == "A5" else ()
         must.dtype("weight", weight, torch.int8, *(() if older else (torch.int32,)), *floats)
@@ -140,9 +186,8 @@ class NpuWeightQuantBatchmatmul:
         must.be(
             fits, "antiquant_group_size", f"0 or a multiple of 32 up to K - 1 ({depth - 1})", group
         )
-        must.choice("inner_precise", inner_precise, (0, 1))
         _check_antiquant(x, weight, antiquant_scale, antiquant_offset, group)
-        _check_result(weight, quant_scale, quant_offset, bias, x, antiquant_scale)
+        _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
 
     def kernel(
         x,
@@ -156,9 +201,13 @@ class NpuWeightQuantBatchmatmul:
         inner_precise=0,
         weight_dtype=None,
     ):
-        packed = antiquant_scale.dtype in PACKED
-        scale = scale_of(antiquant_scale) if packed else antiquant_scale
-        weight = restored(weight, weight_dtype)
+        if _is_float4(weight, weight_dtype):
+            code = _dtypes.CODES[_mx.FLOAT4[0]] if weight_dtype is None else weight_dtype
+            weight, scale = _mx.values(_bytes(weight), code), _mx.powers(antiquant_scale)
+        else:
+            packed = antiquant_scale.dtype in PACKED
+            scale = scale_of(antiquant_scale) if packed else antiquant_scale
+            weight = restored(weight, weight_dtype)
         y = product(x, antiquantise(weight, scale, antiquant_offset, antiquant_group_size))
         if bias is not None:
             y = y + bias

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS, take_rows
 from torch_npu.ops.scatter._indices import inside
@@ -127,6 +128,35 @@ class NpuMoeFinalizeRouting:
             if skip is not None:
                 out = out + wide(skip)
         return out.to(rows.dtype)
+
+    def native(
+        expanded_permuted_rows,
+        skip1,
+        skip2,
+        bias,
+        scales,
+        expanded_src_to_dst_row,
+        export_for_source_row,
+        drop_pad_mode=0,
+        k=1,
+    ):
+        rows, index = expanded_permuted_rows, expanded_src_to_dst_row
+        if not fits(rows, skip1, skip2, bias) or not floats(scales):
+            return NpuMoeFinalizeRouting.kernel(
+                rows, skip1, skip2, bias, scales, index, export_for_source_row, drop_pad_mode, k
+            )
+        top_k = _top_k(scales, k)
+        by_row = drop_pad_mode in (2, 3)
+        places = index.view(-1, top_k) if by_row else index.view(top_k, -1).t()
+        return torch.ops.softnpu.finalize_routing(
+            rows.reshape(-1, rows.size(-1)),
+            places,
+            scales,
+            bias,
+            export_for_source_row,
+            skip1,
+            skip2,
+        )
 
     samples = [
         Sample(

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS
 from torch_npu.ops.scatter._indices import inside
@@ -24,6 +25,51 @@ def _best(values: torch.Tensor, k: int) -> torch.Tensor:
 
 def _renormalises(norm_type: int, renorm: int) -> bool:
     return norm_type == SIGMOID or renorm == 1
+
+
+def _best_rows(values: torch.Tensor, k: int) -> torch.Tensor:
+    """`_best` by the C++ kernel."""
+    return torch.ops.softnpu.top_k_rows(values, k)
+
+
+def _gate(
+    best,
+    x,
+    k,
+    bias=None,
+    input_ids=None,
+    tid2eid=None,
+    k_group=1,
+    group_count=1,
+    group_select_mode=0,
+    renorm=0,
+    norm_type=0,
+    out_flag=False,
+    routed_scaling_factor=1.0,
+    eps=1e-20,
+):
+    """The operator, with `best(values, k)` to choose the largest of each row."""
+    scores = _scores(x, norm_type)
+    if input_ids is not None:
+        expert = tid2eid.index_select(0, input_ids.long()).long()
+    else:
+        choice = scores if bias is None else scores + wide(bias)
+        if group_count > 1:
+            groups = choice.reshape(x.size(0), group_count, -1)
+            if group_select_mode == 1:
+                merit = groups.topk(2, dim=-1).values.sum(-1)
+            else:
+                merit = groups.amax(-1)
+            kept = torch.zeros_like(merit, dtype=torch.bool)
+            kept = kept.scatter(1, best(merit, k_group), True)
+            choice = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
+        expert = best(choice, k)
+    y = scores.gather(1, expert)
+    if _renormalises(norm_type, renorm):
+        y = y / (y.sum(-1, keepdim=True) + eps)
+    y = y * routed_scaling_factor
+    norm = scores.clone() if out_flag else torch.zeros_like(scores)
+    return y.to(x.dtype), expert.to(torch.int32), norm
 
 
 @npu_op(
@@ -135,27 +181,16 @@ class NpuMoeGatingTopK:
         routed_scaling_factor=1.0,
         eps=1e-20,
     ):
-        scores = _scores(x, norm_type)
-        if input_ids is not None:
-            expert = tid2eid.index_select(0, input_ids.long()).long()
-        else:
-            choice = scores if bias is None else scores + wide(bias)
-            if group_count > 1:
-                groups = choice.reshape(x.size(0), group_count, -1)
-                if group_select_mode == 1:
-                    merit = groups.topk(2, dim=-1).values.sum(-1)
-                else:
-                    merit = groups.amax(-1)
-                kept = torch.zeros_like(merit, dtype=torch.bool)
-                kept = kept.scatter(1, _best(merit, k_group), True)
-                choice = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
-            expert = _best(choice, k)
-        y = scores.gather(1, expert)
-        if _renormalises(norm_type, renorm):
-            y = y / (y.sum(-1, keepdim=True) + eps)
-        y = y * routed_scaling_factor
-        norm = scores.clone() if out_flag else torch.zeros_like(scores)
-        return y.to(x.dtype), expert.to(torch.int32), norm
+        return _gate(
+            _best, x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, renorm,
+            norm_type, out_flag, routed_scaling_factor, eps,
+        )  # fmt: skip
+
+    def native(
+        x, k, bias=None, input_ids=None, tid2eid=None, k_group=1, group_count=1, *rest, **named
+    ):
+        best = _best_rows if floats(x, bias) else _best
+        return _gate(best, x, k, bias, input_ids, tid2eid, k_group, group_count, *rest, **named)
 
     def backward(ctx, grad_y, _grad_expert, _grad_norm):
         args = ctx.args

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS
 
@@ -48,6 +49,18 @@ class NpuMoeGatingTopKSoftmax:
         rows = x.shape[:-1].numel()
         row = torch.arange(rows * k, dtype=torch.int32, device=x.device).reshape(k, rows).t()
         return y, expert.contiguous(), row.reshape(*x.shape[:-1], k).contiguous()
+
+    def native(x, finished=None, k=1):
+        if not floats(x):
+            return NpuMoeGatingTopKSoftmax.kernel(x, finished, k)
+        weights = torch.softmax(wide(x), dim=-1)
+        chosen = torch.ops.softnpu.top_k_rows(weights, k)
+        y, expert = weights.gather(-1, chosen).to(x.dtype), chosen.to(torch.int32)
+        if finished is not None:
+            expert = torch.where(finished.unsqueeze(-1), x.size(-1), expert)
+        rows = x.shape[:-1].numel()
+        row = torch.arange(rows * k, dtype=torch.int32, device=x.device).view(k, rows).t()
+        return y, expert, row.reshape(*x.shape[:-1], k).contiguous()
 
     samples = [
         Sample(lambda make: (make(5, 8),), {"k": 3}),

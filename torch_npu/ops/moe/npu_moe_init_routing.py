@@ -51,6 +51,15 @@ class NpuMoeInitRouting:
         rows = min(active_num, x.size(0)) * expert_idx.size(1)
         return x.index_select(0, source[:rows] % max(x.size(0), 1)), went, expert
 
+    def native(x, row_idx, expert_idx, active_num):
+        expert, order = torch.sort(expert_idx.reshape(-1), stable=True)
+        source = row_idx.reshape(-1).index_select(0, order)
+        went = torch.zeros_like(source)
+        went[source.long()] = torch.arange(source.numel(), dtype=torch.int32)
+        rows = min(active_num, x.size(0)) * expert_idx.size(1)
+        taken = torch.ops.softnpu.take_rows(x, source[:rows] % max(x.size(0), 1), None)
+        return taken, went, expert
+
     samples = [
         Sample(
             lambda make: (

@@ -37,6 +37,100 @@ def _statistics(flat, inside, start, end, expert_num, kind):
     return counts, torch.nn.functional.pad(pairs, (0, 0, 0, expert_num - span))
 
 
+def _quantise(rows, mode, scale, offset, half):
+    """`_row_quant.quantise`, with the C++ kernel for dynamic int8."""
+    if mode != quant.DYNAMIC or rows.size(1) == 0:
+        return quant.quantise(rows, mode, scale, offset, half)
+    smooth = rows if scale is None else rows * scale
+    return torch.ops.softnpu.dynamic_quant(smooth, None, None, False, False)[:2]
+
+
+def _route(
+    take,
+    quantise,
+    x,
+    expert_idx,
+    scale=None,
+    offset=None,
+    active_num=-1,
+    expert_capacity=-1,
+    expert_num=-1,
+    drop_pad_mode=0,
+    expert_tokens_num_type=0,
+    expert_tokens_num_flag=False,
+    quant_mode=-1,
+    active_expert_range=(),
+    row_idx_type=0,
+):
+    """The operator, with `take(rows, index, present)` and `quantise(rows, ...)` to make the rows."""
+    old = chips.current().family == "310P"
+    if old:
+        drop_pad_mode, expert_tokens_num_type = 0, CUMSUM
+    start, end = _range(active_expert_range, expert_num)
+    top_k, pairs = expert_idx.size(1), expert_idx.numel()
+    flat = expert_idx.reshape(-1)
+    inside = (flat >= start) & (flat < end)
+    expert, order = torch.sort(torch.where(flat < start, _NO_EXPERT, flat), stable=True)
+    counts, statistics = _statistics(flat, inside, start, end, expert_num, expert_tokens_num_type)
+    if not expert_tokens_num_flag and not old:
+        statistics = torch.zeros_like(statistics)
+
+    if drop_pad_mode == 1:
+        # the place of a pair among its expert's, and from it the slot, or none
+        taking = inside.index_select(0, order)
+        whose = torch.where(taking, expert, 0).long()
+        before = counts.cumsum(0) - counts
+        rank = torch.arange(pairs, device=x.device) - before.index_select(0, whose)
+        taking = taking & (rank < expert_capacity)
+        slots = expert_num * expert_capacity
+        slot = torch.where(taking, whose * expert_capacity + rank, slots)
+        pair_of = torch.full((slots + 1,), -1, dtype=torch.int64, device=x.device)
+        pair_of = pair_of.scatter(0, slot, order)[:slots]
+        row_idx = torch.full_like(order, -1)
+        row_idx = row_idx.scatter(0, order, torch.where(taking, slot, -1))
+        present, pair = pair_of >= 0, pair_of.clamp(min=0)
+        owner = torch.arange(slots, device=x.device) // max(expert_capacity, 1)
+        leading = (expert_num, expert_capacity)
+    else:
+        rows = pairs if active_num <= 0 else min(active_num, pairs)
+        pair, owner = order[:rows], expert[:rows].long()
+        present = inside.index_select(0, pair)
+        if row_idx_type == SCATTER:
+            row_idx = order
+        else:
+            row_idx = torch.where(inside, inverse_permutation(order), -1)
+        leading = (rows,)
+
+    source = pair // max(top_k, 1)
+    raw = x.view(torch.uint8) if x.element_size() == 1 and x.dtype != torch.int8 else x
+    taken = take(raw, source, present)
+    found = None
+    if quant_mode == quant.NONE:
+        expanded = taken.view(x.dtype)
+        if scale is not None:
+            raw = scale.view(torch.uint8) if scale.element_size() == 1 else scale
+            found = take(raw, source, present).view(scale.dtype)
+    else:
+        if quant_mode in (quant.DYNAMIC, quant.INT4) and scale is not None:
+            if x.size(0) == 0:
+                scale = None
+            elif scale.size(0) > 1:
+                scale = take(scale, owner - start, present)
+        half = x.dtype == torch.float16
+        expanded, found = quantise(taken.float(), quant_mode, scale, offset, half)
+    if old:
+        found = torch.nn.functional.pad(counts, (start, expert_num - end)).to(torch.int32)
+        statistics = statistics.to(torch.int32)
+    elif found is None:
+        found = torch.zeros(present.numel(), dtype=torch.float32, device=x.device)
+    return (
+        expanded.reshape(*leading, expanded.size(-1)),
+        row_idx.to(torch.int32),
+        statistics,
+        found,
+    )
+
+
 @npu_op(
     "npu_moe_init_routing_v2(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
     "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
@@ -167,74 +261,14 @@ class NpuMoeInitRoutingV2:
         row_idx_type=0,
         x_dtype=None,
     ):
-        old = chips.current().family == "310P"
-        if old:
-            drop_pad_mode, expert_tokens_num_type = 0, CUMSUM
-        start, end = _range(active_expert_range, expert_num)
-        top_k, pairs = expert_idx.size(1), expert_idx.numel()
-        flat = expert_idx.reshape(-1)
-        inside = (flat >= start) & (flat < end)
-        expert, order = torch.sort(torch.where(flat < start, _NO_EXPERT, flat), stable=True)
-        counts, statistics = _statistics(
-            flat, inside, start, end, expert_num, expert_tokens_num_type
-        )
-        if not expert_tokens_num_flag and not old:
-            statistics = torch.zeros_like(statistics)
+        return _route(
+            take_rows, quant.quantise, x, expert_idx, scale, offset, active_num, expert_capacity,
+            expert_num, drop_pad_mode, expert_tokens_num_type, expert_tokens_num_flag, quant_mode,
+            active_expert_range, row_idx_type,
+        )  # fmt: skip
 
-        if drop_pad_mode == 1:
-            # the place of a pair among its expert's, and from it the slot, or none
-            taking = inside.index_select(0, order)
-            whose = torch.where(taking, expert, 0).long()
-            before = counts.cumsum(0) - counts
-            rank = torch.arange(pairs, device=x.device) - before.index_select(0, whose)
-            taking = taking & (rank < expert_capacity)
-            slots = expert_num * expert_capacity
-            slot = torch.where(taking, whose * expert_capacity + rank, slots)
-            pair_of = torch.full((slots + 1,), -1, dtype=torch.int64, device=x.device)
-            pair_of = pair_of.scatter(0, slot, order)[:slots]
-            row_idx = torch.full_like(order, -1)
-            row_idx = row_idx.scatter(0, order, torch.where(taking, slot, -1))
-            present, pair = pair_of >= 0, pair_of.clamp(min=0)
-            owner = torch.arange(slots, device=x.device) // max(expert_capacity, 1)
-            leading = (expert_num, expert_capacity)
-        else:
-            rows = pairs if active_num <= 0 else min(active_num, pairs)
-            pair, owner = order[:rows], expert[:rows].long()
-            present = inside.index_select(0, pair)
-            if row_idx_type == SCATTER:
-                row_idx = order
-            else:
-                row_idx = torch.where(inside, inverse_permutation(order), -1)
-            leading = (rows,)
-
-        source = pair // max(top_k, 1)
-        raw = x.view(torch.uint8) if x.element_size() == 1 and x.dtype != torch.int8 else x
-        taken = take_rows(raw, source, present)
-        found = None
-        if quant_mode == quant.NONE:
-            expanded = taken.view(x.dtype)
-            if scale is not None:
-                raw = scale.view(torch.uint8) if scale.element_size() == 1 else scale
-                found = take_rows(raw, source, present).view(scale.dtype)
-        else:
-            if quant_mode in (quant.DYNAMIC, quant.INT4) and scale is not None:
-                if x.size(0) == 0:
-                    scale = None
-                elif scale.size(0) > 1:
-                    scale = take_rows(scale, owner - start, present)
-            half = x.dtype == torch.float16
-            expanded, found = quant.quantise(taken.float(), quant_mode, scale, offset, half)
-        if old:
-            found = torch.nn.functional.pad(counts, (start, expert_num - end)).to(torch.int32)
-            statistics = statistics.to(torch.int32)
-        elif found is None:
-            found = torch.zeros(present.numel(), dtype=torch.float32, device=x.device)
-        return (
-            expanded.reshape(*leading, expanded.size(-1)),
-            row_idx.to(torch.int32),
-            statistics,
-            found,
-        )
+    def native(x, expert_idx, *, x_dtype=None, **options):
+        return _route(torch.ops.softnpu.take_rows, _quantise, x, expert_idx, **options)
 
     samples = [
         Sample(

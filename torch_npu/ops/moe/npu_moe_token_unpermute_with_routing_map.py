@@ -64,6 +64,8 @@ class UnderNpuMoeTokenUnpermuteWithRoutingMap:
         tokens, rows = shape[0], permuted_tokens.size(0)
         if probs is not None and not drop_and_pad:
             must.present("routing_map", routing_map, "together with 'probs'")
+        if routing_map is not None:
+            check_map(routing_map, tokens, None)
         if drop_and_pad:
             must.shape("sorted_indices", sorted_indices, (rows,))
         else:
@@ -74,8 +76,6 @@ class UnderNpuMoeTokenUnpermuteWithRoutingMap:
             most = 512 if routing_map is None else min(512, routing_map.size(1))
             expected = f"of at most {most} experts a token"
             must.be(top_k <= most, "sorted_indices", expected, top_k)
-        if routing_map is not None:
-            check_map(routing_map, tokens, None)
         if probs is not None:
             check_probs(probs, probs if routing_map is None else routing_map)
         if drop_and_pad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm._rms import add_rms_norm, check_addends
 
@@ -41,6 +42,11 @@ class NpuAddRmsNorm:
     def kernel(x1, x2, gamma, epsilon=1e-6):
         y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
         return y.to(x1.dtype), rstd, x
+
+    def native(x1, x2, gamma, epsilon=1e-6):
+        if not fits(x1, x2, gamma):
+            return NpuAddRmsNorm.kernel(x1, x2, gamma, epsilon)
+        return torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)[:3]
 
     def backward(ctx, *grads):
         raise NotImplementedError("derivative for 'npu::npu_add_rms_norm' is not implemented")

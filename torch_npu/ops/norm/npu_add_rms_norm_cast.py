@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm._rms import add_rms_norm, check_addends
 
@@ -36,6 +37,12 @@ class NpuAddRmsNormCast:
     def kernel(x1, x2, gamma, epsilon=1e-6):
         y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
         return y, y.to(x1.dtype), rstd, x
+
+    def native(x1, x2, gamma, epsilon=1e-6):
+        if not fits(x1, x2, gamma):
+            return NpuAddRmsNormCast.kernel(x1, x2, gamma, epsilon)
+        y, rstd, x, wide = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon, wide=True)
+        return wide, y, rstd, x
 
     samples = [
         Sample(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm._rms import add_rms_norm, check_addends
 
@@ -36,6 +37,14 @@ class NpuAddRmsNormV2:
         x2.copy_(x)
         return rstd
 
+    def native(x1, x2, gamma, epsilon=1e-6):
+        if not fits(x1, x2, gamma):
+            return NpuAddRmsNormV2.kernel(x1, x2, gamma, epsilon)
+        y, rstd, x, _ = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)
+        x1.copy_(y)
+        x2.copy_(x)
+        return rstd
+
     samples = [
         Sample(lambda make: (make(4, 3, 32), make(4, 3, 32, low=0), make(32))),
         Sample(lambda make: (make(2, 3, 8), make(2, 3, 8, low=0), make(3, 8)), {"epsilon": 1e-5}),
@@ -55,6 +64,12 @@ class NpuAddRmsNormV2Functional:
     def kernel(x1, x2, gamma, epsilon=1e-6):
         y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
         return rstd, y.to(x1.dtype), x
+
+    def native(x1, x2, gamma, epsilon=1e-6):
+        if not fits(x1, x2, gamma):
+            return NpuAddRmsNormV2Functional.kernel(x1, x2, gamma, epsilon)
+        y, rstd, x, _ = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)
+        return rstd, y, x
 
     samples = [
         Sample(lambda make: (make(4, 3, 32), make(4, 3, 32, low=0), make(32))),

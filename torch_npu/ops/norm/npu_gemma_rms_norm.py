@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm._rms import check_gamma, rms_normalise
 
@@ -31,6 +32,11 @@ class NpuGemmaRmsNorm:
     def kernel(self, gamma, epsilon=1e-6):
         normed, rstd = rms_normalise(self, gamma, epsilon)
         return (normed * (1 + wide(gamma))).to(self.dtype), rstd
+
+    def native(self, gamma, epsilon=1e-6):
+        if not fits(self, gamma):
+            return NpuGemmaRmsNorm.kernel(self, gamma, epsilon)
+        return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon, shift=1.0)[:2]
 
     samples = [
         Sample(lambda make: (make(4, 3, 32), make(32))),

@@ -6,6 +6,7 @@ import torch
 
 from softnpu import chips
 from torch_npu.ops import _check as must
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 from torch_npu.ops.activation._sigmoid import swish
@@ -59,6 +60,13 @@ class NpuGroupNormSilu:
         normed, mean, rstd = statistics(input, group, eps)
         kept = _statistics_dtype(input, weight, bias)
         return swish(affine(normed, weight, bias)).to(input.dtype), mean.to(kept), rstd.to(kept)
+
+    def native(input, weight, bias, group, eps=1e-5):
+        if not floats(input, weight, bias):
+            return NpuGroupNormSilu.kernel(input, weight, bias, group, eps)
+        y, mean, rstd = torch.ops.softnpu.group_norm_swish(input, group, weight, bias, eps, 1.0)
+        kept = _statistics_dtype(input, weight, bias)
+        return y, mean.to(kept), rstd.to(kept)
 
     samples = [
         Sample(lambda make: (make(2, 6, 5, 3), make(6), make(6), 3)),

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 from torch_npu.ops.activation._sigmoid import swish, swish_slope
@@ -55,6 +56,15 @@ class NpuGroupNormSwish:
         normed, mean, rstd = statistics(input, num_groups, 1e-5 if eps is None else eps)
         y = swish(affine(normed, weight, bias), 1.0 if swish_scale is None else swish_scale)
         return y.to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
+
+    def native(input, num_groups, weight, bias, eps=1e-5, swish_scale=1.0):
+        if not floats(input, weight, bias):
+            return NpuGroupNormSwish.kernel(input, num_groups, weight, bias, eps, swish_scale)
+        scale = 1.0 if swish_scale is None else swish_scale
+        y, mean, rstd = torch.ops.softnpu.group_norm_swish(
+            input, num_groups, weight, bias, 1e-5 if eps is None else eps, scale
+        )
+        return y, mean.to(input.dtype), rstd.to(input.dtype)
 
     def backward(ctx, dy, _dmean, _drstd):
         a, names = ctx.args, ("input", "weight", "bias")
@@ -111,6 +121,8 @@ class NpuGroupNormSwishGrad:
         must.shape("grad", grad, tuple(input.shape))
         must.shape("mean", mean, (input.shape[0], num_groups))
         must.shape("rstd", rstd, (input.shape[0], num_groups))
+        count = len(grad_input_mask)
+        must.be(count == 3, "grad_input_mask", "three bools, for input, weight and bias", count)
         must.be(
             input.shape[1] // num_groups <= MAX_CHANNELS_IN_GRAD,
             "num_groups",
@@ -134,6 +146,18 @@ class NpuGroupNormSwishGrad:
         )
         dbias = dz.sum(others) if grad_input_mask[2] else torch.zeros_like(wide(bias))
         return dx.view(input.shape).to(input.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
+
+    def native(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0):
+        if not fits(input, grad) or not floats(weight, bias, mean, rstd):
+            return NpuGroupNormSwishGrad.kernel(
+                grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale
+            )
+        scale = 1.0 if swish_scale is None else swish_scale
+        dx, *found = torch.ops.softnpu.group_norm_swish_backward(
+            grad, input, num_groups, weight, bias, mean, rstd, scale
+        )
+        pairs = zip(found, (weight, bias), grad_input_mask[1:], strict=True)
+        return dx, *(d.to(of.dtype) if wanted else torch.zeros_like(of) for d, of, wanted in pairs)
 
     samples = [
         Sample(

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 
@@ -50,6 +51,11 @@ class NpuLayerNormEval:
         beta = None if bias is None else wide(bias)
         y = torch.nn.functional.layer_norm(wide(input), normalized_shape, gamma, beta, eps)
         return y.to(input.dtype)
+
+    def native(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+        if not floats(input, weight, bias):
+            return NpuLayerNormEval.kernel(input, normalized_shape, weight, bias, eps)
+        return torch.ops.softnpu.layer_norm(input, len(normalized_shape), weight, bias, eps)
 
     samples = [
         Sample(lambda make: (make(6, 4), [4])),

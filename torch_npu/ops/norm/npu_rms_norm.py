@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 
 
@@ -43,6 +44,11 @@ class NpuRmsNorm:
         rstd = torch.rsqrt(x.square().mean(_normalised_dims(self, gamma), keepdim=True) + epsilon)
         return (x * rstd * wide(gamma)).to(self.dtype), rstd
 
+    def native(self, gamma, epsilon=1e-6):
+        if not floats(self, gamma):
+            return NpuRmsNorm.kernel(self, gamma, epsilon)
+        return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon)[:2]
+
     def backward(ctx, dy, _drstd):
         dx, dgamma = torch.ops.npu.npu_rms_norm_backward(
             dy, ctx.args.self, ctx.args.gamma, ctx.outputs[1]
@@ -74,6 +80,11 @@ class NpuRmsNormBackward:
         dx = rstd * (scaled - normed * (scaled * normed).mean(dims, keepdim=True))
         dgamma = wide(dy) * normed
         return dx.to(self.dtype), dgamma.sum(batch) if batch else dgamma
+
+    def native(dy, self, gamma, rstd):
+        if not fits(self, dy) or not floats(gamma, rstd):
+            return NpuRmsNormBackward.kernel(dy, self, gamma, rstd)
+        return torch.ops.softnpu.rms_norm_backward(dy, self, gamma, rstd)
 
     samples = [
         Sample(

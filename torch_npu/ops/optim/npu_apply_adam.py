@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.optim import _targets
 
@@ -98,6 +101,16 @@ class NpuApplyAdam:
         ahead = beta1 * m_new + (1 - beta1) * g if use_nesterov else m_new
         new = wide(var) - rate * ahead / (v_new.sqrt() + epsilon)
         return _targets.store((var, m, v), (new, m_new, v_new))
+
+    def native(*args, var, m, v):
+        beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad, _, use_nesterov = args
+        if not fits(var, m, v, grad) or beta1_power == 1 or beta2_power > 1:
+            return NpuApplyAdam.kernel(*args, var=var, m=m, v=v)
+        rate = lr * math.sqrt(1 - beta2_power) / (1 - beta1_power)
+        torch.ops.softnpu.apply_adam(
+            var, m, v, grad, beta1, beta2, rate, epsilon, bool(use_nesterov)
+        )
+        return var, m, v
 
     samples = [
         Sample(

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.optim import _targets
 
@@ -109,6 +110,26 @@ class NpuApplyAdamW:
         kept = wide(var) * (1 - lr * weight_decay)
         new = kept - lr * m_new / (one - beta1_power * beta1) / root
         return _targets.store((var, m, v), (new, m_new, v_new))
+
+    def native(*args, var, m, v):
+        power1, power2, lr, decay, beta1, beta2, epsilon, grad, largest, amsgrad, maximize = args
+        if not fits(var, m, v, grad, largest) or power1 * beta1 == 1:
+            return NpuApplyAdamW.kernel(*args, var=var, m=m, v=v)
+        torch.ops.softnpu.apply_adam_w(
+            var,
+            m,
+            v,
+            grad,
+            largest if amsgrad else None,
+            beta1,
+            beta2,
+            lr / (1 - power1 * beta1),
+            1 - lr * decay,
+            1 - power2 * beta2,
+            epsilon,
+            bool(maximize),
+        )
+        return var, m, v
 
     samples = [
         Sample(

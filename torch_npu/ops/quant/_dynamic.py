@@ -9,6 +9,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops.quant import _chip, _formats, _groups
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -82,3 +83,21 @@ def symmetric(x, name, top=0.0, quant_mode="pertoken", mode="rint"):
     scale = extreme(torch.amax, x.abs(), dims(x, quant_mode)) / (top or _formats.largest(name))
     divisor = torch.where(scale == 0, 1.0, scale)
     return _formats.encode(x / divisor, name, mode), squeezed(scale, quant_mode)
+
+
+def native(
+    x,
+    name,
+    asymmetric,
+    smooth_scales=None,
+    group_index=None,
+    quant_mode="pertoken",
+    dst_type_max=0.0,
+):
+    """(y, scale, offset) from the C++ kernel, or None where it does not serve: it has int8 and int4 by rows."""
+    plain = name in ("int8", "int4") and quant_mode == "pertoken" and not dst_type_max
+    if not plain or x.dim() == 0 or not floats(x, smooth_scales):
+        return None
+    return torch.ops.softnpu.dynamic_quant(
+        x, smooth_scales, group_index, name == "int4", asymmetric
+    )

@@ -9,6 +9,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.quant import _chip, _dynamic, _formats, _groups, _rounding
 
@@ -30,6 +31,13 @@ def _gate(x, dim, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias):
     gate = gate.clamp(max=clamp_limit)
     linear = linear.clamp(-clamp_limit, clamp_limit)
     return gate * torch.sigmoid(glu_alpha * gate) * (linear + glu_bias)
+
+
+def _by_group(factor, groups, width):
+    """A scale or offset as (groups, width) or (groups, 1)."""
+    if factor is None or factor.dim() == 2:
+        return factor
+    return factor.unsqueeze(0 if groups == 1 and factor.shape[0] == width else 1)
 
 
 def _check_output(x, dst_type, round_mode, activate_dim, quant_mode, group_index):
@@ -220,6 +228,56 @@ class NpuDequantSwigluQuant:
         if quant_mode == 1:
             return _dynamic.symmetric(g, name, mode=mode)
         return _formats.encode(g, name, mode), g.new_zeros(g.shape[:-1])
+
+    def native(
+        x,
+        weight_scale=None,
+        activation_scale=None,
+        bias=None,
+        quant_scale=None,
+        quant_offset=None,
+        group_index=None,
+        activate_left=False,
+        quant_mode=0,
+        dst_type=None,
+        round_mode=None,
+        activate_dim=None,
+        swiglu_mode=0,
+        clamp_limit=7.0,
+        glu_alpha=1.702,
+        glu_bias=1.0,
+    ):
+        last = activate_dim is None or activate_dim % x.dim() == x.dim() - 1
+        rint = not round_mode and _formats.chosen(dst_type) == "int8"
+        added = bias is None or (bias.dtype == x.dtype == torch.int32) or floats(bias)
+        factors = floats(weight_scale, activation_scale, quant_scale, quant_offset)
+        if not (last and rint and added and factors and (x.dtype == torch.int32 or floats(x))):
+            return NpuDequantSwigluQuant.kernel(
+                x, weight_scale, activation_scale, bias, quant_scale, quant_offset, group_index,
+                activate_left, quant_mode, dst_type, round_mode, activate_dim, swiglu_mode,
+                clamp_limit, glu_alpha, glu_bias,
+            )  # fmt: skip
+        group, groups, used = None, 1, math.prod(x.shape[:-1])
+        if group_index is not None:
+            ends, groups = group_index.cumsum(0), group_index.shape[0]
+            group, used = _groups.group_of_rows(ends, used), int(ends[-1])
+        width = x.shape[-1]
+        return torch.ops.softnpu.dequant_swiglu_quant(
+            x,
+            _by_group(weight_scale, groups, width),
+            activation_scale,
+            None if bias is None else bias.reshape(-1),
+            _by_group(quant_scale, groups, width // 2),
+            _by_group(quant_offset, groups, width // 2),
+            group,
+            used,
+            activate_left,
+            quant_mode == 1,
+            swiglu_mode,
+            clamp_limit,
+            glu_alpha,
+            glu_bias,
+        )
 
     samples = [
         Sample(

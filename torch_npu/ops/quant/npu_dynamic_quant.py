@@ -62,6 +62,12 @@ class NpuDynamicQuant:
         x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
         return _dynamic.symmetric(x, _formats.chosen(dst_type), dst_type_max, quant_mode)
 
+    def native(input, *, dst_type=None, **options):
+        found = _dynamic.native(input, _formats.chosen(dst_type), False, **options)
+        if found is None:
+            return NpuDynamicQuant.kernel(input, dst_type=dst_type, **options)
+        return found[:2]
+
     samples = [
         Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
         Sample(

@@ -70,6 +70,12 @@ class NpuDynamicQuantAsymmetric:
         y = _formats.encode(x / scale + offset, name)
         return y, _dynamic.squeezed(scale, quant_mode), _dynamic.squeezed(offset, quant_mode)
 
+    def native(input, *, dst_type=None, **options):
+        found = _dynamic.native(input, _formats.chosen(dst_type), True, **options)
+        if found is None:
+            return NpuDynamicQuantAsymmetric.kernel(input, dst_type=dst_type, **options)
+        return found
+
     samples = [
         Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
         Sample(

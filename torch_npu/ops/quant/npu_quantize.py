@@ -7,10 +7,12 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.quant import _chip, _formats
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_BYTES = {"int8": torch.int8, "uint8": torch.uint8, "int4": torch.int8}
 
 
 def _element_axis(x: torch.Tensor, axis: int, div_mode: bool) -> int:
@@ -114,6 +116,16 @@ class NpuQuantize:
         if zero_points is not None:
             y = y + _along(zero_points, self, axis)
         return _formats.encode(y, _formats.chosen(dtype))
+
+    def native(self, scales, zero_points, dtype, axis=1, div_mode=True):
+        name = _formats.chosen(dtype)
+        plain = name in _BYTES and floats(self, scales)
+        if not plain or (zero_points is not None and zero_points.dtype == torch.float64):
+            return NpuQuantize.kernel(self, scales, zero_points, dtype, axis, div_mode)
+        axis = _element_axis(self, axis, div_mode)
+        return torch.ops.softnpu.quantize(
+            self, scales, zero_points, axis, div_mode, _BYTES[name], name == "int4"
+        )
 
     samples = [
         Sample(lambda make: (make(4, 6), make(6, low=0.01, high=0.1), None, torch.qint8)),

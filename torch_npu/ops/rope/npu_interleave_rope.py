@@ -7,6 +7,7 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.rope._rotate import rotate
 
@@ -60,6 +61,11 @@ class NpuInterleaveRope:
 
     def kernel(x, cos, sin):
         return rotate(wide(x), wide(cos), wide(sin), "interleave-half").to(x.dtype)
+
+    def native(x, cos, sin):
+        if not fits(x, cos, sin):
+            return NpuInterleaveRope.kernel(x, cos, sin)
+        return torch.ops.softnpu.rotary(x, cos, sin, "interleave-half")
 
     def backward(ctx, *grads):
         raise NotImplementedError("derivative for 'npu::npu_interleave_rope' is not implemented")

@@ -12,10 +12,14 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm._rms import rms_normalise
 from torch_npu.ops.rope._kv_cache import MODES, blocks_of, quantise, write_tokens
 from torch_npu.ops.rope._rotate import rotate
+from torch_npu.ops.scatter._indices import inside
 
 #: the sizes that A2 and A3 take: RMS part, rope part; and with `v`: the key, the value
 RMS, ROPE = 512, 64
 KEY, VALUE = 192, 128
+
+#: any negative index: the token is not written
+_SKIPPED = -(2**63)
 
 _ARGUMENTS = (
     "(Tensor kv, Tensor gamma, Tensor cos, Tensor sin, Tensor index, Tensor{a} k_cache,"
@@ -97,10 +101,12 @@ def _check_all(
     batch, length = kv.shape[0], kv.shape[2]
     if cache_mode == "Norm":
         must.shape("index", index, (batch, length))
+        inside("index", index, min(k_cache.shape[2], ckv_cache.shape[2]), low=_SKIPPED)
         return
     must.shape("ckv_cache", ckv_cache, (*k_cache.shape[:3], None))
     entries = blocks_of(length, k_cache.shape[1]) if "BLK" in cache_mode else length
     must.shape("index", index, (batch * entries,))
+    inside("index", index, k_cache.shape[0] * k_cache.shape[1], low=_SKIPPED)
 
 
 def _shapes(kv, gamma, cos, v):

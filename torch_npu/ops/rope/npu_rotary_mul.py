@@ -8,6 +8,7 @@ from softnpu import chips
 from torch_npu._errors import BadArgument, ErrCode, operator_error
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
 from torch_npu.ops.rope import _rotate as rope
@@ -77,6 +78,12 @@ class NpuRotaryMul:
             return (x * cos + (x @ rotate.to(x.dtype)) * sin).to(self.dtype)
         return rope.rotate(x, cos, sin, rotary_mode).to(self.dtype)
 
+    def native(self, r1, r2, rotary_mode="half", rotate=None):
+        if rotate is not None or not floats(self, r1, r2):
+            return NpuRotaryMul.kernel(self, r1, r2, rotary_mode, rotate)
+        cos, sin = r1.to(self.dtype), r2.to(self.dtype)
+        return torch.ops.softnpu.rotary(self, cos, sin, rotary_mode)
+
     def backward(ctx, grad):
         a = ctx.args
         if a.rotate is not None:
@@ -137,6 +144,12 @@ class NpuRotaryMulBackward:
         dcos = (dy * x).sum_to_size(r1.shape)
         dsin = (dy * rope.turn(x, rotary_mode)).sum_to_size(r2.shape)
         return dx.to(self.dtype), dcos.to(self.dtype), dsin.to(self.dtype)
+
+    def native(grad, self, r1, r2, rotary_mode="half"):
+        if not floats(grad, self, r1, r2):
+            return NpuRotaryMulBackward.kernel(grad, self, r1, r2, rotary_mode)
+        dy, cos, sin = (t.to(self.dtype) for t in (grad, r1, r2))
+        return torch.ops.softnpu.rotary_backward(dy, self, cos, sin, rotary_mode)
 
     samples = [
         Sample(

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 
 MOST_K = 1024
@@ -73,6 +74,12 @@ class NpuTopKTopP:
             last = torch.arange(size, device=logits.device) == size - 1
             ordered = ordered.masked_fill(outside & ~last, -torch.inf)
         return torch.empty_like(ordered).scatter_(1, places, ordered)
+
+    def native(logits, p=None, k=None):
+        plain = fits(logits, p) and (k is None or k.dtype == torch.int32)
+        if not plain or logits.numel() == 0:
+            return NpuTopKTopP.kernel(logits, p, k)
+        return torch.ops.softnpu.top_k_top_p(logits, p, k)
 
     samples = [
         Sample(

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 
 #: what the operator puts in place of a masked logit; not -inf, so a fully masked row is uniform
@@ -68,6 +69,11 @@ class NpuScaledMaskedSoftmax:
     def kernel(x, mask, scale=1, fixed_triu_mask=False):
         return (wide(x) * scale).masked_fill(mask, MASKED).softmax(-1).to(x.dtype)
 
+    def native(x, mask, scale=1, fixed_triu_mask=False):
+        if not fits(x) or mask.dtype != torch.bool:
+            return NpuScaledMaskedSoftmax.kernel(x, mask, scale, fixed_triu_mask)
+        return torch.ops.softnpu.masked_softmax(x, mask, scale, MASKED)
+
     def backward(ctx, grad):
         return {
             "x": torch.ops.npu.npu_scaled_masked_softmax_backward(
@@ -117,6 +123,11 @@ class NpuScaledMaskedSoftmaxBackward:
         dy, p = wide(y_grad), wide(y)
         dz = p * (dy - (dy * p).sum(-1, keepdim=True))
         return (dz * scale).masked_fill(mask, 0).to(y_grad.dtype)
+
+    def native(y_grad, y, mask, scale, fixed_triu_mask):
+        if not fits(y_grad, y) or mask.dtype != torch.bool:
+            return NpuScaledMaskedSoftmaxBackward.kernel(y_grad, y, mask, scale, fixed_triu_mask)
+        return torch.ops.softnpu.masked_softmax_backward(y_grad, y, mask, scale)
 
     samples = [
         Sample(

@@ -1,0 +1,108 @@
+"""The native activations and gated units."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.support import DTYPES, WIDTHS, compare, randn, special, views
+from torch_npu.ops.activation.fast_gelu import FastGelu
+from torch_npu.ops.activation.npu_fast_gelu import NpuFastGelu, NpuFastGeluBackward
+from torch_npu.ops.activation.npu_gelu import NpuGelu, NpuGeluBackward
+from torch_npu.ops.activation.npu_gelu_mul import NpuGeluMul
+from torch_npu.ops.activation.npu_mish import NpuMish, NpuMishBackward
+from torch_npu.ops.activation.npu_silu import NpuSilu, NpuSiluBackward, NpuSiluInplace
+from torch_npu.ops.activation.npu_swiglu import NpuSwiglu, NpuSwigluBackward
+
+TANH = {"approximate": "tanh"}
+FORWARD = [
+    (FastGelu, {}),
+    (NpuFastGelu, {}),
+    (NpuGelu, {}),
+    (NpuGelu, TANH),
+    (NpuMish, {}),
+    (NpuSilu, {}),
+    (NpuSiluInplace, {}),
+]
+BACKWARD = [
+    (NpuFastGeluBackward, {}),
+    (NpuGeluBackward, {}),
+    (NpuGeluBackward, TANH),
+    (NpuMishBackward, {}),
+]
+
+
+def ident(value):
+    return value.__name__ if isinstance(value, type) else None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("definition,options", FORWARD, ids=ident)
+def test_forward(definition, options, dtype):
+    for width in WIDTHS:
+        compare(definition, randn(width, dtype=dtype, scale=3), **options)
+    for x in views(randn(3, 4, 21, dtype=dtype, scale=3)):
+        compare(definition, x, **options)
+    compare(definition, randn(0, 4, dtype=dtype), **options)
+    compare(definition, torch.tensor(0.5, dtype=dtype), **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("definition,options", BACKWARD, ids=ident)
+def test_backward(definition, options, dtype):
+    for width in WIDTHS:
+        x = randn(width, dtype=dtype, scale=3)
+        compare(definition, x.flip(0), x, **options)
+    grads = views(randn(5, 3, 21, dtype=dtype))
+    for dy, x in zip(grads, reversed(views(randn(5, 3, 21, dtype=dtype, scale=3))), strict=True):
+        compare(definition, dy, x, strides=False, **options)
+
+
+def test_gelu_backward_broadcasts():
+    compare(NpuGeluBackward, randn(21), randn(4, 21))
+    compare(NpuGeluBackward, randn(4, 1), randn(3, 1, 21), **TANH)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("definition,options", FORWARD, ids=ident)
+def test_not_finite(definition, options, dtype):
+    compare(definition, special(randn(37, dtype=dtype)), exact=False, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_backward(dtype):
+    x = randn(5, 33, dtype=dtype, scale=3)
+    y = torch.nn.functional.silu(x)
+    for dy in views(randn(5, 33, dtype=dtype)):
+        compare(NpuSiluBackward, dy, x, y, strides=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gated(dtype):
+    for width in WIDTHS:
+        x, dy = randn(3, 2 * width, dtype=dtype, scale=2), randn(3, width, dtype=dtype)
+        compare(NpuSwiglu, x)
+        compare(NpuSwigluBackward, dy, x)
+        compare(NpuGeluMul, x)
+        compare(NpuGeluMul, x, **TANH)
+    for dim in (0, 1, 2, -2):
+        shape = [3, 3, 5]
+        dy = randn(*shape, dtype=dtype)
+        shape[dim] *= 2
+        for x in views(randn(*shape, dtype=dtype)):
+            compare(NpuSwiglu, x, dim)
+            compare(NpuSwigluBackward, dy, x, dim, strides=False)
+    compare(NpuSwiglu, randn(0, 8, dtype=dtype))
+
+
+def test_large_sizes_are_split_among_threads():
+    x = randn(300, 1024, scale=2)
+    compare(NpuGelu, x)
+    compare(NpuSwiglu, x)
+    compare(NpuSwigluBackward, randn(300, 512), x)
+
+
+@pytest.mark.parametrize("definition,options", FORWARD, ids=ident)
+def test_float64_takes_the_formula(definition, options):
+    x = randn(9).double()
+    assert definition.native(x.clone(), **options).dtype == torch.float64

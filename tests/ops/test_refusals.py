@@ -1,0 +1,73 @@
+"""Wrong tensors for every operator: what does not compute is refused by the operator's own name.
+
+Each tensor argument of an operator's first sample comes once as another type, another rank and another size.
+Some of these calls are fine (a smaller batch, say); the others must say which operator and argument refuse
+what, and leave what the operator writes in place as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tests.ops.support import make
+from torch_npu.ops._operator import Operator
+from torch_npu.ops._registry import operators
+
+ROOMS = (
+    "activation", "attention", "dropout", "loss", "matmul", "mla", "moe", "norm", "quant", "rope", "sampling",
+    "scatter", "softmax", "tensor",
+)  # fmt: skip
+
+
+def room(operator: Operator) -> str:
+    return operator.definition.__module__.split(".")[2]
+
+
+NAMES = [
+    name
+    for name, operator in sorted(operators.items())
+    if room(operator) in ROOMS and getattr(operator.definition, "samples", [])
+]
+
+
+def wrong(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield tensor.to(torch.complex64)
+    yield tensor.flatten()[:1].reshape(())
+    yield tensor.unsqueeze(-1)
+    if tensor.dim():
+        yield tensor.narrow(-1, 0, tensor.shape[-1] - 1)
+    if tensor.dtype in (torch.int32, torch.int64):
+        yield torch.full_like(tensor, 10**6)
+
+
+def calls(operator: Operator) -> Iterator[tuple[Any, Any]]:
+    """The first sample with one tensor after the other replaced."""
+    sample = operator.definition.samples[0]
+    flat = tree_flatten(sample.inputs(make))[0]
+    for place, value in enumerate(flat):
+        if not isinstance(value, torch.Tensor) or value.numel() == 0:
+            continue
+        for bad in wrong(value):
+            fresh, structure = tree_flatten(sample.inputs(make))
+            fresh[place] = bad
+            yield tree_unflatten(fresh, structure)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_refusals_name_operator_and_argument(name):
+    operator = operators[name]
+    for args, kwargs in calls(operator):
+        given = tree_flatten((args, kwargs))[0]
+        before = [v.clone() if isinstance(v, torch.Tensor) else v for v in given]
+        try:
+            operator.overload(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            assert f"{name.split('.')[0]}" in str(error) and "argument '" in str(error)
+            for old, new in zip(before, given, strict=True):
+                if isinstance(old, torch.Tensor):
+                    assert torch.equal(old, new) or old.isnan().any()
