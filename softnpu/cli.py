@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import sys
@@ -22,12 +23,17 @@ from rich.table import Table
 
 from softnpu import __version__, chips, settings
 from softnpu.report import report
+from softnpu.run import run
 
 _GIB = 2**30
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-@click.group(help="softnpu: torch_npu and TorchAir without an NPU.")
+@click.group(
+    help="softnpu: torch_npu and TorchAir without an NPU.",
+    epilog="Exit codes: 0 all is well, 1 a failure (`doctor`: an unfit machine), 2 wrong usage; `run` has the "
+    'program\'s. Shell completion: eval "$(_SOFTNPU_COMPLETE=bash_source softnpu)", or zsh_source, fish_source.',
+)
 @click.version_option(__version__)
 def main() -> None:
     """Wrong settings are told in one line, by every command."""
@@ -38,6 +44,7 @@ def main() -> None:
 
 
 main.add_command(report)
+main.add_command(run)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -51,17 +58,44 @@ def _show(table: Table) -> None:
     Console().print(table)
 
 
+def _as_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="For programs to read.")
+
+
 # --- info and chips -------------------------------------------------------------------------------------
 
 
 @main.command()
-def info() -> None:
-    """The emulated device, its settings and the host."""
+@_json_option
+def info(as_json: bool) -> None:
+    """The emulated devices, their settings and the host."""
     torch_npu = importlib.import_module("torch_npu")
     registry = importlib.import_module("torch_npu.ops._registry")
     torch = importlib.import_module("torch")
     chosen, chip = settings.current(), chips.current()
     memory = chosen.memory or chip.memory
+    if as_json:
+        _as_json(
+            {
+                "versions": {
+                    "softnpu": __version__,
+                    "torch_npu": torch_npu.__version__,
+                    "torch": str(torch.__version__),
+                },
+                "emulated": True,
+                "chip": dataclasses.asdict(chip),
+                "devices": [
+                    {"id": i, "name": chip.name, "memory": memory}
+                    for i in settings.visible_devices()
+                ],
+                "operators": len(registry.operators),
+                "settings": dataclasses.asdict(chosen),
+            }
+        )
+        return
     table = _table("softnpu", "what", "value")
     rows = {
         "versions": f"softnpu {__version__}, torch_npu {torch_npu.__version__}, torch {torch.__version__}",
@@ -88,8 +122,12 @@ def info() -> None:
 
 
 @main.command(name="chips")
-def list_chips() -> None:
+@_json_option
+def list_chips(as_json: bool) -> None:
     """The chips that SOFTNPU_SOC takes."""
+    if as_json:
+        _as_json([dataclasses.asdict(chips.get(name)) for name in chips.names()])
+        return
     table = _table(
         "chips", "SOFTNPU_SOC", "product", "family", "memory", "cube", "vector", "fp16 peak"
     )
@@ -117,7 +155,8 @@ def list_chips() -> None:
     is_flag=True,
     help="List the documented names that are absent or partial, with the reason.",
 )
-def coverage(absent: bool) -> None:
+@_json_option
+def coverage(absent: bool, as_json: bool) -> None:
     """Which of upstream's documented names work (needs a source checkout)."""
     if not (_ROOT / "api" / "upstream.json").exists():
         raise click.ClickException(
@@ -125,6 +164,11 @@ def coverage(absent: bool) -> None:
         )
     sys.path.insert(0, str(_ROOT))
     documented = importlib.import_module("tools.coverage").seeds()
+    if as_json:
+        keys = ("name", "table", "status", "note")
+        wanted = (e for e in documented if not absent or e.status != "works")
+        _as_json([{key: getattr(e, key) for key in keys} for e in wanted])
+        return
     if absent:
         table = _table("absent and partial", "name", "state", "reason")
         for entry in documented:

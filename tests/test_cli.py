@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import subprocess
 import sys
@@ -90,3 +91,96 @@ def test_wrong_settings_are_one_line(variable, value, message):
     )
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+# --- --json and run -------------------------------------------------------------------------------------
+
+
+def test_json_of_info_chips_and_coverage():
+    found = json.loads(run("info", "--json"))
+    assert found["emulated"] is True and len(found["devices"]) == 8
+    assert [c["name"] for c in json.loads(run("chips", "--json"))] == chips.names()
+    entries = json.loads(run("coverage", "--absent", "--json"))
+    assert all(e["status"] != "works" and e["note"] for e in entries)
+
+
+PROGRAM = """
+import sys, torch, torch_npu
+x = torch.ones(256, 1024, device="npu")
+for _ in range(3):
+    torch_npu.npu_rms_norm(x, x[0])
+try:
+    torch_npu.npu_rms_norm(x, x[0, 1:])
+except RuntimeError:
+    sys.exit(int(sys.argv[2]))
+"""
+
+WORKER = """
+import torch, torch.distributed as dist, torch_npu
+dist.init_process_group("hccl")
+torch.npu.set_device(dist.get_rank())
+x = torch.ones(4, device="npu")
+dist.all_reduce(x)
+assert x.sum().item() == 8
+dist.destroy_process_group()
+"""
+
+
+def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "softnpu.cli", "run", *map(str, arguments)]
+    environment = {k: v for k, v in os.environ.items() if k != "SOFTNPU_QUIET"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_run_a_script(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    done = program("--json", "--devices", 2, "--memory", "1GiB", script, "--soc", 3)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == found["exit_code"] == 3
+    assert "emulating 2 x Ascend910B3 (1 GiB each)" in done.stderr
+    counts = {entry["name"]: entry["count"] for entry in found["operators"]}
+    assert counts["npu_rms_norm"] == 3
+    assert found["peak_memory"]["0"] >= 2 * 2**20
+    (message,) = found["constraint_errors"]
+    assert message.startswith("npu_rms_norm: argument 'gamma'")
+
+
+def test_run_torchrun_counts_all_ranks_and_prints_one_banner(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    done = program("--json", "-m", "torch.distributed.run", "--nproc-per-node", 2, script)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["processes"] == 2 and set(found["peak_memory"]) == {"0", "1"}
+    assert done.stderr.count("softnpu: emulating") == 1
+
+
+def test_run_injects_faults(tmp_path):
+    script, faults = tmp_path / "script.py", tmp_path / "faults.toml"
+    script.write_text(PROGRAM)
+    faults.write_text('[[fault]]\ncall = "out_of_memory"\nnth = 1\n')
+    done = program("--faults", faults, script, "x", 0)
+    assert done.returncode == 1 and "out of memory" in done.stderr
+    assert "exit code 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text,message",
+    [
+        ('[[fault]]\ncall = "clear"', "call must be one of memory_error"),
+        ('[[fault]]\ncall = "fail"', "fail: missing a required argument: 'kind'"),
+        ('[[fault]]\ncall = "link_error"\ndevice = 8', "device must be from 0 to 7"),
+        ("other = 1", "must hold [[fault]] tables"),
+        ("[[", "is not TOML"),
+    ],
+)
+def test_run_refuses_wrong_faults(tmp_path, text, message):
+    faults = tmp_path / "f.toml"
+    faults.write_text(text)
+    said = " ".join(run("run", "--faults", str(faults), __file__, code=1).split())
+    assert message in said
+
+
+def test_run_refuses_what_is_no_program():
+    assert "neither a file nor a command" in run("run", "no_such_program", code=2)

@@ -1,6 +1,10 @@
 """The examples do what they say."""
 
-from examples import serving
+from pathlib import Path
+
+import torch
+
+from examples import custom_operator, mixed_precision, profiling, serving
 
 
 def test_serving_with_a_graph_generates_what_eager_generates():
@@ -13,3 +17,33 @@ def test_serving_with_a_graph_generates_what_eager_generates():
         answers.append([request.tokens for request in batch])
     assert answers[0] == answers[1]
     assert [len(tokens) for tokens in answers[0]] == [6 + 5 * i for i in range(7)]
+
+
+def test_mixed_precision_learns_and_leaves_out_the_step_that_overflows():
+    losses, scales = mixed_precision.train(torch.float16)
+    assert losses[-1] < losses[0] / 2
+    at = mixed_precision.OVERFLOWS_AT
+    assert scales[at] == scales[at - 1] / 2
+    assert losses[at + 1] == losses[at], "the weights did not change"
+    losses, scales = mixed_precision.train(torch.bfloat16)
+    assert losses[-1] < losses[0] / 2 and set(scales) == {1.0}
+
+
+def test_custom_operator(capsys):
+    custom_operator.main()
+    assert "opcheck and gradcheck agree" in capsys.readouterr().out
+
+
+def test_profiling_finds_the_products(tmp_path):
+    output = profiling.train(tmp_path)
+    assert (output / "trace_view.json").exists()
+    names = " ".join(name for name, _ in profiling.slowest(output, count=100))
+    assert "MatMul" in names, names
+
+
+def test_the_list_of_examples_is_complete():
+    folder = Path(profiling.__file__).parent
+    text = (folder / "README.md").read_text("utf-8")
+    for file in [*folder.glob("*.py"), *folder.glob("ci/*.yml")]:
+        if file.name != "__init__.py":
+            assert f"({file.relative_to(folder)})" in text, file.name

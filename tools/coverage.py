@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import enum
 import functools
 import importlib
 import importlib.util
@@ -155,7 +156,7 @@ def _difference(name: str, thing: Any, signature: str | None) -> str:
     module, _, plain = name.rpartition(".")
     if module == "torch_npu" and plain in schemas():
         return _schema_difference(plain)
-    if signature is None or not callable(thing):
+    if signature is None or not callable(thing) or isinstance(thing, enum.EnumMeta):  # Python's, not upstream's
         return ""
     try:
         mine = inspect.signature(thing)

@@ -23,6 +23,8 @@ def literal(value: Any) -> str:
             if isinstance(value, list)
             else f"({inner}{',' if len(value) == 1 else ''})"
         )
+    if isinstance(value, torch.device):
+        return f"torch.{value!r}"
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 

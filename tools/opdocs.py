@@ -40,9 +40,10 @@ def make(
     low: float = -1,
     high: float = 1,
     requires_grad: bool = False,
+    seed: int | None = None,
 ) -> torch.Tensor:
-    """The builder that samples expect, with numbers that depend on the shape alone."""
-    source = torch.Generator().manual_seed(sum(shape) + len(shape))
+    """The builder that samples expect, with numbers that depend on the shape (or the seed) alone."""
+    source = torch.Generator().manual_seed(sum(shape) + len(shape) if seed is None else seed)
     if dtype == torch.bool:
         value = torch.randint(0, 2, shape, generator=source).bool()
     elif not dtype.is_floating_point and not dtype.is_complex:
@@ -148,6 +149,8 @@ def _argument(name: str, value: Any, lines: list[str]) -> str:
 
 
 def _example(name: str, overloads: list[Operator]) -> list[str]:
+    if overloads[0].room == "comm":
+        return ["## Example", "", "It takes several ranks: see [distributed.md](../distributed.md).", ""]
     found = example(name, overloads)
     if found is None:
         return []

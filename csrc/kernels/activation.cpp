@@ -28,12 +28,11 @@ constexpr float kDensity = 0.3989422804014327f;                           // 1 /
 // fp32 in absolute terms, and better than 1 + erf on the left, where that cancels.
 SOFTNPU_INLINE Vec normal_cdf(const Vec& x) {
   const Vec u = at::vec::clamp_max(x * x, Vec(30.25f));
-  Vec r = fmadd(Vec(3.5123396397e-9f), u, Vec(-2.6452661883e-7f));
-  r = fmadd(r, u, Vec(7.9294881510e-6f));
-  r = fmadd(r, u, Vec(-1.1061238409e-4f));
-  r = fmadd(r, u, Vec(-6.5189958109e-5f));
-  r = fmadd(r, u, Vec(7.2666169153e-2f));
-  r = fmadd(r, u, Vec(1.5957698829f));
+  const Vec square = u * u;  // in pairs, so that the chain of operations is short
+  const Vec low = fmadd(Vec(7.2666169153e-2f), u, Vec(1.5957698829f));
+  const Vec middle = fmadd(Vec(-1.1061238409e-4f), u, Vec(-6.5189958109e-5f));
+  const Vec high = fmadd(Vec(-2.6452661883e-7f), u, Vec(7.9294881510e-6f));
+  const Vec r = fmadd(fmadd(fmadd(Vec(3.5123396397e-9f), square, high), square, middle), square, low);
   return sigmoid(r * x);
 }
 

@@ -104,15 +104,14 @@ SOFTNPU_WALK void dequantise(const Unit& job, const T* x, int64_t n, int64_t row
   const Vec activation(job.activation == nullptr ? 1.0f : job.activation[row]);
   sweep(n, [&](int64_t i, auto c) {
     Vec v;
-    if constexpr (std::is_same_v<T, int32_t>) {
-      int32_t sums[kLanes] = {};
+    if (job.whole_bias == nullptr) {
+      v = read(x + i, c);
+    } else {
+      int32_t sums[kLanes] = {};  // in int32, as wide as the accumulators that they belong to
       for (int64_t k = 0; k < c; ++k) {
-        const uint32_t b = job.whole_bias == nullptr ? 0 : static_cast<uint32_t>(job.whole_bias[i + k]);
-        sums[k] = static_cast<int32_t>(static_cast<uint32_t>(x[i + k]) + b);
+        sums[k] = static_cast<int32_t>(static_cast<uint32_t>(x[i + k]) + static_cast<uint32_t>(job.whole_bias[i + k]));
       }
       v = read(sums);
-    } else {
-      v = read(x + i, c);
     }
     if (job.weight.data != nullptr) v = v * job.weight.get(group, i, c);
     if (job.activation != nullptr) v = v * activation;

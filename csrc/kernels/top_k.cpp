@@ -54,7 +54,9 @@ SOFTNPU_WALK void insert_best(const float* x, int64_t n, int64_t k, int64_t* out
   for (; i + kLanes <= n; i += kLanes) {
     const Vec passed = (read(x + i) <= Vec(bar)) == Vec(0.0f);  // larger, or one of the two is NaN
     if (passed.zero_mask() == (1 << kLanes) - 1) continue;
-    for (int64_t j = i; j < i + kLanes; ++j) offer(j);
+    for (int64_t j = i; j < i + kLanes; ++j) {
+      if (!(x[j] <= bar)) offer(j);
+    }
   }
   for (; i < n; ++i) offer(i);
   for (int64_t j = 0; j < k; ++j) out[j] = static_cast<uint32_t>(~static_cast<uint32_t>(best[j]));

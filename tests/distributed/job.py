@@ -84,7 +84,7 @@ def main(folder: str, rank: int, ranks: int) -> None:
     try:
         if group:
             torch_npu.npu.set_device(rank % torch_npu.npu.device_count())
-            limit = float(os.environ.get("SOFTNPU_TEST_TIMEOUT", "60"))
+            limit = float(os.environ.get("TEST_JOB_TIMEOUT", "60"))
             dist.init_process_group(
                 "hccl", timeout=timedelta(seconds=limit), **store_options(folder, rank, ranks)
             )

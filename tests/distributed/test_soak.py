@@ -1,6 +1,6 @@
 """Thousands of mixed collectives on four ranks: every result is checked, and memory stays flat.
 
-`SOFTNPU_SOAK=20000` makes it as long as a night's run wants it.
+`SOAK_COLLECTIVES=20000` makes it as long as a night's run wants it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tests.distributed import job
 from torch_npu.distributed.distributed_c10d import backend_of
 
-COUNT = int(os.environ.get("SOFTNPU_SOAK", "400"))
+COUNT = int(os.environ.get("SOAK_COLLECTIVES", "400"))
 
 
 def one(step: int, rank: int, ranks: int, dice: random.Random) -> None:
@@ -71,7 +71,7 @@ def soak(rank: int, count: int) -> tuple[int, int, int]:
 
 def test_soak():
     for before, after, operations in job.run(
-        soak, 4, COUNT, timeout=3600, env={"SOFTNPU_TEST_TIMEOUT": "600"}
+        soak, 4, COUNT, timeout=3600, env={"TEST_JOB_TIMEOUT": "600"}
     ):
         assert operations >= COUNT
         assert after - before < 8 * 1024, f"resident memory grew from {before} to {after} KiB"

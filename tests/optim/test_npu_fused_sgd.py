@@ -1,67 +1,23 @@
 """NpuFusedSGD against torch.optim.SGD."""
 
-import copy
-
-import pytest
 import torch
 
-from tests.optim._model import against_torch, assert_same, parameters, train
+from tests.optim._like_torch import LikeTorch
 from torch_npu.optim import NpuFusedSGD
 
-OPTIONS = [
-    {"lr": 0.1},
-    {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.1},
-    {"lr": 0.1, "momentum": 0.9, "nesterov": True},
-]
 
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_update_is_torchs(options):
-    against_torch(NpuFusedSGD, torch.optim.SGD, options)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_half_precision(options):
-    """Parameters and states in float16, side by side with torch's optimiser on the CPU in float16."""
-    ours, theirs = parameters(torch.float16), parameters(torch.float16, "cpu")
-    train(NpuFusedSGD(ours, **options), ours, 3)
-    train(torch.optim.SGD(theirs, **options, foreach=False), theirs, 3)
-    assert_same(ours, theirs, 5e-3)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_state_goes_over(options):
-    """A state saved after three steps, ours or torch's, goes on to the same place."""
-    theirs = parameters(torch.float64, "cpu")
-    plain = torch.optim.SGD(theirs, **options)
-    train(plain, theirs, 3)
-    saved = copy.deepcopy(plain.state_dict())
-    kept = [p.detach().clone() for p in theirs]
-    train(plain, theirs, 2, first=3)
-
-    mine = parameters()
-    with torch.no_grad():
-        for param, value in zip(mine, kept, strict=True):
-            param.copy_(value)
-    fused = NpuFusedSGD(mine, **options)
-    fused.load_state_dict(saved)
-    train(fused, mine, 1, first=3)
-    again = NpuFusedSGD(mine, **options)
-    again.load_state_dict(fused.state_dict())
-    train(again, mine, 1, first=4)
-    assert_same(mine, theirs)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
+class TestNpuFusedSGD(LikeTorch):
+    fused = NpuFusedSGD
+    plain = torch.optim.SGD
+    good = [
+        {"lr": 0.1},
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.1},
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    ]
+    bad = [
         {"lr": -1.0},
         {"lr": 0.1, "momentum": -1},
         {"lr": 0.1, "weight_decay": -1},
         {"lr": 0.1, "nesterov": True},
         {"lr": 0.1, "momentum": 0.9, "nesterov": True, "dampening": 0.1},
-    ],
-)
-def test_bad_hyperparameters(options):
-    with pytest.raises(ValueError, match="Invalid|requires"):
-        NpuFusedSGD(parameters(), **options)
+    ]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from torch_npu.optim.npu_fused_optim_base import (
-    NpuFusedOptimizerBase,
-    corrections,
-    require,
-    require_betas,
-)
+from torch_npu.optim._adam import AdamBase
 
 __all__ = ["NpuFusedAdam"]
 
 
-class NpuFusedAdam(NpuFusedOptimizerBase):
+class NpuFusedAdam(AdamBase):
     """Adam; the update of torch.optim.Adam.
 
     Args:
@@ -38,27 +33,7 @@ class NpuFusedAdam(NpuFusedOptimizerBase):
         weight_decay=0,
         amsgrad=False,
     ):
-        require(lr >= 0.0, "learning rate", lr)
-        require(eps >= 0.0, "epsilon value", eps)
-        require_betas(betas)
-        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-        }
-        super().__init__(params, defaults)
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("amsgrad", False)
-
-    def _state_names(self, group: Mapping[str, Any]) -> dict[str, float]:
-        names = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
-        return names | {"max_exp_avg_sq": 0.0} if group["amsgrad"] else names
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
 
     def _update(
         self,
@@ -70,12 +45,4 @@ class NpuFusedAdam(NpuFusedOptimizerBase):
     ) -> None:
         if group["weight_decay"] != 0:
             grad = grad.add(param, alpha=group["weight_decay"])
-        beta1, beta2 = group["betas"]
-        first, second = state["exp_avg"], state["exp_avg_sq"]
-        first.mul_(beta1).add_(grad, alpha=1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        if group["amsgrad"]:
-            second = torch.maximum(state["max_exp_avg_sq"], second, out=state["max_exp_avg_sq"])
-        correction1, root2 = corrections(group["betas"], state["step"] + 1)
-        denominator = (second.sqrt() / root2).add_(group["eps"])
-        param.addcdiv_(first, denominator, value=-group["lr"] / correction1)
+        self._advance(group, param, grad, state)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from torch_npu.optim.npu_fused_optim_base import NpuFusedOptimizerBase, require
+from torch_npu.optim._rmsprop import RMSpropBase
 
 __all__ = ["NpuFusedRMSprop"]
 
 
-class NpuFusedRMSprop(NpuFusedOptimizerBase):
+class NpuFusedRMSprop(RMSpropBase):
     """RMSprop; the update of torch.optim.RMSprop.
 
     Args:
@@ -35,34 +35,7 @@ class NpuFusedRMSprop(NpuFusedOptimizerBase):
         momentum=0,
         centered=False,
     ):
-        require(lr >= 0.0, "learning rate", lr)
-        require(eps >= 0.0, "epsilon value", eps)
-        require(momentum >= 0.0, "momentum value", momentum)
-        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
-        require(alpha >= 0.0, "alpha value", alpha)
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        super().__init__(params, defaults)
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("momentum", 0)
-            group.setdefault("centered", False)
-
-    def _state_names(self, group: Mapping[str, Any]) -> dict[str, float]:
-        names = {"square_avg": 0.0}
-        if group["momentum"] > 0:
-            names["momentum_buffer"] = 0.0
-        if group["centered"]:
-            names["grad_avg"] = 0.0
-        return names
+        super().__init__(params, lr, alpha, eps, weight_decay, momentum, centered)
 
     def _update(
         self,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 
-from torch_npu.optim.npu_fused_optim_base import NpuFusedOptimizerBase, require
+from torch_npu.optim._rmsprop import RMSpropBase
 
 __all__ = ["NpuFusedRMSpropTF"]
 
 
-class NpuFusedRMSpropTF(NpuFusedOptimizerBase):
+class NpuFusedRMSpropTF(RMSpropBase):
     """RMSprop in TensorFlow's manner, as timm's RMSpropTF has it.
 
     The mean square starts at one, epsilon is added under the root, and the learning rate goes into the
@@ -30,6 +30,9 @@ class NpuFusedRMSpropTF(NpuFusedOptimizerBase):
         lr_in_momentum: whether the momentum keeps steps that `lr` has scaled.
     """
 
+    _first_square = 1.0
+    _options: ClassVar[dict[str, Any]] = {"decoupled_decay": False, "lr_in_momentum": True}
+
     def __init__(
         self,
         params,
@@ -42,38 +45,17 @@ class NpuFusedRMSpropTF(NpuFusedOptimizerBase):
         decoupled_decay=False,
         lr_in_momentum=True,
     ):
-        require(lr >= 0.0, "learning rate", lr)
-        require(eps >= 0.0, "epsilon value", eps)
-        require(momentum >= 0.0, "momentum value", momentum)
-        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
-        require(alpha >= 0.0, "alpha value", alpha)
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-            "decoupled_decay": decoupled_decay,
-            "lr_in_momentum": lr_in_momentum,
-        }
-        super().__init__(params, defaults)
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("momentum", 0)
-            group.setdefault("centered", False)
-            group.setdefault("decoupled_decay", False)
-            group.setdefault("lr_in_momentum", True)
-
-    def _state_names(self, group: Mapping[str, Any]) -> dict[str, float]:
-        names = {"square_avg": 1.0}
-        if group["momentum"] > 0:
-            names["momentum_buffer"] = 0.0
-        if group["centered"]:
-            names["grad_avg"] = 0.0
-        return names
+        super().__init__(
+            params,
+            lr,
+            alpha,
+            eps,
+            weight_decay,
+            momentum,
+            centered,
+            decoupled_decay=decoupled_decay,
+            lr_in_momentum=lr_in_momentum,
+        )
 
     def _update(
         self,

@@ -1,27 +1,31 @@
-"""torchair.ge: the graph engine's graphs. `convert` turns an ATen graph into one."""
+"""torchair.ge: the graph engine's graphs, and what converters build them of; mirrors upstream's torchair.ge.
+
+`convert` turns an ATen graph into one; `interpreter` runs it; `export` writes it as an .air file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from torchair.ge import attr, converters
+from torchair.ge._types import DataType, Format
+from torchair.ge.convert import GeGraph, convert
+from torchair.ge.export import dynamo_export
+from torchair.ge.graph import Cast, Clone, Const, Tensor, TensorSpec, custom_op
+from torchair.ge.registry import has_converter, register_fx_node_ge_converter
 
-from torch.fx import GraphModule
-
-__all__ = ["GeGraph", "convert"]
-
-
-class GeGraph:
-    """A converted graph."""
-
-    def __init__(self, gm: GraphModule, name: str):
-        self.gm, self.name = gm, name
-
-    def dump(self, path: str) -> None:
-        """Writes the graph; the suffix of the path says how."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.gm.print_readable(print_output=False))
-
-
-def convert(gm: GraphModule, example_inputs: Sequence[Any], *, config: Any, name: str) -> GeGraph:
-    """The graph engine's form of the graph."""
-    return GeGraph(gm, name)
+__all__ = [
+    "Cast",
+    "Clone",
+    "Const",
+    "DataType",
+    "Format",
+    "GeGraph",
+    "Tensor",
+    "TensorSpec",
+    "attr",
+    "convert",
+    "converters",
+    "custom_op",
+    "dynamo_export",
+    "has_converter",
+    "register_fx_node_ge_converter",
+]

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.conv._reference import convolve, on_host
-from tests.ops.support import assert_accurate, make
+from tests.ops.conv._gradients import check_gradients, check_refusals
+from tests.ops.conv._reference import convolve
+from tests.ops.support import make
 
 REST = ([3, 2], [2, 1], [1, 0], [1, 2])
 
@@ -21,24 +22,12 @@ def inputs(dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("mask", [[True, True], [False, True], [True, False]])
 def test_gradients(dtype, mask):
-    grad, x, weight = inputs(dtype)
-    found = torch.ops.npu._conv_depthwise2d_backward(grad, x, weight, *REST, mask)
-    leaves = [t.requires_grad_() for t in on_host((x, weight))]
-    y = convolve(*leaves, None, *REST[1:], 3)
-    wants = torch.autograd.grad(y, leaves, grad.cpu().double())
-    for got, want, asked in zip(found, wants, mask, strict=True):
-        assert (got is not None) == asked
-        if asked:
-            assert got.dtype == dtype
-            assert_accurate(got, want, want.to(dtype))
+    def forward(x, weight):
+        return convolve(x, weight, None, *REST[1:], 3)
+
+    check_gradients(torch.ops.npu._conv_depthwise2d_backward, forward, inputs(dtype), REST, mask)
 
 
 def test_refusals():
-    grad, x, weight = inputs()
     call = torch_npu._conv_depthwise2d_backward
-    with pytest.raises(RuntimeError, match="_conv_depthwise2d_backward: argument 'weight' must"):
-        call(grad, x, weight, [3, 3], *REST[1:], [True, True])
-    with pytest.raises(RuntimeError, match="argument 'self' must be a tensor of 4 dimensions"):
-        call(grad, x[0], weight, *REST, [True, True])
-    with pytest.raises(RuntimeError, match=r"argument 'grad_output' must be of shape"):
-        call(grad[:1], x, weight, *REST, [True, True])
+    check_refusals(call, "_conv_depthwise2d_backward", inputs(), REST, [True, True])

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.conv._reference import convolve, on_host
-from tests.ops.support import assert_accurate, make
+from tests.ops.conv._gradients import check_gradients, check_refusals
+from tests.ops.conv._reference import convolve
+from tests.ops.support import make
 
 REST = ([3, 2], [2, 1], [1, 0], [1, 2])
 
@@ -21,25 +22,12 @@ def inputs(dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("mask", [[True, True, True], [False, True, False], [True, False, True]])
 def test_gradients(dtype, mask):
-    grad, x, weight = inputs(dtype)
-    found = torch_npu.slow_conv_dilated2d_backward(grad, x, weight, *REST, mask)
-    leaves = [t.requires_grad_() for t in on_host((x, weight, torch.zeros(3)))]
-    y = convolve(*leaves, *REST[1:], 1)
-    wants = torch.autograd.grad(y, leaves, grad.cpu().double())
-    for got, want, asked in zip(found, wants, mask, strict=True):
-        assert (got is not None) == asked
-        if asked:
-            assert got.dtype == dtype
-            assert_accurate(got, want, want.to(dtype))
+    def forward(x, weight, bias):
+        return convolve(x, weight, bias, *REST[1:], 1)
+
+    check_gradients(torch_npu.slow_conv_dilated2d_backward, forward, inputs(dtype), REST, mask)
 
 
 def test_refusals():
-    grad, x, weight = inputs()
-    every = [True, True, True]
     call = torch_npu.slow_conv_dilated2d_backward
-    with pytest.raises(RuntimeError, match=r"slow_conv_dilated2d_backward: argument 'weight' must"):
-        call(grad, x, weight, [3, 3], *REST[1:], every)
-    with pytest.raises(RuntimeError, match="argument 'self' must be a tensor of 4 dimensions"):
-        call(grad, x[0], weight, *REST, every)
-    with pytest.raises(RuntimeError, match=r"argument 'grad_output' must be of shape"):
-        call(grad[:1], x, weight, *REST, every)
+    check_refusals(call, "slow_conv_dilated2d_backward", inputs(), REST, [True, True, True])

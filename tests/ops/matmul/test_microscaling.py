@@ -154,6 +154,24 @@ def test_grouped_float4():
     assert_accurate(y, want, want.float(), slack=1e-4)
 
 
+def test_grouped_float8_with_a_float4_weight():
+    """The scale of the narrower weight comes as antiquant_scale; the weight is packed along K."""
+    x = make(4, 64).to(E4M3)
+    weight = make(2, 6, 32, dtype=torch.int32, low=0, high=256).cpu().to(torch.uint8)
+    left, right = byte_scale(4, 1, 2), byte_scale(2, 6, 1, 2, seed=1)
+    (y,) = torch_npu.npu_grouped_matmul(
+        [x], [weight.npu().mT], antiquant_scale=[right.npu().transpose(1, 2)], per_token_scale=[left.npu()],
+        split_item=3, group_type=0, group_list=torch.tensor([3, 1]).npu(), group_list_type=1,
+        output_dtype=torch.float32, weight_dtype=torch_npu.float4_e2m1fn_x2,
+        per_token_scale_dtype=torch_npu.float8_e8m0fnu,
+    )  # fmt: skip
+    rows = scaled_rows(x.cpu(), left).split([3, 1])
+    want = torch.cat(
+        [part @ scaled_rows(nibbles(weight[e], E2M1), right[e]).mT for e, part in enumerate(rows)]
+    )
+    assert_accurate(y, want, want.float(), slack=1e-4)
+
+
 @pytest.mark.parametrize("lying", [False, True])
 def test_a_float4_weight(lying):
     """float32 values of float4_e2m1, packed by npu_convert_weight_to_int4pack."""

@@ -142,7 +142,7 @@ def test_reserved(name):
 
 @pytest.mark.parametrize("name", ["scale_dtype", "per_token_scale_dtype"])
 def test_unsupported_codes(name):
-    with pytest.raises(NotImplementedError, match=f"'{name}' must be left at None"):
+    with pytest.raises(NotImplementedError, match=f"'{name}' must be None on this chip"):
         call(**{name: 293})
 
 

@@ -286,7 +286,7 @@ def test_refused(arguments, message):
 
 @pytest.mark.parametrize("name", ["scale_dtype", "pertoken_scale_dtype"])
 def test_unsupported_codes(name):
-    with pytest.raises(NotImplementedError, match=f"'{name}' must be left at None"):
+    with pytest.raises(NotImplementedError, match=f"'{name}' must be None on this chip"):
         call(**{name: 293})
 
 

@@ -168,7 +168,7 @@ def test_unsupported_weight_dtype():
         call(weight_dtype=HIFLOAT8)
     with (
         settings.override(soc="Ascend950"),
-        pytest.raises(NotImplementedError, match="'weight_dtype' must be .*float4_e2m1fn_x2"),
+        pytest.raises(RuntimeError, match="'antiquant_group_size' must be 32 for 4-bit floats"),
     ):
         call(weight_dtype=296)
 

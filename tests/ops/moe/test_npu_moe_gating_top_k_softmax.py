@@ -81,3 +81,11 @@ def test_bad_finished():
 def test_bad_x():
     with pytest.raises(RuntimeError, match="argument 'x' must be a tensor of 2 to 3 dimensions"):
         torch_npu.npu_moe_gating_top_k_softmax(make(8))
+
+
+def test_there_is_no_gradient():
+    y = torch_npu.npu_moe_gating_top_k_softmax(make(4, 8, requires_grad=True), None, 2)[0]
+    with pytest.raises(
+        NotImplementedError, match="npu_moe_gating_top_k_softmax' is not implemented"
+    ):
+        y.sum().backward()

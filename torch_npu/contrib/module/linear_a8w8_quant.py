@@ -61,6 +61,3 @@ class LinearA8W8Quant(QuantisedLinear):
                 "output_dtype should be torch.int8, torch.float16 or torch.bfloat16, but now it is "
                 f"{self.output_dtype}." + ops_error(ErrCode.TYPE)
             )
-
-    def forward(self, linear_quant_input: torch.Tensor) -> torch.Tensor:
-        return super().forward(linear_quant_input)

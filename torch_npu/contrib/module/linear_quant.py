@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from torch_npu.contrib.module._quantised import QuantisedLinear
 
 __all__ = ["LinearQuant"]
@@ -24,29 +22,3 @@ class LinearQuant(QuantisedLinear):
 
     `weight` (out_features, in_features) is int8, or int32 for packed int4; `scale` is float32, bfloat16 or int64.
     """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = True,
-        offset: bool = False,
-        pertoken_scale: bool = False,
-        device=None,
-        dtype=None,
-        output_dtype=None,
-    ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            bias=bias,
-            offset=offset,
-            pertoken_scale=pertoken_scale,
-            device=device,
-            dtype=dtype,
-            output_dtype=output_dtype,
-        )
-
-    def forward(self, linear_quant_input: torch.Tensor) -> torch.Tensor:
-        return super().forward(linear_quant_input)

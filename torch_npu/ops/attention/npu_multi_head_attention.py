@@ -225,17 +225,20 @@ class NpuMultiHeadAttentionBackward:
                query_bias, key_bias, value_bias, out_proj_bias, query_res, key_res, value_res,
                attn_scores, attn_res, context, y_grad, dropout_mask, attn_head_num,
                attn_dim_per_head, src_len, tgt_len, dropout_prob, softmax_use_float):  # fmt: skip
+        def rounded(x):  # each product is rounded, as the layer's own results are
+            return wide(x.to(query.dtype))
+
         dy = wide(y_grad)
-        dcontext = _split(dy @ wide(out_proj_weight), attn_head_num, tgt_len)
-        dv = _merge(wide(attn_res).mT @ dcontext)
-        dattn = dcontext @ wide(value_res).mT
+        dcontext = rounded(_split(dy @ wide(out_proj_weight), attn_head_num, tgt_len))
+        dv = rounded(_merge(wide(attn_res).mT @ dcontext))
+        dattn = rounded(dcontext @ wide(value_res).mT)
         if dropout_prob > 0:
             kept = unpacked(dropout_mask, dattn.numel()).view(dattn.shape)
             dattn = dattn * kept / (1 - dropout_prob)
         weights = wide(attn_scores)
-        dscores = weights * (dattn - (dattn * weights).sum(-1, keepdim=True))
-        dq = _merge(dscores @ wide(key_res)) * attn_dim_per_head**-0.5
-        dk = _merge(dscores.mT @ wide(query_res))
+        dscores = rounded(weights * (dattn - (dattn * weights).sum(-1, keepdim=True)))
+        dq = rounded(_merge(dscores @ wide(key_res)) * attn_dim_per_head**-0.5)
+        dk = rounded(_merge(dscores.mT @ wide(query_res)))
         inputs = ((dq, query, query_weight), (dk, key, key_weight), (dv, value, value_weight))
         dweights = [g.mT @ wide(x) for g, x, _ in inputs] + [dy.mT @ wide(context)]
         dinputs = [g @ wide(w) for g, _, w in inputs]

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.conv import _convolution as conv
+from torch_npu.ops.conv import _definitions as parts
 
 _RANKS = (4, 4)
 
@@ -41,22 +42,10 @@ class NpuConv2d:
     """
 
     saves = ("input", "weight", "bias")
-
-    def check(input, weight, bias, stride, padding, dilation, groups):
-        conv.check_plain(input, weight, bias, stride, padding, dilation, groups, _RANKS)
-
-    def kernel(input, weight, bias, stride, padding, dilation, groups):
-        return conv.plain(input, weight, bias, stride, padding, dilation, groups)
-
-    def meta(input, weight, bias, stride, padding, dilation, groups):
-        return conv.plain_shape(input, weight, stride, padding, dilation)
-
-    def backward(ctx, grad):
-        a = ctx.args
-        found = torch.ops.npu.npu_conv2d_backward(
-            a.input, grad, a.weight, a.stride, a.padding, a.dilation, a.groups, conv.asked(ctx)
-        )
-        return conv.named(ctx, found)
+    check = parts.plain_check(_RANKS)
+    kernel = conv.plain
+    meta = parts.plain_meta
+    backward = parts.backward_by("npu_conv2d_backward", parts.PLAIN)
 
     samples = [
         Sample(
@@ -99,18 +88,9 @@ class NpuConv2dBackward:
         `grad_output`).
     """
 
-    def check(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
-        conv.check_plain(input, weight, None, stride, padding, dilation, groups, _RANKS)
-        sizes = conv.plain_sizes(input, weight, stride, padding, dilation)
-        conv.check_gradients(input, "grad_output", grad_output, weight.shape[0], sizes)
-
-    def kernel(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
-        return conv.gradients(
-            grad_output, input, weight, stride, padding, dilation, None, groups, output_mask
-        )
-
-    def meta(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
-        return conv.gradient_shapes(input, weight, grad_output, output_mask)
+    check = parts.plain_gradients_check(_RANKS)
+    kernel = parts.plain_gradients
+    meta = parts.gradients_meta
 
     samples = [
         Sample(

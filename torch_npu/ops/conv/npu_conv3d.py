@@ -6,8 +6,10 @@ import torch
 
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.conv import _convolution as conv
+from torch_npu.ops.conv import _definitions as parts
 
 _RANKS = (5, 5)
+_check_gradients = parts.plain_gradients_check(_RANKS, "grad")
 
 
 @npu_op(
@@ -41,22 +43,10 @@ class NpuConv3d:
     """
 
     saves = ("input", "weight", "bias")
-
-    def check(input, weight, bias, stride, padding, dilation, groups):
-        conv.check_plain(input, weight, bias, stride, padding, dilation, groups, _RANKS)
-
-    def kernel(input, weight, bias, stride, padding, dilation, groups):
-        return conv.plain(input, weight, bias, stride, padding, dilation, groups)
-
-    def meta(input, weight, bias, stride, padding, dilation, groups):
-        return conv.plain_shape(input, weight, stride, padding, dilation)
-
-    def backward(ctx, grad):
-        a = ctx.args
-        found = torch.ops.npu.npu_conv3d_backward(
-            a.input, grad, a.weight, a.stride, a.padding, a.dilation, a.groups, conv.asked(ctx)
-        )
-        return conv.named(ctx, found)
+    check = parts.plain_check(_RANKS)
+    kernel = conv.plain
+    meta = parts.plain_meta
+    backward = parts.backward_by("npu_conv3d_backward", parts.PLAIN)
 
     samples = [
         Sample(
@@ -107,17 +97,15 @@ class NpuConv3dBackward:
     """
 
     def check(input, grad, weight, stride, padding, dilation, groups, output_mask):
-        conv.check_plain(input, weight, None, stride, padding, dilation, groups, _RANKS)
-        sizes = conv.plain_sizes(input, weight, stride, padding, dilation)
-        conv.check_gradients(input, "grad", grad, weight.shape[0], sizes)
+        options = (stride, padding, dilation, groups, output_mask)
+        _check_gradients(input, grad, weight, *options)
 
     def kernel(input, grad, weight, stride, padding, dilation, groups, output_mask):
-        return conv.gradients(
-            grad, input, weight, stride, padding, dilation, None, groups, output_mask
-        )
+        options = (stride, padding, dilation, groups, output_mask)
+        return parts.plain_gradients(input, grad, weight, *options)
 
-    def meta(input, grad, weight, stride, padding, dilation, groups, output_mask):
-        return conv.gradient_shapes(input, weight, grad, output_mask)
+    def meta(input, grad, weight, *options):
+        return parts.gradients_meta(input, grad, weight, *options)
 
     samples = [
         Sample(

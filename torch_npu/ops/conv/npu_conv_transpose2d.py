@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.conv import _convolution as conv
+from torch_npu.ops.conv import _definitions as parts
 
 _RANKS = (4, 4)
 
@@ -42,50 +43,13 @@ class NpuConvTranspose2d:
     """
 
     saves = ("input", "weight", "bias")
-
-    def check(input, weight, bias, padding, output_padding, stride, dilation, groups):
-        conv.check_transposed(
-            input, weight, bias, padding, output_padding, stride, dilation, groups, _RANKS
-        )
-
-    def kernel(input, weight, bias, padding, output_padding, stride, dilation, groups):
-        return conv.transposed(
-            input, weight, bias, padding, output_padding, stride, dilation, groups
-        )
-
-    def meta(input, weight, bias, padding, output_padding, stride, dilation, groups):
-        return conv.transposed_shape(
-            input, weight, padding, output_padding, stride, dilation, groups
-        )
-
-    def backward(ctx, grad):
-        a = ctx.args
-        found = torch.ops.npu.npu_conv_transpose2d_backward(
-            a.input,
-            grad,
-            a.weight,
-            a.padding,
-            a.output_padding,
-            a.stride,
-            a.dilation,
-            a.groups,
-            conv.asked(ctx),
-        )
-        return conv.named(ctx, found)
+    check = parts.transposed_check(_RANKS)
+    kernel = conv.transposed
+    meta = parts.transposed_meta
+    backward = parts.backward_by("npu_conv_transpose2d_backward", parts.TRANSPOSED)
 
     samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 5, 4),
-                make(4, 3, 3, 3),
-                make(6),
-                [1, 1],
-                [1, 0],
-                [2, 1],
-                [1, 2],
-                2,
-            )
-        ),
+        parts.TRANSPOSED_PLANE,
         Sample(
             lambda make: (
                 make(1, 4, 3, 3, dtype=torch.float16),
@@ -125,47 +89,10 @@ class NpuConvTranspose2dBackward:
         `grad_output`).
     """
 
-    def check(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
-        conv.check_transposed(
-            input, weight, None, padding, output_padding, stride, dilation, groups, _RANKS
-        )
-        sizes = conv.transposed_sizes(input, weight, padding, output_padding, stride, dilation)
-        conv.check_gradients(input, "grad_output", grad_output, weight.shape[1] * groups, sizes)
-
-    def kernel(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
-        return conv.gradients(
-            grad_output,
-            input,
-            weight,
-            stride,
-            padding,
-            dilation,
-            output_padding,
-            groups,
-            output_mask,
-        )
-
-    def meta(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
-        return conv.gradient_shapes(input, weight, grad_output, output_mask)
+    check = parts.transposed_gradients_check(_RANKS)
+    kernel = parts.transposed_gradients
+    meta = parts.gradients_meta
 
     samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 5, 4),
-                make(2, 6, 10, 6),
-                make(4, 3, 3, 3),
-                [1, 1],
-                [1, 0],
-                [2, 1],
-                [1, 2],
-                2,
-                [True, True, True],
-            )
-        ),
+        parts.TRANSPOSED_PLANE_GRADIENTS,
     ]

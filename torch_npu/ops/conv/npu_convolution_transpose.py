@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-import torch
-
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.conv import _convolution as conv
+from torch_npu.ops.conv import _definitions as parts
 
 _RANKS = (4, 5)
+_check_gradients = parts.transposed_gradients_check(_RANKS, "grad")
+
+#: the gradients of a transposed convolution in space
+_SPACE_GRADIENTS = Sample(
+    lambda make: (
+        make(1, 2, 3, 4, 3),
+        make(1, 3, 4, 4, 7),
+        make(2, 3, 2, 3, 2),
+        [0, 1, 0],
+        [0, 0, 1],
+        [1, 1, 2],
+        [1, 1, 1],
+        1,
+        [True, True, False],
+    )
+)
 
 
 @npu_op(
@@ -38,50 +53,13 @@ class NpuConvolutionTranspose:
     """
 
     saves = ("input", "weight", "bias")
-
-    def check(input, weight, bias, padding, output_padding, stride, dilation, groups):
-        conv.check_transposed(
-            input, weight, bias, padding, output_padding, stride, dilation, groups, _RANKS
-        )
-
-    def kernel(input, weight, bias, padding, output_padding, stride, dilation, groups):
-        return conv.transposed(
-            input, weight, bias, padding, output_padding, stride, dilation, groups
-        )
-
-    def meta(input, weight, bias, padding, output_padding, stride, dilation, groups):
-        return conv.transposed_shape(
-            input, weight, padding, output_padding, stride, dilation, groups
-        )
-
-    def backward(ctx, grad):
-        a = ctx.args
-        found = torch.ops.npu.npu_convolution_transpose_backward(
-            a.input,
-            grad,
-            a.weight,
-            a.padding,
-            a.output_padding,
-            a.stride,
-            a.dilation,
-            a.groups,
-            conv.asked(ctx),
-        )
-        return conv.named(ctx, found)
+    check = parts.transposed_check(_RANKS)
+    kernel = conv.transposed
+    meta = parts.transposed_meta
+    backward = parts.backward_by("npu_convolution_transpose_backward", parts.TRANSPOSED)
 
     samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 5, 4),
-                make(4, 3, 3, 3),
-                make(6),
-                [1, 1],
-                [1, 0],
-                [2, 1],
-                [1, 2],
-                2,
-            )
-        ),
+        parts.TRANSPOSED_PLANE,
         Sample(
             lambda make: (
                 make(1, 2, 3, 4, 3),
@@ -123,61 +101,21 @@ class NpuConvolutionTransposeBackward:
     def check(
         input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
     ):
-        conv.check_transposed(
-            input, weight, None, padding, output_padding, stride, dilation, groups, _RANKS
-        )
-        sizes = conv.transposed_sizes(input, weight, padding, output_padding, stride, dilation)
-        conv.check_gradients(input, "grad", grad, weight.shape[1] * groups, sizes)
+        options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
+        _check_gradients(input, grad, weight, *options)
 
     def kernel(
         input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
     ):
-        found = conv.gradients(
-            grad,
-            input,
-            weight,
-            stride,
-            padding,
-            dilation,
-            output_padding,
-            groups,
-            grad_input_mask,
-        )
-        return conv.in_weight_dtype(found, weight)
+        options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
+        return parts.rounded(parts.transposed_gradients)(input, grad, weight, *options)
 
-    def meta(
-        input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
-    ):
-        found = conv.gradient_shapes(input, weight, grad, grad_input_mask)
-        return conv.in_weight_dtype(found, weight)
+    def meta(input, grad, weight, *options):
+        return parts.rounded(parts.gradients_meta)(input, grad, weight, *options)
 
     samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 5, 4),
-                make(2, 6, 10, 6),
-                make(4, 3, 3, 3),
-                [1, 1],
-                [1, 0],
-                [2, 1],
-                [1, 2],
-                2,
-                [True, True, True],
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(1, 2, 3, 4, 3),
-                make(1, 3, 4, 4, 7),
-                make(2, 3, 2, 3, 2),
-                [0, 1, 0],
-                [0, 0, 1],
-                [1, 1, 2],
-                [1, 1, 1],
-                1,
-                [True, True, False],
-            )
-        ),
+        parts.TRANSPOSED_PLANE_GRADIENTS,
+        _SPACE_GRADIENTS,
     ]
 
 
@@ -205,47 +143,10 @@ class NpuConvTranspose3dBackward:
         `grad_output`).
     """
 
-    def check(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
-        conv.check_transposed(
-            input, weight, None, padding, output_padding, stride, dilation, groups, (5, 5)
-        )
-        sizes = conv.transposed_sizes(input, weight, padding, output_padding, stride, dilation)
-        conv.check_gradients(input, "grad_output", grad_output, weight.shape[1] * groups, sizes)
-
-    def kernel(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
-        return conv.gradients(
-            grad_output,
-            input,
-            weight,
-            stride,
-            padding,
-            dilation,
-            output_padding,
-            groups,
-            output_mask,
-        )
-
-    def meta(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
-        return conv.gradient_shapes(input, weight, grad_output, output_mask)
+    check = parts.transposed_gradients_check((5, 5))
+    kernel = parts.transposed_gradients
+    meta = parts.gradients_meta
 
     samples = [
-        Sample(
-            lambda make: (
-                make(1, 2, 3, 4, 3),
-                make(1, 3, 4, 4, 7),
-                make(2, 3, 2, 3, 2),
-                [0, 1, 0],
-                [0, 0, 1],
-                [1, 1, 2],
-                [1, 1, 1],
-                1,
-                [True, True, False],
-            )
-        ),
+        _SPACE_GRADIENTS,
     ]

@@ -73,16 +73,7 @@ class EmptyWithFormat:
                 base_addr_aligned_kb > 0, "base_addr_aligned_kb", "positive", base_addr_aligned_kb
             )
 
-    def kernel(
-        size,
-        *,
-        dtype=None,
-        layout=None,
-        device=None,
-        pin_memory=None,
-        acl_format=2,
-        base_addr_aligned_kb=None,
-    ):
+    def kernel(size, *, dtype=None, device=None, acl_format=2, base_addr_aligned_kb=None, **rest):
         return rules.create(
             size,
             dtype or torch.get_default_dtype(),
@@ -91,16 +82,7 @@ class EmptyWithFormat:
             alignment=(base_addr_aligned_kb or 0) * 1024,
         )
 
-    def meta(
-        size,
-        *,
-        dtype=None,
-        layout=None,
-        device=None,
-        pin_memory=None,
-        acl_format=2,
-        base_addr_aligned_kb=None,
-    ):
+    def meta(size, *, dtype=None, device=None, **rest):
         return _fake(size, dtype, device)
 
     samples = [
@@ -131,42 +113,15 @@ class UnsafeEmptyWithFormat:
         The tensor, contiguous.
     """
 
-    def check(
-        size,
-        *,
-        dtype=None,
-        layout=None,
-        device=None,
-        pin_memory=None,
-        acl_format=2,
-        keep_format=False,
-    ):
+    def check(size, *, layout=None, device=None, pin_memory=None, acl_format=2, **rest):
         check_options(size, layout, device, pin_memory)
         rules.known("acl_format", acl_format)
 
-    def kernel(
-        size,
-        *,
-        dtype=None,
-        layout=None,
-        device=None,
-        pin_memory=None,
-        acl_format=2,
-        keep_format=False,
-    ):
+    def kernel(size, *, dtype=None, device=None, acl_format=2, keep_format=False, **rest):
         number = acl_format if keep_format else rules.permitted(acl_format)
         return rules.create(size, dtype or torch.get_default_dtype(), resolved(device), number)
 
-    def meta(
-        size,
-        *,
-        dtype=None,
-        layout=None,
-        device=None,
-        pin_memory=None,
-        acl_format=2,
-        keep_format=False,
-    ):
+    def meta(size, *, dtype=None, device=None, **rest):
         return _fake(size, dtype, device)
 
     samples = [

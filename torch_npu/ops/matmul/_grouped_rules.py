@@ -295,6 +295,7 @@ def microscaled(
     x_code: int | None,
     weight: Sequence[torch.Tensor],
     weight_code: int | None,
+    scale_name: str,
     scale: Sequence[torch.Tensor] | None,
     scale_code: int | None,
     per_token: Sequence[torch.Tensor] | None,
@@ -304,7 +305,7 @@ def microscaled(
 ) -> None:
     """The microscaling form: one x, one weight of all experts, scales by pairs of blocks of K."""
     for name, values in (
-        ("x", x), ("weight", weight), ("scale", scale), ("per_token_scale", per_token)
+        ("x", x), ("weight", weight), (scale_name, scale), ("per_token_scale", per_token)
     ):  # fmt: skip
         must.be(values and len(values) == 1, name, "a list of one tensor", len(values or ()))
     assert scale and per_token
@@ -321,7 +322,7 @@ def microscaled(
         "per_token_scale", "per_token_scale_dtype", per_token[0], per_token_code, wanted
     )
     wanted = (experts, blocks, columns, _mx.PAIR)
-    _mx.check_scale("scale", "scale_dtype", scale[0], scale_code, wanted)
+    _mx.check_scale(scale_name, "scale_dtype", scale[0], scale_code, wanted)
     _every("bias", bias, 1, _F32)
     if bias:
         must.shape("bias", bias[0], (experts, columns))

@@ -102,7 +102,8 @@ class NpuGroupedMatmul:
         Microscaling form (Ascend950, groups of rows of one `x`, one weight (E, K, N)): 8-bit or
         4-bit floats, 32 depths share a scale that is a power of two: `per_token_scale`
         (M, ceil(K / 64), 2), `scale` (E, ceil(K / 64), N, 2), bytes or float8_e8m0fnu; results
-        float16, bfloat16 or float32, `bias` float32.
+        float16, bfloat16 or float32, `bias` float32. Where `x` is wider than `weight`, the scale of
+        the latter may come as `antiquant_scale`.
 
     Differs from upstream:
         Groups that reach past the last row raise. Weights of 4-bit floats with 8-bit `x` raise. The forms of Ascend950, which the page does
@@ -137,13 +138,19 @@ class NpuGroupedMatmul:
         _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
         dtype = dtype_of(output_dtype, x[0].dtype if x else torch.float32)
         if _microscaled(scale, scale_dtype, per_token_scale, per_token_scale_dtype):
-            _mx.check_chip("scale_dtype")
+            _mx.check_chip("per_token_scale_dtype" if scale_dtype is None else "scale_dtype")
             must.choice("group_type", group_type, (0,))
             must.choice("split_item", split_item, (2, 3))
             must.choice("act_type", act_type or 0, (0,))
+            must.unset("antiquant_offset", antiquant_offset or None)
+            must.unset("tuning_config", tuning_config or None)
+            both = scale and antiquant_scale
+            must.be(not both, "antiquant_scale", "None together with 'scale'", "tensors")
+            name = "antiquant_scale" if antiquant_scale else "scale"
+            code = per_token_scale_dtype if antiquant_scale else scale_dtype
             rules.microscaled(
-                x, x_dtype, weight, weight_dtype, scale, scale_dtype, per_token_scale,
-                per_token_scale_dtype, bias, dtype,
+                x, x_dtype, weight, weight_dtype, name, scale or antiquant_scale, code,
+                per_token_scale, per_token_scale_dtype, bias, dtype,
             )  # fmt: skip
             rules.grouped_rows(group_list, group_list_type or 0, weight[0].shape[0])
             return
@@ -179,13 +186,14 @@ class NpuGroupedMatmul:
         output_dtype=None,
         x_dtype=None,
         weight_dtype=None,
-        scale_dtype=None,
+        per_token_scale_dtype=None,
         **_checked,
     ):
         kind = group_list_type or 0
-        if scale and _mx.asked(scale_dtype, scale[0]):
+        if per_token_scale and _mx.asked(per_token_scale_dtype, per_token_scale[0]):
             rows = _mx.left(x[0], x_dtype, per_token_scale[0])
-            forms = Forms([_mx.right(weight[0], weight_dtype, scale[0])], bias)
+            factors = (scale or antiquant_scale)[0]
+            forms = Forms([_mx.right(weight[0], weight_dtype, factors)], bias)
             groups = _groups.read(_NAME, group_list, kind, forms.count, rows.shape[0], exact=False)
             return _grouped.joined(forms, [rows], None, groups, dtype_of(output_dtype, x[0].dtype))
         x = [restored(t, x_dtype) for t in x]

@@ -153,7 +153,7 @@ class NpuQuantMatmul:
         must.unset("y_scale", y_scale)
         dtype = dtype_of(output_dtype, torch.int8)
         if _mx.asked(scale_dtype, scale) or _mx.asked(pertoken_scale_dtype, pertoken_scale):
-            _mx.check_chip("scale_dtype")
+            _mx.check_chip("pertoken_scale_dtype" if scale_dtype is None else "scale_dtype")
             _mx.check_matrix("x1", "x1_dtype", x1, x1_dtype)
             _mx.check_matrix("x2", "x2_dtype", x2, x2_dtype)
             rules.microscaled(_mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), offset, bias, dtype)

@@ -62,6 +62,11 @@ class NpuMoeGatingTopKSoftmax:
         row = torch.arange(rows * k, dtype=torch.int32, device=x.device).view(k, rows).t()
         return y, expert, row.reshape(*x.shape[:-1], k).contiguous()
 
+    def backward(ctx, *grads):
+        raise NotImplementedError(
+            "derivative for 'npu::npu_moe_gating_top_k_softmax' is not implemented"
+        )
+
     samples = [
         Sample(lambda make: (make(5, 8),), {"k": 3}),
         Sample(

@@ -234,6 +234,7 @@ class NpuMoeTokenUnpermuteGrad:
         restore_shape=None,
     ):
         grad, name = grad_unpermuted_tokens, "grad_unpermuted_tokens"
+        must.ndim("permuted_tokens", permuted_tokens, 2)
         _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
         must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), permuted_tokens.size(-1)))
 

@@ -216,6 +216,10 @@ class NpuMoeTokenUnpermuteWithRoutingMapGrad:
         must.dtype("out_index", out_index, torch.int32)
         must.ndim("out_index", out_index, 1)
         must.shape("permuted_token_id", permuted_token_id, tuple(out_index.shape))
+        count = out_index.numel()
+        inside("out_index", out_index, count, low=-1)
+        if drop_and_pad:
+            inside("permuted_token_id", permuted_token_id, restore_shape[0])
         if probs is not None:
             must.present("permuted_tokens", permuted_tokens, "together with 'probs'")
             if not drop_and_pad:

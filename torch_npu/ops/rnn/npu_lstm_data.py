@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.rnn import _lstm, _sequence
-from torch_npu.ops.rnn.npu_lstm import by_name, check_layer, check_mask, gradients, mask_of
+from torch_npu.ops.rnn.npu_lstm import NpuLstm, by_name, check_layer, check_mask, gradients, mask_of
 
 
 def _check_batches(batch_sizes: torch.Tensor, count: int, batch: int) -> None:
@@ -98,26 +98,8 @@ class NpuLstmData:
             check_mask(seq_mask, count, batch, hidden, batch_first)
             _check_agreement(seq_mask, batch_sizes, batch_first, input)
 
-    def kernel(
-        input,
-        batch_sizes,
-        weight,
-        bias,
-        seq_mask,
-        h,
-        c,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-        flag_seq,
-        direction,
-    ):
-        mask = mask_of(seq_mask, flag_seq, batch_first, input)
-        used = bias if has_biases else None
-        return _lstm.forward(input, weight, used, h, c, mask, direction, batch_first)
+    def kernel(input, batch_sizes, *rest):
+        return NpuLstm.kernel(input, *rest)
 
     def meta(input, batch_sizes, weight, bias, *rest, **more):
         return _lstm.shapes(input, bias)

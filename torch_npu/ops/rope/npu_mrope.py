@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops.scatter._indices import inside
 
 SECTIONS = ([16, 24, 24], [24, 20, 20], [8, 12, 12], [16, 16, 16, 16])
 
@@ -113,6 +114,7 @@ class NpuMrope:
         )
         must.choice("rotary_mode", rotary_mode, ("half", "interleave", None))
         must.choice("cache_mode", cache_mode, ("default", "interleave", None))
+        inside("positions", positions, cos_sin_cache.shape[0])
         if _plain(mrope_section):
             must.shape("positions", positions, (query.shape[0],))
             return

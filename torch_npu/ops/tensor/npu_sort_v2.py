@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 
@@ -29,6 +30,8 @@ class NpuSortV2:
     """
 
     def check(self, dim=-1, descending=False):
+        fits = not self.dtype.is_complex
+        must.be(fits, "self", "of real numbers", self.dtype, ErrCode.TYPE)
         count = max(self.dim(), 1)
         must.be(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
 

@@ -1,0 +1,195 @@
+"""The inside of `softnpu run`: what every Python process of the job notes down for the summary.
+
+`softnpu run` puts a directory with a `sitecustomize.py` in front of PYTHONPATH, so that each Python process of the job
+(the workers of torchrun too) calls `install` first. Nothing happens before the process imports torch_npu. From then
+on tasks are counted, and the notes are written into that directory from time to time and at the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+FAULTS = "faults.json"
+_PERIOD = 0.5  # seconds between two notes; a process that is killed loses no more than that
+_CAPACITY = 1 << 22  # tasks between two notes
+
+
+def install(directory: Path) -> None:
+    """Waits for the import of torch_npu; called by the job's sitecustomize."""
+    sys.meta_path.insert(0, _AfterImport(directory))
+
+
+class _AfterImport(MetaPathFinder):
+    """Starts an observer as soon as torch_npu is imported, and is gone then."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch_npu":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_observe(module: ModuleType) -> None:
+            execute(module)
+            Observer(self.directory).start()
+
+        spec.loader.exec_module = execute_and_observe  # type: ignore[method-assign]
+        return spec
+
+
+class Observer:
+    """Counts the tasks of this process, its peak memory, refused arguments and warnings.
+
+    The native log of tasks has one reader. This one stands before it: the profiler, which reads it too, gets what ran
+    between its own start and stop.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.device: Any = importlib.import_module("softnpu._C")
+        self.settings = importlib.import_module("softnpu.settings")
+        self.directory = directory
+        self.lock = threading.RLock()
+        self.profiling = False
+        self.kept: list[tuple[Any, ...]] = []  # what a stopped profiler has not taken yet
+        self.reset()
+
+    def reset(self) -> None:
+        self.operators: collections.Counter[str] = collections.Counter()
+        self.busy_ns: collections.Counter[str] = collections.Counter()
+        self.peaks: dict[int, int] = {}
+        self.errors: collections.Counter[str] = collections.Counter()
+        self.warnings: collections.Counter[str] = collections.Counter()
+        self.dropped = 0
+
+    def start(self) -> None:
+        self._stand_before_the_log()
+        self._listen()
+        for fault in json.loads((self.directory / FAULTS).read_text("utf-8")):
+            self._inject(dict(fault))
+        os.register_at_fork(after_in_child=self.reset)
+        threading.Thread(target=self._repeat, name="softnpu run", daemon=True).start()
+        atexit.register(self.note)
+
+    def _inject(self, fault: dict[str, Any]) -> None:
+        rank = fault.pop("rank", None)
+        if rank is None or str(rank) == os.environ.get("RANK", "0"):
+            call = fault.pop("call")
+            getattr(importlib.import_module("softnpu.faults"), call)(**fault)
+
+    def _stand_before_the_log(self) -> None:
+        self._begin, self._end = self.device.trace_start, self.device.trace_stop
+        self._take = self.device.trace_take
+        self.device.trace_start = self._profiler_starts
+        self.device.trace_stop = self._profiler_stops
+        self.device.trace_take = self._profiler_takes
+        self._open(False, _CAPACITY)
+
+    def _open(self, shapes: bool, most: int) -> None:
+        self._begin(shapes, most)
+        self.lost = 0
+
+    def _profiler_starts(self, shapes: bool = False, most: int = _CAPACITY) -> None:
+        with self.lock:
+            self._count()
+            self.profiling, self.kept = True, []
+            self._open(shapes, most)
+
+    def _profiler_stops(self) -> None:
+        with self.lock:
+            if self.profiling:
+                self._end()
+                self.kept += self._count()
+                self.profiling = False
+                self._open(False, _CAPACITY)
+
+    def _profiler_takes(self) -> list[tuple[Any, ...]]:
+        with self.lock:
+            taken = self.kept + (self._count() if self.profiling else [])
+            self.kept = []
+            return taken
+
+    def _count(self) -> list[tuple[Any, ...]]:
+        lost = self.device.trace_dropped()  # since the log began
+        self.dropped, self.lost = self.dropped + lost - self.lost, lost
+        tasks = self._take()
+        for name, _, _, _, _, start, end, _, _ in tasks:
+            self.operators[name] += 1
+            self.busy_ns[name] += end - start
+        return tasks
+
+    def _listen(self) -> None:
+        """To refused arguments where the message is made, and to warnings where they are shown."""
+        errors: Any = importlib.import_module("torch_npu._errors")
+        make, show = errors.operator_error, warnings.showwarning
+
+        def operator_error(operator: str, bad: Any) -> RuntimeError:
+            self.errors[bad.text(operator)] += 1
+            return make(operator, bad)
+
+        def showwarning(
+            message: Any, category: Any, filename: str, *rest: Any, **more: Any
+        ) -> None:
+            text = str(message)
+            if "npu" in text.lower() or "torch_npu" in filename:
+                self.warnings[text.splitlines()[0] if text else category.__name__] += 1
+            show(message, category, filename, *rest, **more)
+
+        errors.operator_error = operator_error
+        warnings.showwarning = showwarning
+
+    def _repeat(self) -> None:
+        while True:
+            time.sleep(_PERIOD)
+            self.note()
+
+    def note(self) -> None:
+        """Writes what is known now; the file is replaced whole."""
+        with self.lock:
+            if not self.profiling:
+                self._count()
+            if self.device.started():
+                machine = self.settings.visible_devices()
+                for index in range(self.device.device_count()):
+                    stats = self.device.memory_stats(index)
+                    peak = stats["allocated_bytes"]["all"]["peak"]
+                    number = machine[index]
+                    if peak:
+                        self.peaks[number] = max(peak, self.peaks.get(number, 0))
+            notes = {
+                "pid": os.getpid(),
+                "rank": os.environ.get("RANK"),
+                "operators": self.operators,
+                "busy_ns": self.busy_ns,
+                "peak_memory": self.peaks,
+                "constraint_errors": self.errors,
+                "warnings": self.warnings,
+                "dropped": self.dropped,
+            }
+            target = self.directory / f"process_{os.getpid()}.json"
+            if not self.directory.exists():
+                return  # the job outlived `softnpu run`, which was killed
+            draft = target.with_suffix(".part")
+            draft.write_text(json.dumps(notes), "utf-8")
+            draft.replace(target)

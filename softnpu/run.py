@@ -1,0 +1,217 @@
+"""`softnpu run`: a program of any kind on the emulated device, then what it did there."""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from softnpu import _observe, settings
+
+_PACKAGES = Path(__file__).resolve().parent.parent
+_FAULTS = ("memory_error", "link_error", "fail", "corrupt_products", "stress", "out_of_memory")
+_STARTUP = """\
+import importlib.machinery, importlib.util, pathlib, sys
+_here = pathlib.Path(__file__).resolve().parent
+from softnpu import _observe
+_observe.install(_here)
+# The environment's own sitecustomize, which this file hides.
+_rest = [p for p in sys.path if pathlib.Path(p or ".").resolve() != _here]
+_spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _rest)
+if _spec is not None and _spec.loader is not None:
+    _spec.loader.exec_module(importlib.util.module_from_spec(_spec))
+"""
+
+
+@click.command(
+    name="run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}
+)
+@click.option("--soc", help="The chip, as SOFTNPU_SOC (`softnpu chips` lists them).")
+@click.option("--devices", help="How many devices, as SOFTNPU_DEVICES.")
+@click.option("--memory", help="Memory of each device, as SOFTNPU_MEMORY, e.g. 32GiB.")
+@click.option(
+    "--faults",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A TOML file of faults to inject; see below.",
+)
+@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True,
+              help="Operators in the table; 0 is all.")  # fmt: skip
+@click.option(
+    "--json", "as_json", is_flag=True, help="The summary as JSON, the last line on stdout."
+)
+@click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    soc: str | None, devices: str | None, memory: str | None, faults: Path | None, top: int,
+    as_json: bool, module: bool, program: str, arguments: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Runs PROGRAM with its ARGUMENTS on the emulated device, then says what it did there.
+
+    PROGRAM is a Python script, with -m a module, or else a command such as torchrun. The summary (operators, peak
+    memory, refused arguments, warnings; of all processes of the job) goes to stderr. The exit code is the program's.
+
+    \b
+        softnpu run --devices 2 train.py --epochs 1
+        softnpu run torchrun --nproc-per-node 2 train.py
+        softnpu run --faults faults.toml -m pytest tests
+
+    The faults file has one [[fault]] for each call of a function of softnpu.faults, which happens when the
+    process imports torch_npu; `rank` limits it to one process of a job:
+
+    \b
+        [[fault]]
+        call = "out_of_memory"   # or link_error, fail, corrupt_products, stress, memory_error
+        nth = 100                # the function's arguments, by name
+        device = 0
+        rank = 1
+    """
+    given = {"SOFTNPU_SOC": soc, "SOFTNPU_DEVICES": devices, "SOFTNPU_MEMORY": memory}
+    environment = {**os.environ, **{k: v for k, v in given.items() if v is not None}}
+    try:
+        chosen = settings.read(environment)
+        injected = read_faults(faults, chosen.devices) if faults else []
+    except ValueError as wrong:
+        raise click.ClickException(str(wrong)) from None
+    command = _command(program, module) + list(arguments)
+    with tempfile.TemporaryDirectory(prefix="softnpu_run_") as name:
+        directory = Path(name)
+        (directory / "sitecustomize.py").write_text(_STARTUP, "utf-8")
+        (directory / _observe.FAULTS).write_text(json.dumps(injected), "utf-8")
+        before = environment.get("PYTHONPATH")
+        paths = [str(directory), *([before] if before else []), str(_PACKAGES)]
+        code = _execute(command, {**environment, "PYTHONPATH": os.pathsep.join(paths)})
+        notes = [json.loads(p.read_text("utf-8")) for p in sorted(directory.glob("process_*.json"))]
+    found = summary(notes, code)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        _print(found, chosen.soc, top)
+    sys.exit(code)
+
+
+def _command(program: str, module: bool) -> list[str]:
+    """A module, a file for Python, or a command on the PATH or beside this Python."""
+    if module:
+        return [sys.executable, "-m", program]
+    if Path(program).exists():
+        return [sys.executable, program]
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(program) or shutil.which(program, path=beside)
+    if found is None:
+        raise click.BadParameter(
+            f"{program!r} is neither a file nor a command", param_hint="PROGRAM"
+        )
+    return [found]
+
+
+def _execute(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code, as a shell tells it: 128 + the signal for a process that a signal ended."""
+    process = subprocess.Popen(command, env=environment)
+    while True:
+        try:
+            code = process.wait()
+            return code if code >= 0 else 128 - code
+        except KeyboardInterrupt:
+            continue  # the terminal sent it to the program too, which decides
+
+
+def read_faults(path: Path, devices: int) -> list[dict[str, Any]]:
+    """The faults of a file, each checked against the signature of its function."""
+    importlib.import_module("torch")  # the extension below links to its libraries
+    faults = importlib.import_module("softnpu.faults")
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as wrong:
+        raise ValueError(f"{path} is not TOML: {wrong}") from None
+    entries = table.pop("fault", [])
+    if table or not isinstance(entries, list):
+        raise ValueError(f"{path} must hold [[fault]] tables and nothing else")
+    for number, entry in enumerate(entries, 1):
+        where = f"{path}, fault {number}"
+        arguments = {k: v for k, v in entry.items() if k not in ("call", "rank")}
+        if entry.get("call") not in _FAULTS:
+            raise ValueError(
+                f"{where}: call must be one of {', '.join(_FAULTS)}, but is {entry.get('call')!r}"
+            )
+        try:
+            inspect.signature(getattr(faults, entry["call"])).bind(**arguments)
+        except TypeError as wrong:
+            raise ValueError(f"{where}: {entry['call']}: {wrong}") from None
+        device = arguments.get("device", 0)
+        if not isinstance(device, int) or not 0 <= device < devices:
+            raise ValueError(f"{where}: device must be from 0 to {devices - 1}, but is {device!r}")
+    return entries
+
+
+def summary(notes: list[dict[str, Any]], code: int) -> dict[str, Any]:
+    """The notes of all processes as one; a device's peak is the sum of its processes' peaks."""
+    total: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for note in notes:
+        for key in ("operators", "busy_ns", "peak_memory", "constraint_errors", "warnings"):
+            total[key].update(note[key])
+    return {
+        "exit_code": code,
+        "processes": len(notes),
+        "operators": [
+            {"name": name, "count": count, "ms": total["busy_ns"][name] / 1e6}
+            for name, count in total["operators"].most_common()
+        ],
+        "peak_memory": {k: total["peak_memory"][k] for k in sorted(total["peak_memory"], key=int)},
+        "constraint_errors": dict(total["constraint_errors"]),
+        "warnings": dict(total["warnings"]),
+        "dropped": sum(note["dropped"] for note in notes),
+    }
+
+
+def _print(found: dict[str, Any], soc: str, top: int) -> None:
+    console = Console(stderr=True)
+    if not found["processes"]:
+        console.print("softnpu run: no process of the program imported torch_npu")
+        return
+    operators = found["operators"]
+    shown = operators[:top] if top else operators
+    table = Table(title="operators", title_justify="left")
+    for column in ("operator", "count", "ms"):
+        table.add_column(column, justify="left" if column == "operator" else "right")
+    for entry in shown:
+        table.add_row(entry["name"], str(entry["count"]), f"{entry['ms']:.2f}")
+    if len(shown) < len(operators):
+        rest = operators[len(shown) :]
+        table.add_row(
+            f"{len(rest)} more", str(sum(e["count"] for e in rest)), f"{sum(e['ms'] for e in rest):.2f}"
+        )  # fmt: skip
+    console.print(table)
+    table = Table(title="peak memory", title_justify="left")
+    for column in ("device", "MiB"):
+        table.add_column(column, justify="right")
+    for device, peak in found["peak_memory"].items():
+        table.add_row(device, f"{peak / 2**20:.2f}")
+    console.print(table)
+    for key, title, style in (
+        ("constraint_errors", "constraints broken (the card would refuse too)", "red"),
+        ("warnings", "warnings", "yellow"),
+    ):
+        if found[key]:
+            table = Table("times", "message", title=title, title_justify="left", style=style)
+            for message, count in found[key].items():
+                table.add_row(str(count), message)
+            console.print(table)
+    lost = f", {found['dropped']} tasks not counted" if found["dropped"] else ""
+    console.print(
+        f"softnpu run: {found['processes']} process(es) on emulated {soc}, "
+        f"exit code {found['exit_code']}{lost}"
+    )
