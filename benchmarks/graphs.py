@@ -33,7 +33,13 @@ def decode() -> Case:
         assert torch.equal(logits, model(token, position)), "replay differs from eager"
 
     return Case(
-        "NPUGraph", "decode step, replay", graph.replay, lambda: model(token, position), REPLAY, check, "eager"
+        "NPUGraph",
+        "decode step, replay",
+        graph.replay,
+        lambda: model(token, position),
+        REPLAY,
+        check,
+        "eager",
     )
 
 

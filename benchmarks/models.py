@@ -26,7 +26,9 @@ class DecoderLayer(nn.Module):
         self, x: torch.Tensor, position: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
         h = torch_npu.npu_rms_norm(x, self.norms[0])[0]
-        q, k, v = (t.view(1, 1, self.heads, self.size).transpose(1, 2) for t in self.qkv(h).chunk(3, -1))
+        q, k, v = (
+            t.view(1, 1, self.heads, self.size).transpose(1, 2) for t in self.qkv(h).chunk(3, -1)
+        )
         cos, sin = (table.index_select(2, position) for table in rope)
         q, k = torch_npu.npu_rotary_mul(q, cos, sin), torch_npu.npu_rotary_mul(k, cos, sin)
         self.keys.index_copy_(2, position, k)
@@ -44,7 +46,12 @@ class Decoder(nn.Module):
     """Layers, embedding and head; `forward` takes a token and its position and gives the next token's logits."""
 
     def __init__(
-        self, layers: int = 12, hidden: int = 256, heads: int = 4, words: int = 512, length: int = 128
+        self,
+        layers: int = 12,
+        hidden: int = 256,
+        heads: int = 4,
+        words: int = 512,
+        length: int = 128,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, hidden)

@@ -152,7 +152,9 @@ class Server:
 
 def requests() -> list[Request]:
     """Seven requests of different lengths."""
-    return [Request([(7 * i + j) % WORDS for j in range(3 + 4 * i % 11)], 6 + 5 * i) for i in range(7)]
+    return [
+        Request([(7 * i + j) % WORDS for j in range(3 + 4 * i % 11)], 6 + 5 * i) for i in range(7)
+    ]
 
 
 def main() -> None:

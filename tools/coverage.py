@@ -156,7 +156,9 @@ def _difference(name: str, thing: Any, signature: str | None) -> str:
     module, _, plain = name.rpartition(".")
     if module == "torch_npu" and plain in schemas():
         return _schema_difference(plain)
-    if signature is None or not callable(thing) or isinstance(thing, enum.EnumMeta):  # Python's, not upstream's
+    if (
+        signature is None or not callable(thing) or isinstance(thing, enum.EnumMeta)
+    ):  # Python's, not upstream's
         return ""
     try:
         mine = inspect.signature(thing)

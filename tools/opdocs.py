@@ -150,7 +150,12 @@ def _argument(name: str, value: Any, lines: list[str]) -> str:
 
 def _example(name: str, overloads: list[Operator]) -> list[str]:
     if overloads[0].room == "comm":
-        return ["## Example", "", "It takes several ranks: see [distributed.md](../distributed.md).", ""]
+        return [
+            "## Example",
+            "",
+            "It takes several ranks: see [distributed.md](../distributed.md).",
+            "",
+        ]
     found = example(name, overloads)
     if found is None:
         return []

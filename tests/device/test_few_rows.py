@@ -12,7 +12,9 @@ def error(value, exact):
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9])
-@pytest.mark.parametrize(("depth", "width"), [(256, 96), (33, 17), (1, 40), (640, 1), (15, 16), (100, 31)])
+@pytest.mark.parametrize(
+    ("depth", "width"), [(256, 96), (33, 17), (1, 40), (640, 1), (15, 16), (100, 31)]
+)
 @pytest.mark.parametrize("layout", ["row", "column", "strided"])
 def test_against_fp64(dtype, rows, depth, width, layout):
     torch.manual_seed(rows * depth + width)

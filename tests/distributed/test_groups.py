@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,7 +162,9 @@ def plain(rank: int, ranks: int, folder: str) -> None:
     )
     assert total() == ranks and dist.get_backend() in ("hccl", "undefined")
     dist.destroy_process_group()
-    mixed(rank, ranks, folder + "/second")
+    second = Path(folder) / "second"
+    second.mkdir(exist_ok=True)
+    mixed(rank, ranks, str(second))
 
 
 def mismatch(rank: int) -> None:

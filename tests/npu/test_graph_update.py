@@ -39,7 +39,10 @@ def group(stream, work):
 def capture_attention(event=None):
     tensors = attention_inputs()
     graph = torch.npu.NPUGraph()
-    out = [torch.empty(1, HEADS, 1, DIM, dtype=torch.float16, device="npu"), torch.empty(0, device="npu")]
+    out = [
+        torch.empty(1, HEADS, 1, DIM, dtype=torch.float16, device="npu"),
+        torch.empty(0, device="npu"),
+    ]
     with torch.npu.graph(graph):
         stream = torch.npu.current_stream()
         if event is not None:
@@ -204,7 +207,9 @@ def test_updates_need_a_handle_and_the_groups_operators():
         torch.npu.graph_task_update_end(stream)
     with torch.npu.stream(stream):
         torch.npu.graph_task_update_begin(stream, handle)
-        with pytest.raises(RuntimeError, match=r"(?s)107034.*npu_fused_infer_attention_score.out.*aten::add"):
+        with pytest.raises(
+            RuntimeError, match=r"(?s)107034.*npu_fused_infer_attention_score.out.*aten::add"
+        ):
             tensors[0] + 1
         with pytest.raises(RuntimeError, match="107033"):
             torch.npu.graph_task_update_begin(stream, handle)
@@ -236,7 +241,10 @@ def test_an_update_of_another_shape_is_named_at_replay():
 @pytest.mark.parametrize("form", ["out", "default"])
 def test_auto_dispatch_capture(form):
     tensors = attention_inputs()
-    out = [torch.empty(1, HEADS, 1, DIM, dtype=torch.float16, device="npu"), torch.empty(0, device="npu")]
+    out = [
+        torch.empty(1, HEADS, 1, DIM, dtype=torch.float16, device="npu"),
+        torch.empty(0, device="npu"),
+    ]
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph, auto_dispatch_capture=True):
         if form == "out":
@@ -302,7 +310,9 @@ def test_print_and_save_happen_in_every_replay(capfd, tmp_path):
     for value in (3.0, 5.0):
         x.fill_(value)
         graph.replay()
-        assert f"y=tensor([{value + 1:.0f}., {value + 1:.0f}.]), shape=(2,)" in capfd.readouterr().out
+        assert (
+            f"y=tensor([{value + 1:.0f}., {value + 1:.0f}.]), shape=(2,)" in capfd.readouterr().out
+        )
         assert torch.load(tmp_path / "x_device_0.pt").tolist() == [value + 1] * 2
     both = torch.load(tmp_path / "both_device_0_0.pt")
     assert both[0].tolist() == [5.0, 5.0] and both[1].tolist() == [6.0, 6.0]

@@ -206,7 +206,9 @@ def test_dropout_and_a_generator_of_ones_own():
 def test_a_whole_training_step_is_replayed(optimizer):
     def build():
         torch.manual_seed(1)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).npu()
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+        ).npu()
         extra = {"capturable": True} if optimizer is torch.optim.AdamW else {"momentum": 0.9}
         return model, optimizer(model.parameters(), lr=0.05, **extra)
 
@@ -434,7 +436,11 @@ def test_a_python_kernel_draws_at_its_place_in_the_graph():
         return torch.rand(4, generator=generator)
 
     def work(x):
-        return torch.rand(4, device="npu"), _C.run_kernel("draw", kernel, (x,), {}), torch.rand(4, device="npu")
+        return (
+            torch.rand(4, device="npu"),
+            _C.run_kernel("draw", kernel, (x,), {}),
+            torch.rand(4, device="npu"),
+        )
 
     x = torch.ones(1, device="npu")
     graph, drawn = captured(work, x)

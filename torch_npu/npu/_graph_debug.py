@@ -83,9 +83,7 @@ def _scope_begin(scope_name: str | None = None) -> None:
 def _scope_end(scope_name: str | None = None) -> None:
     name = _scope_name(scope_name)
     if not _scopes:
-        raise RuntimeError(
-            "super_kernel_scope_end: no scope is open" + pta_error(ErrCode.PARAM)
-        )
+        raise RuntimeError("super_kernel_scope_end: no scope is open" + pta_error(ErrCode.PARAM))
     opened = _scopes.pop()
     if name is not None and name != opened:
         raise RuntimeError(
@@ -116,8 +114,14 @@ _define(
     _save_list,
     _TENSORS,
 )
-_define("super_kernel_scope_begin(str? scope_name=None) -> ()", _scope_begin, ("CompositeExplicitAutograd",))
-_define("super_kernel_scope_end(str? scope_name=None) -> ()", _scope_end, ("CompositeExplicitAutograd",))
+_define(
+    "super_kernel_scope_begin(str? scope_name=None) -> ()",
+    _scope_begin,
+    ("CompositeExplicitAutograd",),
+)
+_define(
+    "super_kernel_scope_end(str? scope_name=None) -> ()", _scope_end, ("CompositeExplicitAutograd",)
+)
 
 
 def super_kernel_scope_begin(scope_name: str | None = None) -> None:

@@ -64,7 +64,9 @@ def register_npu_graph_handler(op_names: Any) -> Callable[[type], type]:
 
     def register(handler: type) -> type:
         if not (isinstance(handler, type) and issubclass(handler, NpuGraphOpHandler)):
-            raise TypeError(f"a graph handler must be a subclass of NpuGraphOpHandler, got {handler!r}")
+            raise TypeError(
+                f"a graph handler must be a subclass of NpuGraphOpHandler, got {handler!r}"
+            )
         for name in names:
             _handlers[name] = handler
         return handler

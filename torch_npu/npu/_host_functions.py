@@ -41,6 +41,8 @@ def _launch_host_func(op_stream: Any, fn: Callable[[Any], Any], user_data: Any) 
     _C.host_function(*_key(op_stream), lambda: fn(user_data))
 
 
-def _launch_host_func_pending(op_stream: Any, fn: Callable[..., Any], user_data: tuple[Any, ...]) -> None:
+def _launch_host_func_pending(
+    op_stream: Any, fn: Callable[..., Any], user_data: tuple[Any, ...]
+) -> None:
     """Calls `fn(*user_data)` after the work launched on the stream so far; needs no subscription."""
     _C.host_function(*_key(op_stream), lambda: fn(*user_data))

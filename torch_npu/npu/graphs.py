@@ -116,9 +116,7 @@ class NPUGraph:
     def instantiate(self) -> None:
         """Makes the graph ready; a captured graph always is."""
         if not self._graph.captured:
-            raise RuntimeError(
-                "instantiate: capture a graph first" + pta_error(ErrCode.PARAM)
-            )
+            raise RuntimeError("instantiate: capture a graph first" + pta_error(ErrCode.PARAM))
 
     def replay(self) -> None:
         """Runs the captured work on the current stream."""
@@ -156,9 +154,7 @@ class NPUGraph:
         """Writes the captured steps as JSON (type, stream, operator, kernels) and, as `.aligned.json`, as a timeline
         that trace viewers show."""
         if not self._graph.captured:
-            raise RuntimeError(
-                "debug_dump: capture a graph first" + pta_error(ErrCode.PARAM)
-            )
+            raise RuntimeError("debug_dump: capture a graph first" + pta_error(ErrCode.PARAM))
         steps = self._graph.steps()
         with open(debug_path, "w", encoding="utf-8") as file:
             json.dump({"pool": self.pool(), "steps": steps}, file, indent=1)
@@ -166,7 +162,9 @@ class NPUGraph:
             json.dump(_graph_update.timeline(steps), file)
 
     def super_kernel_optimize(
-        self, optimize_options: dict[str, Any] | None = None, debug_options: dict[str, Any] | None = None
+        self,
+        optimize_options: dict[str, Any] | None = None,
+        debug_options: dict[str, Any] | None = None,
     ) -> None:
         """Checks the options; there are no super kernels to fuse here."""
         _graph_update.check_super_kernel_options("optimize_options", optimize_options)
@@ -272,7 +270,10 @@ def make_graphed_callables(
     if one:
         callables, sample_args = (callables,), (sample_args,)
     pool = graph_pool_handle() if pool is None else pool
-    graphed = [_Graphed(f, args, allow_unused_input) for f, args in zip(callables, sample_args, strict=True)]
+    graphed = [
+        _Graphed(f, args, allow_unused_input)
+        for f, args in zip(callables, sample_args, strict=True)
+    ]
     synchronize()
     with streams.stream(streams.Stream()):
         for each in graphed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -375,6 +376,7 @@ def test_two_ranks():
     job.run(on_two, 2)
 
 
+@pytest.mark.slow
 def test_sixteen_ranks():
     job.run(on_sixteen, 16, timeout=300)
 
