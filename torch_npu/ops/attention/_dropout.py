@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import _C
+
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = 0xFFFFFFFF
@@ -17,13 +19,18 @@ _TAKEN = 12
 
 
 def choose(seed: int, offset: int, given: bool) -> tuple[int, int]:
-    """(seed, offset) of a call: those passed, or the next ones of the device's generator if `seed` is 0."""
+    """(seed, offset) of a call: those passed, or the next ones of the device's generator if `seed` is 0.
+
+    A captured graph has to draw anew at each replay. It does so for a kernel that draws from `kernel_generator`
+    and that depends on numbers the host reads, which is what the two lines in the middle say.
+    """
     if given or seed != 0:
         return seed, offset
-    from softnpu import _C
-
     generator = _C.default_generator(_C.current_device())
     seed, offset = generator.initial_seed(), generator.get_offset()
+    if _C.kernel_generator() is None:  # only shapes are asked for
+        return seed, offset
+    torch.zeros(()).item()
     generator.set_offset(offset + _TAKEN)
     return seed, offset
 
