@@ -451,3 +451,26 @@ def test_a_python_kernel_draws_at_its_place_in_the_graph():
     for mine, theirs in zip(drawn, work(x), strict=True):
         assert torch.equal(mine, theirs)
     assert torch.npu.default_generators[0].get_offset() == 30
+
+
+@pytest.mark.parametrize("name", ["npu_fusion_attention", "npu_fusion_attention_v3"])
+def test_dropout_of_attention_in_a_graph_fits_its_backward(name):
+    attention = getattr(torch_npu, name)
+    inputs = [torch.randn(1, 32, 64).to("npu", torch.float16).requires_grad_() for _ in range(3)]
+
+    def step():
+        result = attention(*inputs, 4, "BSH", scale=0.2, keep_prob=0.6)[0]
+        return result, torch.autograd.grad(result.float().sum(), inputs)
+
+    step()
+    torch.npu.manual_seed(8)
+    graph, (result, grads) = captured(step)
+    torch.npu.manual_seed(8)
+    graph.replay()
+    first = result.clone()
+    torch.npu.manual_seed(8)
+    expected, expected_grads = step()
+    assert torch.equal(result, expected)
+    assert all(torch.equal(a, b) for a, b in zip(grads, expected_grads, strict=True))
+    graph.replay()
+    assert torch.equal(first, result) == (name == "npu_fusion_attention")

@@ -18,11 +18,12 @@ _LOW = 0xFFFFFFFF
 _TAKEN = 12
 
 
-def choose(seed: int, offset: int, given: bool) -> tuple[int, int]:
+def choose(seed: int, offset: int, given: bool, at_replay: bool) -> tuple[int, int]:
     """(seed, offset) of a call: those passed, or the next ones of the device's generator if `seed` is 0.
 
-    A captured graph has to draw anew at each replay. It does so for a kernel that draws from `kernel_generator`
-    and that depends on numbers the host reads, which is what the two lines in the middle say.
+    Where they leave as numbers, a captured graph keeps them, since the backward does; where they leave as tensors
+    (`at_replay`), it draws anew at each replay. It does so for a kernel that draws from `kernel_generator` and that
+    depends on numbers the host reads, which is what the two lines in the middle say.
     """
     if given or seed != 0:
         return seed, offset
@@ -30,7 +31,8 @@ def choose(seed: int, offset: int, given: bool) -> tuple[int, int]:
     seed, offset = generator.initial_seed(), generator.get_offset()
     if _C.kernel_generator() is None:  # only shapes are asked for
         return seed, offset
-    torch.zeros(()).item()
+    if at_replay:
+        torch.zeros(()).item()
     generator.set_offset(offset + _TAKEN)
     return seed, offset
 

@@ -56,11 +56,13 @@ class Attention:
     before: str = "pre_tokens"  # what the operator calls this argument
     after: str = "next_tokens"
 
-    def draw(self) -> None:
-        """Settles seed and offset before a forward."""
+    def draw(self, at_replay: bool = False) -> None:
+        """Settles seed and offset before a forward; `at_replay`: anew in every replay of a captured graph."""
         if self.keep_prob < 1:
             given = self.dropout_mask is not None
-            self.seed, self.offset = _dropout.choose(self.seed, self.offset, given)
+            self.seed, self.offset = _dropout.choose(
+                self.seed, self.offset, given, at_replay
+            )
 
     @cached_property
     def layout(self) -> str:

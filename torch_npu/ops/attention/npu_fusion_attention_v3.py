@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
@@ -30,11 +31,17 @@ GRADIENT_ARGUMENTS = (
 _LENGTHS = ("actual_seq_qlen", "actual_seq_kvlen")
 
 
+def _readable(tensor: torch.Tensor | None) -> bool:
+    """Whether the values are there: on the host, and inside a kernel, they are in a captured graph too."""
+    host = tensor is not None and tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor)
+    return host or must.has_data(tensor)
+
+
 def _ends(tensor: torch.Tensor | None, whole: torch.Tensor) -> list[int] | None:
     """The numbers in a tensor of lengths; for one without data, one sequence of everything."""
     if tensor is None:
         return None
-    if not must.has_data(tensor):
+    if not _readable(tensor):
         return [whole.shape[0]] * tensor.shape[0]
     return tensor.tolist()
 
@@ -55,7 +62,7 @@ def attention(
 
 
 def _six_outputs(a, compute):
-    a.draw()
+    a.draw(at_replay=True)  # seed and offset leave as tensors, which the backward reads
     numbers = [
         torch.full((1,), n, dtype=torch.int64, device=a.query.device) for n in (a.seed, a.offset)
     ]
@@ -129,7 +136,7 @@ def backward_of(
     attention_in=None, scale_value=1.0, seed=None, offset=None, keep_prob=1.0, **options,
 ):  # fmt: skip
     """The forward that a gradient belongs to, and what else the gradient is computed from."""
-    drawn = [int(n) if keep_prob < 1 and must.has_data(n) else 0 for n in (seed, offset)]
+    drawn = [int(n) if keep_prob < 1 and _readable(n) else 0 for n in (seed, offset)]
     a = attention(
         query, key, value, head_num, input_layout, scale=scale_value, keep_prob=keep_prob, seed=drawn[0],
         offset=drawn[1], **options,
