@@ -60,7 +60,8 @@ def on():
 
 def test_an_unmodified_training_program(on, monkeypatch):
     # PyTorch's own test helpers, where they are imported, forbid programs to set flags such as this one.
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    flags = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)  # the program sets it
     result = cuda_training.train()
     assert result["device"] == "npu:0" and result["is_cuda"] is True
