@@ -247,7 +247,13 @@ PYBIND11_MODULE(_C, m) {
     };
     Queues::others_alive = [] {
       const py::gil_scoped_acquire gil;
-      return py::module::import("threading").attr("active_count")().cast<int>() > 1;
+      const py::module threading = py::module::import("threading");
+      // Threads that Python did not start, autograd's among them, wait for work and record nothing by themselves.
+      for (const py::handle thread : threading.attr("enumerate")()) {
+        const bool here = thread.is(threading.attr("current_thread")());
+        if (!here && !py::isinstance(thread, threading.attr("_DummyThread"))) return true;
+      }
+      return false;
     };
     Queues::while_waiting = [](const std::function<void()>& sleep) {
       std::optional<py::gil_scoped_release> unlocked;
