@@ -248,10 +248,10 @@ PYBIND11_MODULE(_C, m) {
     Queues::others_alive = [] {
       const py::gil_scoped_acquire gil;
       const py::module threading = py::module::import("threading");
-      // Threads that Python did not start, autograd's among them, wait for work and record nothing by themselves.
+      // Daemons, and threads that Python did not start (autograd's), wait for work and record nothing by themselves.
       for (const py::handle thread : threading.attr("enumerate")()) {
         const bool here = thread.is(threading.attr("current_thread")());
-        if (!here && !py::isinstance(thread, threading.attr("_DummyThread"))) return true;
+        if (!here && !thread.attr("daemon").cast<bool>()) return true;
       }
       return false;
     };
