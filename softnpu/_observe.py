@@ -188,8 +188,9 @@ class Observer:
                 "dropped": self.dropped,
             }
             target = self.directory / f"process_{os.getpid()}.json"
-            if not self.directory.exists():
-                return  # the job outlived `softnpu run`, which was killed
+            idle = not self.device.started() and not self.errors and not self.warnings
+            if idle or not self.directory.exists():
+                return  # it only imported torch_npu, or the job outlived `softnpu run`, which was killed
             draft = target.with_suffix(".part")
             draft.write_text(json.dumps(notes), "utf-8")
             draft.replace(target)
