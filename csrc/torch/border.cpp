@@ -7,6 +7,7 @@
 #include <ATen/core/TensorBody.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/CPUAllocator.h>
@@ -56,19 +57,35 @@ void copy_geometry(const TensorImpl& from, TensorImpl& to) {
 
 bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided; }
 
+void let_go(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(storage)); }
+
 }  // namespace
+
+c10::Storage same_bytes(c10::StorageImpl* of, c10::Device as, bool keep_alive) {
+  void* at = const_cast<void*>(of->data());
+  c10::DataPtr bytes(at, as);
+  if (keep_alive) {
+    c10::raw::intrusive_ptr::incref(of);
+    bytes = c10::DataPtr(at, of, &let_go, as);
+  }
+  c10::Allocator* allocator = as.is_cpu() ? c10::GetAllocator(c10::kCPU) : npu_allocator();
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), of->nbytes(), std::move(bytes),
+                                               allocator, of->resizable());
+}
+
+at::Tensor npu_view(const at::Tensor& tensor, c10::Device npu, bool keep_alive) {
+  c10::Storage storage = same_bytes(tensor.storage().unsafeGetStorageImpl(), npu, keep_alive);
+  storage.unsafeGetStorageImpl()->set_resizable(false);
+  at::Tensor view = at::empty({0}, tensor.options().device(npu));
+  view.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+  copy_geometry(*tensor.unsafeGetTensorImpl(), *view.unsafeGetTensorImpl());
+  return view;
+}
 
 namespace {
 
-void release_twin(void* npu) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(npu)); }
-
 // A CPU storage on the bytes of an NPU storage, which it keeps alive.
-c10::Storage make_twin(c10::StorageImpl* npu) {
-  c10::raw::intrusive_ptr::incref(npu);
-  c10::DataPtr bytes(const_cast<void*>(npu->data()), npu, &release_twin, c10::Device(c10::kCPU));
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), npu->nbytes(), std::move(bytes),
-                                               c10::GetAllocator(c10::kCPU), npu->resizable());
-}
+c10::Storage make_twin(c10::StorageImpl* npu) { return same_bytes(npu, c10::kCPU, true); }
 
 at::Tensor alias_on(const at::Tensor& npu, c10::Storage twin) {
   TensorImpl& from = *npu.unsafeGetTensorImpl();
@@ -95,9 +112,7 @@ at::Tensor cpu_alias(const at::Tensor& npu) {
   return alias_on(npu, make_twin(npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
 }
 
-bool is_alias(const at::Tensor& cpu) {
-  return cpu.has_storage() && cpu.storage().data_ptr().get_deleter() == &release_twin;
-}
+bool is_alias(const at::Tensor& cpu) { return cpu.has_storage() && cpu.storage().data_ptr().get_deleter() == &let_go; }
 
 at::Tensor Border::alias(const at::Tensor& npu) {
   c10::StorageImpl* storage = npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();

@@ -56,6 +56,12 @@ class Border {
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 6> twins_;  // NPU storage -> CPU storage
 };
 
+// Another storage on the same bytes, on the host or on an NPU.
+c10::Storage same_bytes(c10::StorageImpl* of, c10::Device as, bool keep_alive);
+
+// An NPU tensor on the bytes of a strided tensor of the host or of the NPU; it cannot be resized.
+at::Tensor npu_view(const at::Tensor& tensor, c10::Device npu, bool keep_alive);
+
 // A CPU tensor on the bytes of a strided NPU tensor, for kernels written by hand.
 at::Tensor cpu_alias(const at::Tensor& npu);
 // Whether a CPU tensor is such an alias, or one that a Border made.

@@ -69,17 +69,7 @@ std::pair<char*, size_t> extent(const Tensor& tensor) {
 }
 
 c10::Storage storage_on(const Tensor& tensor, c10::Device device, bool owned) {
-  c10::StorageImpl* from = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  void* at = const_cast<void*>(from->data());
-  c10::DataPtr bytes(at, device);
-  if (owned) {
-    c10::raw::intrusive_ptr::incref(from);
-    auto release = [](void* held) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held)); };
-    bytes = c10::DataPtr(at, from, release, device);
-  }
-  c10::Allocator* allocator = device.is_cpu() ? c10::GetAllocator(c10::kCPU) : npu_allocator();
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), from->nbytes(), std::move(bytes),
-                                               allocator, /*resizable=*/true);
+  return same_bytes(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), device, owned);
 }
 
 Tensor tensor_on(const Tensor& like, c10::Storage storage) {
@@ -117,20 +107,8 @@ bool writes_silently(std::string_view op, size_t argument) {
   return op == "aten::native_batch_norm" && (argument == 3 || argument == 4);  // running statistics
 }
 
-bool writes(const c10::FunctionSchema& schema, size_t i) {
-  const auto* alias = schema.arguments()[i].alias_info();
-  return (alias != nullptr && alias->isWrite()) || writes_silently(schema.name(), i);
-}
-
-template <class Each>
-void each_new_result(const Stack& stack, size_t returns, const std::vector<IValue>& arguments, Each each) {
-  each_tensor(stack, returns, [&](const Tensor& result) {
-    bool given = false;
-    for (const IValue& argument : arguments) {
-      each_tensor(argument, [&](const Tensor& tensor) { given |= tensor.is_same(result); });
-    }
-    if (!given) each(result);
-  });
+bool may_write(const c10::FunctionSchema& schema, size_t i) {
+  return writes(schema.arguments()[i]) || writes_silently(schema.name(), i);
 }
 
 // --- the calls inside a kernel -------------------------------------------------------------------------------------
@@ -146,11 +124,10 @@ Kind classify(const c10::OperatorHandle& op) {
   if (!leaf && op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return Kind::Composite;
   if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) return Kind::ReadsData;
   if (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0) return Kind::Silent;
-  if (op.hasTag(at::Tag::inplace_view)) return Kind::Silent;
+  if (op.hasTag(at::Tag::inplace_view) || is_view(schema)) return Kind::Silent;
   bool tensors = false;
-  for (size_t i = 0; i < schema.arguments().size(); ++i) tensors |= writes(schema, i);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) tensors |= may_write(schema, i);
   for (const auto& result : schema.returns()) {
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return Kind::Silent;  // a view
     tensors |=
         result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
   }
@@ -206,7 +183,7 @@ void KernelCall::run() const {
   const ServeAllocations serve(allocations);
   call(&stack);
   size_t next = 0;
-  each_new_result(stack, stack.size(), arguments, [&](const Tensor& result) {
+  each_new_tensor(stack, stack.size(), arguments, [&](const Tensor& result) {
     const Tensor& place = results[next++];
     if (result.has_storage() && place.has_storage() && result.const_data_ptr() == place.const_data_ptr()) return;
     place.copy_(result);
@@ -480,7 +457,7 @@ void Recording::call(const c10::OperatorHandle& op, Stack* stack, const std::fun
   const std::vector<IValue> given(stack->begin() + static_cast<int64_t>(first), stack->end());
   record.arguments = given;
   for (size_t i = 0; i < count; ++i) {
-    const bool is_written = writes(schema, i);
+    const bool is_written = may_write(schema, i);
     map_tensors(record.arguments[i], [&](const Tensor& tensor) {
       if (!plain(tensor)) return tensor;
       const bool constant = is_constant(tensor);
@@ -499,7 +476,7 @@ void Recording::call(const c10::OperatorHandle& op, Stack* stack, const std::fun
     const LogAllocations log(record.allocations);
     call(stack);
   }
-  each_new_result(*stack, schema.returns().size(), given, [&](const Tensor& result) {
+  each_new_tensor(*stack, schema.returns().size(), given, [&](const Tensor& result) {
     written_.insert(base_of(result));
     record.results.push_back(capture_.keep(result));
   });

@@ -40,10 +40,6 @@ void replace_arguments(const c10::OperatorHandle& op, Stack* stack, std::vector<
   for (IValue& result : results) stack->push_back(std::move(result));
 }
 
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
 // An operator that returns what it was given to write.
 bool returns_arguments(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns()) {
@@ -148,13 +144,8 @@ void remember(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* st
     const InGroup member(operation);
     kernel.callBoxed(op, keys, stack);
   }
-  each_tensor(*stack, op.schema().returns().size(), [&](const Tensor& result) {
-    bool given = false;
-    for (const IValue& argument : arguments) {
-      each_tensor(argument, [&](const Tensor& tensor) { given |= tensor.is_same(result); });
-    }
-    if (!given) operation->results.push_back(capture.keep(result));
-  });
+  each_new_tensor(*stack, op.schema().returns().size(), arguments,
+                  [&](const Tensor& result) { operation->results.push_back(capture.keep(result)); });
   group.operators.push_back(std::move(operation));
 }
 

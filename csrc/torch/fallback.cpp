@@ -88,10 +88,10 @@ struct Plan {  // what a call must do at the border, worked out once per operato
     if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
     for (size_t i = 0; i < arguments; ++i) {
       const auto& argument = schema.arguments()[i];
-      const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-      is_mutable.push_back(writes);
+      const bool is_written = writes(argument);
+      is_mutable.push_back(is_written);
       host_ok.push_back(takes_host_tensor(name, argument));
-      any_mutable |= writes;
+      any_mutable |= is_written;
       auto type = argument.type();
       if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
       if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
@@ -266,13 +266,6 @@ void generic(const c10::OperatorHandle& op, Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host), "Could not run '", plan.name,
                               "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel.");
   run(op, plan, host, stack);
-}
-
-bool is_view(const c10::FunctionSchema& schema) {
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
-  }
-  return false;
 }
 
 bool takes_tensor(const c10::FunctionSchema& schema) {

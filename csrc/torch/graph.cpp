@@ -29,12 +29,7 @@ void run_updated(const TaskStep::Operator& op, const std::vector<c10::IValue>& a
   Stack stack(arguments.begin(), arguments.end());
   op.call(&stack);
   size_t next = 0;
-  each_tensor(stack, stack.size(), [&](const at::Tensor& result) {
-    bool given = false;
-    for (const auto& argument : arguments) {
-      each_tensor(argument, [&](const at::Tensor& tensor) { given |= tensor.is_same(result); });
-    }
-    if (given) return;
+  each_new_tensor(stack, stack.size(), arguments, [&](const at::Tensor& result) {
     TORCH_CHECK(next < op.results.size() && op.results[next].sizes() == result.sizes(), op.name,
                 ": the updated arguments give a result of shape ", result.sizes(),
                 next < op.results.size() ? ", but the graph was captured with " : "",

@@ -1,7 +1,8 @@
-// The tensors inside boxed values: single, in lists, in lists of optionals.
+// The tensors inside boxed values (single, in lists, in lists of optionals), and what a schema says of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
@@ -48,6 +49,32 @@ void map_tensors(c10::IValue& value, Map map) {
     }
     value = c10::IValue(std::move(to));
   }
+}
+
+// Of the last `count` values of a stack, the tensors that are not among the arguments themselves: what a call made.
+template <class Each>
+void each_new_tensor(const torch::jit::Stack& stack, size_t count, const std::vector<c10::IValue>& arguments,
+                     Each each) {
+  each_tensor(stack, count, [&](const at::Tensor& result) {
+    bool given = false;
+    for (const c10::IValue& argument : arguments) {
+      each_tensor(argument, [&](const at::Tensor& tensor) { given |= tensor.is_same(result); });
+    }
+    if (!given) each(result);
+  });
+}
+
+// Whether a schema says that the argument is written, or that the result is an argument that was.
+inline bool writes(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// Whether an operator returns a view of an argument.
+inline bool is_view(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !writes(result)) return true;
+  }
+  return false;
 }
 
 }  // namespace softnpu

@@ -221,15 +221,7 @@ at::Tensor device_view(const at::Tensor& host, int index) {
   TORCH_CHECK(host.device().is_cpu() && host.layout() == at::kStrided, "device_view: expected a dense CPU tensor");
   const c10::Device npu(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index));
   device(index);
-  auto* keep = new c10::Storage(host.storage());
-  c10::DataPtr bytes(
-      const_cast<void*>(host.storage().data()), keep, [](void* held) { delete static_cast<c10::Storage*>(held); }, npu);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), host.storage().nbytes(),
-                                                       std::move(bytes), npu_allocator(), false);
-  at::Tensor view = at::empty({0}, host.options().device(npu));
-  view.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
-  return view;
+  return npu_view(host, npu, /*keep_alive=*/true);
 }
 
 }  // namespace

@@ -98,14 +98,7 @@ void mark_unsafe(int index, uintptr_t address, size_t size) {
 // The same bytes, sizes and strides, but nothing is kept alive.
 at::Tensor weak_ref_tensor(const at::Tensor& tensor) {
   TORCH_CHECK(on_npu(tensor), "weak_ref_tensor: expected an NPU tensor, got one on ", tensor.device());
-  const c10::Storage& from = tensor.storage();
-  c10::DataPtr bytes(const_cast<void*>(from.data()), from.device());
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), from.nbytes(),
-                                                       std::move(bytes), npu_allocator(), false);
-  at::Tensor weak = at::empty({0}, tensor.options());
-  weak.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
-  weak.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  return weak;
+  return npu_view(tensor, tensor.device(), /*keep_alive=*/false);
 }
 
 }  // namespace

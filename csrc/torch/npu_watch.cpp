@@ -295,11 +295,7 @@ bool is_work(const c10::FunctionSchema& schema) {
   static const std::unordered_set<std::string> none{
       "aten::empty",         "aten::empty_strided", "aten::_efficientzerotensor", "aten::set_", "aten::resize_",
       "aten::record_stream", "aten::is_pinned",     "aten::_reshape_alias"};
-  if (none.count(schema.name()) > 0) return false;
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
-  }
-  return true;
+  return none.count(schema.name()) == 0 && !is_view(schema);
 }
 
 class NoWarnings final : public c10::WarningHandler {

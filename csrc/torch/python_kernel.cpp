@@ -141,7 +141,11 @@ py::object run_kernel(const std::string& name, const py::function& body, const p
   py::dict inside_kwargs;
   for (auto item : kwargs) inside_kwargs[item.first] = map_tensors(item.second.ptr(), in);
   Task task(name, border.device());
-  if (task.wants_tensors()) each_tensor(args.ptr(), [&](const at::Tensor& tensor) { task.input(tensor); });
+  if (task.wants_tensors()) {
+    auto note = [&](const at::Tensor& tensor) { task.input(tensor); };
+    each_tensor(args.ptr(), note);
+    for (auto item : kwargs) each_tensor(item.second.ptr(), note);
+  }
   py::object result;
   {
     const NoticeReads notice(task.recording() != nullptr);

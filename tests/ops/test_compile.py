@@ -47,6 +47,10 @@ def outcome(function: Callable[..., Any], name: str) -> list[Any]:
     return [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in flat]
 
 
+#: Some operators return the caches that they write, and upstream's schemas do not say so. PyTorch's debugging
+#: backends warn of it, and raise where CI is set.
+@torch._functorch.config.patch(error_on_custom_op_aliasing=False)
+@pytest.mark.filterwarnings("ignore:.*may not alias any inputs")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_equals_eager(name, dynamic):

@@ -1,4 +1,4 @@
-"""Looking into a graph while it is replayed: print and save tensors at their place in it, and scopes of super kernels."""
+"""Looking into a graph: its steps as a timeline, tensors printed and saved in every replay; super kernels."""
 
 from __future__ import annotations
 
@@ -146,3 +146,64 @@ def save_npugraph_tensor(
     save = torch.ops.npu.save_npugraph_tensor
     chosen = save.default if isinstance(input, torch.Tensor) else save.tensor_list
     chosen(input, save_path=save_path, overwrite=overwrite)
+
+
+def timeline(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The steps of a graph as events of a trace viewer: one unit of time each, a row a stream."""
+    return [
+        {
+            "name": step.get("name", step["type"]),
+            "ph": "X",
+            "ts": at,
+            "dur": 1,
+            "pid": 0,
+            "tid": step["stream"],
+            "args": {"kernels": step.get("kernels", [])},
+        }
+        for at, step in enumerate(steps)
+    ]
+
+
+_SUPER_KERNEL_OPTIONS: dict[str, dict[str, type]] = {
+    "optimize_options": {
+        "preload_code": int,
+        "split_mode": int,
+        "stream_fusion": int,
+        "constant_codegen": int,
+        "auto_op_parallel": int,
+        "opt_extend": str,
+        "dcci_before_kernel_start": list,
+        "dcci_after_kernel_end": list,
+        "dcci_disable_on_kernel": list,
+        "aggressive_opt_strategies": dict,
+        "ubuf_lock_ignore_kernel": list,
+        "early_start": int,
+    },
+    "debug_options": {
+        "debug_sync_all": int,
+        "debug_op_exec_trace": int,
+        "debug_cross_core_sync_check": int,
+        "debug_extend": str,
+        "debug_per_op_max_core_num": int,
+    },
+}
+
+
+def check_super_kernel_options(kind: str, options: Any) -> None:
+    """The keys and types that `NPUGraph.super_kernel_optimize` takes."""
+    if options is None:
+        return
+    if not isinstance(options, dict):
+        raise RuntimeError(f"{kind} must be a dict or None" + pta_error(ErrCode.PARAM))
+    allowed = _SUPER_KERNEL_OPTIONS[kind]
+    for key, value in options.items():
+        if key not in allowed:
+            raise RuntimeError(
+                f"{kind}: unknown key {key!r}; allowed are {', '.join(allowed)}"
+                + pta_error(ErrCode.PARAM)
+            )
+        if not isinstance(value, allowed[key]):
+            raise RuntimeError(
+                f"{kind}[{key!r}] must be {allowed[key].__name__}, but received "
+                f"{type(value).__name__}" + pta_error(ErrCode.PARAM)
+            )

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from softnpu import _C
 from torch_npu._errors import ErrCode, pta_error
-from torch_npu.npu import _graph_update, streams
+from torch_npu.npu import _graph_debug, _graph_update, streams
 from torch_npu.npu._device import current_device, synchronize
 from torch_npu.npu._graph_debug import super_kernel_scope_begin, super_kernel_scope_end
 from torch_npu.npu.memory import empty_cache, host_empty_cache
@@ -159,7 +159,7 @@ class NPUGraph:
         with open(debug_path, "w", encoding="utf-8") as file:
             json.dump({"pool": self.pool(), "steps": steps}, file, indent=1)
         with open(f"{os.path.splitext(debug_path)[0]}.aligned.json", "w", encoding="utf-8") as file:
-            json.dump(_graph_update.timeline(steps), file)
+            json.dump(_graph_debug.timeline(steps), file)
 
     def super_kernel_optimize(
         self,
@@ -167,8 +167,8 @@ class NPUGraph:
         debug_options: dict[str, Any] | None = None,
     ) -> None:
         """Checks the options; there are no super kernels to fuse here."""
-        _graph_update.check_super_kernel_options("optimize_options", optimize_options)
-        _graph_update.check_super_kernel_options("debug_options", debug_options)
+        _graph_debug.check_super_kernel_options("optimize_options", optimize_options)
+        _graph_debug.check_super_kernel_options("debug_options", debug_options)
 
 
 def _pool_id(pool: Any) -> tuple[int, int]:
