@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._functorch import config as functorch_config
 from torch.utils._pytree import tree_flatten
 
 from tests.ops.support import make
@@ -49,7 +50,7 @@ def outcome(function: Callable[..., Any], name: str) -> list[Any]:
 
 #: Some operators return the caches that they write, and upstream's schemas do not say so. PyTorch's debugging
 #: backends warn of it, and raise where CI is set.
-@torch._functorch.config.patch(error_on_custom_op_aliasing=False)
+@functorch_config.patch(error_on_custom_op_aliasing=False)
 @pytest.mark.filterwarnings("ignore:.*may not alias any inputs")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", NAMES)

@@ -60,9 +60,7 @@ class Attention:
         """Settles seed and offset before a forward; `at_replay`: anew in every replay of a captured graph."""
         if self.keep_prob < 1:
             given = self.dropout_mask is not None
-            self.seed, self.offset = _dropout.choose(
-                self.seed, self.offset, given, at_replay
-            )
+            self.seed, self.offset = _dropout.choose(self.seed, self.offset, given, at_replay)
 
     @cached_property
     def layout(self) -> str:
