@@ -7,6 +7,8 @@ import tomllib
 from dataclasses import dataclass
 from importlib import resources
 
+from softnpu import settings
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -53,6 +55,4 @@ def get(name: str) -> Chip:
 
 def current() -> Chip:
     """The chip that the settings choose."""
-    from softnpu import settings
-
     return get(settings.current().soc)

@@ -4,6 +4,10 @@ Importing it registers the device with PyTorch and exports every operator; no de
 first use. The order below matters: the device, then torch's own hooks, then the operators.
 """
 
+import importlib as _importlib
+import os as _os
+from typing import Any as _Any
+
 
 def _autoload() -> None:
     """Entry point of `torch.backends`: `import torch` alone makes the device known.
@@ -25,7 +29,7 @@ from torch_npu import _patch  # noqa: E402
 
 _patch.apply()
 
-from torch_npu import distributed  # noqa: E402, F401
+from torch_npu import distributed, dynamo  # noqa: E402, F401
 from torch_npu.ops import _registry as _operators  # noqa: E402
 
 _operators.discover()
@@ -37,8 +41,27 @@ globals().update(_dtypes.CODES)
 
 __version__ = _register.version()
 
-from torch_npu import profiler  # noqa: E402
+#: imported when a program asks for them, or at once where the environment does
+_LATER = {
+    "contrib": ("TORCH_TRANSFER_TO_NPU",),
+    "optim": (),
+    "profiler": ("PROF_CONFIG_PATH", "MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"),
+}
 
-profiler._NonIntrusiveProfile.init()
 
-from torch_npu import contrib, dynamo, optim  # noqa: E402, F401
+def __getattr__(name: str) -> _Any:
+    if name in _LATER:
+        return _importlib.import_module(f"torch_npu.{name}")
+    raise AttributeError(f"module 'torch_npu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
+
+for _name, _variables in _LATER.items():
+    if any(_variable in _os.environ for _variable in _variables):
+        __getattr__(_name)
+
+if "profiler" in globals():
+    globals()["profiler"]._NonIntrusiveProfile.init()

@@ -46,11 +46,17 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   return devices;
 }
 
+}  // namespace
+
 c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor>& tensors) {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices_of(tensors));
 }
 
-}  // namespace
+c10::List<at::Tensor> tensor_list(const std::vector<at::Tensor>& tensors) {
+  c10::List<at::Tensor> list;
+  for (const auto& tensor : tensors) list.push_back(tensor);
+  return list;
+}
 
 std::function<std::string(int)> code_line;
 
@@ -114,9 +120,7 @@ void WorkHCCL::settle(c10::ivalue::Future& future) const {
         C10_BUILD_ERROR(DistBackendError, "HCCL " + operation() + " failed: " + what(exception_))));
     return;
   }
-  c10::List<at::Tensor> value;
-  for (const auto& tensor : outputs_) value.push_back(tensor);
-  future.markCompleted(c10::IValue(value));
+  future.markCompleted(c10::IValue(tensor_list(outputs_)));
 }
 
 bool WorkHCCL::isCompleted() {
@@ -313,9 +317,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkBatch::getFuture() {
   auto future = make_future(outputs);
   auto left = std::make_shared<std::atomic<size_t>>(works_.size());
   auto done = [future, outputs] {
-    c10::List<at::Tensor> value;
-    for (const auto& tensor : outputs) value.push_back(tensor);
-    if (!future->completed()) future->markCompleted(c10::IValue(value));
+    if (!future->completed()) future->markCompleted(c10::IValue(tensor_list(outputs)));
   };
   if (works_.empty()) done();
   for (const auto& work : works_) {

@@ -9,6 +9,10 @@
 
 namespace softnpu::hccl {
 
+// A future of tensors that knows their devices, and its value.
+c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor>& tensors);
+c10::List<at::Tensor> tensor_list(const std::vector<at::Tensor>& tensors);
+
 struct Call {
   c10d::OpType type;
   std::string name;  // as users know it: all_reduce

@@ -327,6 +327,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("trace_dropped", [] { return Trace::all().dropped(); });
 
   bind_python_kernel(m);
+  bind_python_autograd(m);
   bind_graph(m);
   bind_watch(m);
   bind_runtime(m);

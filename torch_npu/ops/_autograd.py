@@ -1,4 +1,7 @@
-"""Gradients, version counters and autocast of operators: what lies above the device kernel."""
+"""Gradients and autocast of operators: what lies above the device kernel.
+
+The dispatcher comes here for a gradient alone; csrc/torch/python_autograd.cpp goes past when none is tracked.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
+from softnpu import _C
 from torch_npu.ops._operator import Operator, bind, library, mutable_arguments, spread
 
 
@@ -112,6 +116,7 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
         return _below_autograd(operator, keyset, call.values)
 
     library.impl(operator.name, run, "Autograd", with_keyset=True)
+    _C.differentiate_on_demand(operator.schema.name, operator.schema.overload_name)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -128,23 +133,6 @@ def _below_autograd(operator: Operator, keyset: Any, values: dict[str, Any]) -> 
         if _is_tensor(values[name]):
             torch.autograd.graph.increment_version(values[name])
     return result
-
-
-def version_bump(operator: Operator, mutable: Sequence[str]) -> Callable[..., Any]:
-    names = [a.name for a in operator.schema.arguments]
-
-    def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = dict(zip(names, args, strict=False)) | kwargs
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            result = operator.overload.redispatch(
-                keyset & torch._C._after_ADInplaceOrView_keyset, *args, **kwargs
-            )
-        touched = [bound[n] for n in mutable if bound.get(n) is not None]
-        for item in touched:
-            torch.autograd.graph.increment_version(item)
-        return result
-
-    return run
 
 
 def autocast(operator: Operator, policy: str) -> Callable[..., Any]:

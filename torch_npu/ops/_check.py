@@ -2,6 +2,8 @@
 
 Each function raises `_errors.BadArgument` naming the argument, what was expected and what came; the registry
 adds the operator's name. Import as `from torch_npu.ops import _check as must`.
+
+`upstream` repeats the few words of upstream's own message that programs and its tests look for.
 """
 
 from __future__ import annotations
@@ -16,17 +18,25 @@ from torch_npu._errors import BadArgument, ErrCode
 
 
 def be(
-    condition: object, name: str, expected: str, received: Any, code: ErrCode = ErrCode.VALUE
+    condition: object,
+    name: str,
+    expected: str,
+    received: Any,
+    code: ErrCode = ErrCode.VALUE,
+    upstream: str = "",
 ) -> None:
     """The general form: `must.be(k > 0, "k", "positive", k)`."""
     if not condition:
-        raise BadArgument(name, expected, received, code)
+        said = f"{received} (upstream: {upstream})" if upstream else received
+        raise BadArgument(name, expected, said, code)
 
 
-def dtype(name: str, tensor: torch.Tensor | None, *allowed: torch.dtype) -> None:
+def dtype(
+    name: str, tensor: torch.Tensor | None, *allowed: torch.dtype, upstream: str = ""
+) -> None:
     """The tensor (if given) has one of the dtypes."""
     if tensor is not None and tensor.dtype not in allowed:
-        raise BadArgument(name, f"of dtype {one_of(allowed)}", tensor.dtype, ErrCode.TYPE)
+        be(False, name, f"of dtype {one_of(allowed)}", tensor.dtype, ErrCode.TYPE, upstream)
 
 
 def same_dtype(
@@ -60,11 +70,11 @@ def shape(name: str, tensor: torch.Tensor | None, expected: Sequence[int | None]
         raise BadArgument(name, f"of shape {wanted}", tuple(tensor.shape), ErrCode.PARAM)
 
 
-def choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
+def choice(name: str, value: Any, allowed: Iterable[Any], upstream: str = "") -> None:
     """The value is one of the documented ones."""
     allowed = tuple(allowed)
     if value not in allowed:
-        raise BadArgument(name, one_of(allowed, quoted=True), repr(value), ErrCode.VALUE)
+        be(False, name, one_of(allowed, quoted=True), repr(value), ErrCode.VALUE, upstream)
 
 
 def unset(name: str, value: Any, default: Any = None) -> None:

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._C import parse_schema
 
+from softnpu import _C
 from torch_npu import _errors
 from torch_npu.ops import _registry
-from torch_npu.ops._autograd import register_autograd, version_bump
-from torch_npu.ops._operator import NAMESPACE, Operator, function_of, library, mutable_arguments
+from torch_npu.ops._autograd import register_autograd
+from torch_npu.ops._operator import (
+    NAMESPACE,
+    Operator,
+    function_of,
+    library,
+    mutable_arguments,
+    register_fake,
+)
 
 
 def memory_op(
@@ -61,13 +68,13 @@ def _implement(operator: Operator, key: str) -> None:
         return shapes(*args, **kwargs)
 
     library.impl(name, launch, key)
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library, _stacklevel=2)
+    register_fake(name, fake)
     backward = function_of(definition, "backward")
     mutable = mutable_arguments(operator.schema)
     if backward is not None:
         register_autograd(operator, backward)
     elif mutable:
-        library.impl(name, version_bump(operator, mutable), "ADInplaceOrView", with_keyset=True)
+        _C.count_versions(operator.schema.name, operator.schema.overload_name)
     functional = function_of(definition, "functional")
     if functional is not None:
         library.impl(name, functional, "Functionalize")

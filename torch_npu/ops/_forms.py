@@ -11,7 +11,15 @@ from torch._C import parse_schema
 
 from softnpu import _C
 from torch_npu import _errors
-from torch_npu.ops._operator import NAMESPACE, Operator, bind, library, mutable_arguments, spread
+from torch_npu.ops._operator import (
+    NAMESPACE,
+    Operator,
+    bind,
+    library,
+    mutable_arguments,
+    register_fake,
+    spread,
+)
 
 
 def register_out(operator: Operator, schema: str) -> None:
@@ -79,5 +87,5 @@ def register_functional(
         return returned if len(returned) > 1 else returned[0]
 
     library.impl(name, launch, "PrivateUse1")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", copied, lib=library, _stacklevel=2)
+    register_fake(name, copied)
     library.impl(operator.name, functionalised, "Functionalize")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._C import FunctionSchema
+from torch._library import simple_registry
 
 NAMESPACE = "npu"
 
@@ -55,8 +56,17 @@ class Operator:
 
 def function_of(definition: type, name: str) -> Callable[..., Any] | None:
     """A function of the class as written, not bound: its first parameter is an operator argument."""
-    raw = inspect.getattr_static(definition, name, None)
-    return raw.__func__ if isinstance(raw, staticmethod) else raw
+    for base in definition.__mro__:
+        if name in vars(base):
+            raw = vars(base)[name]
+            return raw.__func__ if isinstance(raw, staticmethod) else raw
+    return None
+
+
+def register_fake(name: str, function: Callable[..., Any]) -> None:
+    """`torch.library.register_fake` without its walk over the stack, which costs more than all else at import."""
+    entry = simple_registry.singleton.find(f"{NAMESPACE}::{name}")
+    entry.fake_impl.register(function, function.__module__, lib=library, allow_override=False)
 
 
 def mutable_arguments(schema: FunctionSchema) -> list[str]:

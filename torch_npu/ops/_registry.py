@@ -29,7 +29,7 @@ from torch._C import parse_schema
 
 from softnpu import _C, settings
 from torch_npu import _errors
-from torch_npu.ops._autograd import autocast, register_autograd, version_bump
+from torch_npu.ops._autograd import autocast, register_autograd
 from torch_npu.ops._forms import register_functional, register_out
 from torch_npu.ops._operator import (
     NAMESPACE,
@@ -38,6 +38,7 @@ from torch_npu.ops._operator import (
     function_of,
     library,
     mutable_arguments,
+    register_fake,
     signature,
 )
 
@@ -132,13 +133,13 @@ def _register(operator: Operator) -> None:
         check(*args, **kwargs)
         return shapes(*args, **kwargs)
 
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library, _stacklevel=2)
+    register_fake(name, fake)
     backward = function_of(definition, "backward")
     mutable = mutable_arguments(operator.schema)
     if backward is not None:
         register_autograd(operator, backward)
     elif mutable:
-        library.impl(name, version_bump(operator, mutable), "ADInplaceOrView", with_keyset=True)
+        _C.count_versions(operator.schema.name, operator.schema.overload_name)
     if any(r.alias_info is not None and r.alias_info.is_write for r in operator.schema.returns):
         register_functional(operator, kernel, mutable)
     policy = getattr(definition, "autocast", None)

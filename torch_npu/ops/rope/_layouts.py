@@ -32,13 +32,15 @@ def _readings(
     x: torch.Tensor, r: torch.Tensor, table: dict[str, tuple[str, ...]]
 ) -> Iterator[Sizes]:
     """The sizes by letter for every layout under which r has a documented shape."""
+    have, given = tuple(x.shape), tuple(r.shape)
     for layout, patterns in table.items():
-        if len(layout) != x.dim():
+        if len(layout) != len(have):
             continue
-        sizes = dict(zip(layout, x.shape, strict=True))
-        wanted = [tuple(sizes.get(letter, 1) for letter in pattern) for pattern in patterns]
-        if tuple(r.shape) in wanted:
-            yield sizes
+        for pattern in patterns:
+            wanted = tuple(1 if p == "1" else n for p, n in zip(pattern, have, strict=True))
+            if given == wanted:
+                yield dict(zip(layout, have, strict=True))
+                break
 
 
 def _heads(sizes: Sizes) -> int:
@@ -62,18 +64,21 @@ def check_rotary(x: torch.Tensor, r1: torch.Tensor, mode: str, gradient: bool) -
         )
         _check_fits(fits, x, r1, COMPILED, "B and N up to 1000, B * N up to 1024")
     else:
-        must.choice("rotary_mode", mode, ("half", "interleave"))
         must.be(size < 896, "self", "less than 896 long in its last dimension", tuple(x.shape))
         _check_divisible(x, mode)
         if mode == "interleave":
             fits = any(_heads(s) < 1000 for s in _readings(x, r1, INTERLEAVE))
             _check_fits(fits, x, r1, INTERLEAVE, "B * N below 1000")
             return
-        readings = [s for s in _readings(x, r1, HALF) if s.get("B", 1) < 1000 and s["N"] < 1000]
-        _check_fits(bool(readings), x, r1, HALF, "B and N below 1000")
+
+        def readings() -> Iterator[Sizes]:
+            small = _readings(x, r1, HALF)
+            return (s for s in small if s.get("B", 1) < 1000 and s["N"] < 1000)
+
+        _check_fits(any(True for _ in readings()), x, r1, HALF, "B and N below 1000")
         if gradient:
             must.be(
-                any(_heads(s) <= 1024 for s in readings),
+                any(_heads(s) <= 1024 for s in readings()),
                 "self",
                 "of B * N up to 1024 where 'r1' or 'r2' needs a gradient",
                 tuple(x.shape),
@@ -103,13 +108,15 @@ def _check_broadcast(x: torch.Tensor, r1: torch.Tensor) -> None:
 def _check_fits(
     fits: bool, x: torch.Tensor, r1: torch.Tensor, table: dict[str, tuple[str, ...]], limit: str
 ) -> None:
+    if fits:
+        return
     options = "; ".join(
         f"{layout}: {', '.join(patterns)}"
         for layout, patterns in table.items()
         if len(layout) == x.dim()
     )
     must.be(
-        fits,
+        False,
         "r1",
         f"of a shape documented for 'self' {tuple(x.shape)} ({options}; with {limit})",
         tuple(r1.shape),

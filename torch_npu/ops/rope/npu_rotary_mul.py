@@ -15,11 +15,14 @@ from torch_npu.ops.rope import _rotate as rope
 from torch_npu.ops.rope._layouts import check_rotary
 
 
-def _check_inputs(self, r1, r2, rotary_mode):
-    must.choice("rotary_mode", rotary_mode, rope.MODES)
+def _check_inputs(operator, self, r1, r2, rotary_mode):
+    modes = rope.MODES if chips.current().family == "A5" else ("half", "interleave")
+    words = f"The rotary_mode of {operator} should be half or interleave, but got {rotary_mode}"
+    must.choice("rotary_mode", rotary_mode, modes, upstream=words)
     must.ndim("self", self, 3, 4)
+    allowed = vector_floats()
     for name, tensor in (("self", self), ("r1", r1), ("r2", r2)):
-        must.dtype(name, tensor, *vector_floats())
+        must.dtype(name, tensor, *allowed)
     must.ndim("r1", r1, self.dim())
     must.shape("r2", r2, tuple(r1.shape))
 
@@ -64,7 +67,7 @@ class NpuRotaryMul:
     """
 
     def check(self, r1, r2, rotary_mode="half", rotate=None):
-        _check_inputs(self, r1, r2, rotary_mode)
+        _check_inputs("npu_rotary_mul", self, r1, r2, rotary_mode)
         check_rotary(self, r1, rotary_mode, gradient=False)
         if rotate is not None:
             family = chips.current().family
@@ -132,7 +135,7 @@ class NpuRotaryMulBackward:
     """
 
     def check(grad, self, r1, r2, rotary_mode="half"):
-        _check_inputs(self, r1, r2, rotary_mode)
+        _check_inputs("npu_rotary_mul_backward", self, r1, r2, rotary_mode)
         check_rotary(self, r1, rotary_mode, gradient=r1.requires_grad or r2.requires_grad)
         must.dtype("grad", grad, *vector_floats())
         must.shape("grad", grad, tuple(self.shape))

@@ -1,0 +1,122 @@
+#include "hccl/later.h"
+
+#include "device/stream.h"
+#include "hccl/work.h"
+#include "torch/border.h"
+
+namespace softnpu::hccl {
+
+using c10::intrusive_ptr;
+
+bool put_off(int device) {
+  if (!Capture::any() && (!Queues::any() || draining())) return false;
+  const StreamId stream = current_stream(device);
+  return Capture::of(device, stream) != nullptr || (!draining() && Queues::all().blocked(device, stream));
+}
+
+WorkLater::WorkLater(int rank, c10d::OpType type, std::string name, int device, bool captured,
+                     std::vector<at::Tensor> outputs, Start start)
+    : Work(rank, type),
+      name_(std::move(name)),
+      device_(device),
+      captured_(captured),
+      outputs_(std::move(outputs)),
+      start_(std::move(start)),
+      begun_(std::make_shared<Signal>("the hccl operation " + name_)) {}
+
+intrusive_ptr<c10d::Work> WorkLater::put(int rank, c10d::OpType type, const char* name, int device,
+                                         std::vector<at::Tensor> outputs, bool fresh, Start start) {
+  const StreamId stream = current_stream(device);
+  Capture* capture = Capture::of(device, stream);
+  auto work = c10::make_intrusive<WorkLater>(rank, type, name, device, capture != nullptr, outputs, std::move(start));
+  if (capture == nullptr) {
+    Queues::all().launch(device, stream, [work] {
+      work->begin();
+      return AnyOf{};
+    });
+    return work;
+  }
+  capture->check_valid();
+  for (const at::Tensor& output : outputs) {
+    capture->save(output);
+    // Nothing is communicated yet, but kernels that are captured behind it run: zeros are numbers they can stand.
+    if (fresh) cpu_alias(output).zero_();
+  }
+  TaskStep step;
+  step.name = name;
+  step.actions.emplace_back(HostWork{[work] { work->begin(); }});
+  capture->add(stream, std::move(step));
+  return work;
+}
+
+intrusive_ptr<c10d::Work> WorkLater::real() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return real_;
+}
+
+void WorkLater::begin() {
+  end();  // of the replay before, which nobody may have waited for
+  auto started = start_();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    real_ = std::move(started);
+  }
+  if (!captured_) Queues::all().give(begun_);
+}
+
+void WorkLater::end() {
+  const auto work = real();
+  if (!work) return;
+  auto wait = [&work] { work->wait(); };
+  Queues::while_waiting ? Queues::while_waiting(wait) : wait();
+}
+
+bool WorkLater::wait(std::chrono::milliseconds timeout) {
+  const StreamId stream = current_stream(device_);
+  auto self = intrusive_ptr<WorkLater>::unsafe_reclaim_from_nonowning(this);
+  if (captured_) {
+    Capture* capture = Capture::of(device_, stream);
+    if (capture == nullptr) return true;  // what a graph does is in order with its replay
+    TaskStep step;
+    step.name = name_ + " wait";
+    step.actions.emplace_back(HostWork{[self] { self->end(); }});
+    capture->add(stream, std::move(step));
+    return true;
+  }
+  if (const auto work = real()) return work->wait(timeout);
+  Queues::all().wait(device_, stream, begun_);
+  Queues::all().launch(device_, stream, [self] {
+    self->end();
+    return AnyOf{};
+  });
+  return true;
+}
+
+bool WorkLater::isCompleted() {
+  const auto work = real();
+  return work && work->isCompleted();
+}
+
+bool WorkLater::isSuccess() const {
+  const auto work = real();
+  return work && work->isSuccess();
+}
+
+std::exception_ptr WorkLater::exception() const {
+  const auto work = real();
+  return work ? work->exception() : nullptr;
+}
+
+void WorkLater::abort() {
+  if (const auto work = real()) work->abort();
+}
+
+// Complete at once: whoever uses its value does so on a stream that is behind the operation.
+intrusive_ptr<c10::ivalue::Future> WorkLater::getFuture() {
+  wait();
+  auto future = make_future(outputs_);
+  future->markCompleted(c10::IValue(tensor_list(outputs_)));
+  return future;
+}
+
+}  // namespace softnpu::hccl
