@@ -4,6 +4,8 @@
 #   make test            the test suite             PYTEST_ARGS="tests/ops -k rms_norm" narrows it
 #   make lint            ruff, mypy, clang-format   make format rewrites
 #   make bench           all benchmarks             CASE=matmul narrows it, OUT=file.json keeps the numbers
+#   make bench-compare   OLD=a.json NEW=b.json: what became slower
+#   make bench-report    FILE=a.json: docs/performance.md with its tables and plots
 #   make opinfo          PyTorch's whole operator database, npu against cpu
 #   make docs-generated  docs/coverage.md, docs/ops/*.md and the generated part of docs/differences.md
 
@@ -19,7 +21,7 @@ READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench opinfo docs-generated clean
+.PHONY: help demo test lint format bench bench-compare bench-report opinfo docs-generated clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,7 +59,13 @@ test: $(READY)
 	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(if $(CASE),--case $(CASE)) $(if $(OUT),--out $(OUT))
+	@$(BIN)/python -m benchmarks $(if $(CASE),--case "$(CASE)") $(if $(OUT),--out $(OUT))
+
+bench-compare: $(READY)
+	@$(BIN)/python -m benchmarks.compare $(OLD) $(NEW)
+
+bench-report: $(READY)
+	@$(BIN)/python -m benchmarks.report $(FILE)
 
 opinfo: $(READY)
 	@$(BIN)/python -m tests.opinfo $(OPINFO_ARGS)

@@ -1,8 +1,10 @@
-"""Builds the one extension, softnpu/_C, from everything under csrc."""
+"""Builds the one extension, softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata."""
 
 import platform
+import sysconfig
 from pathlib import Path
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
@@ -38,4 +40,25 @@ extension = CppExtension(
     extra_link_args=["-fopenmp"],
 )  # fmt: skip
 
-setup(ext_modules=[extension], cmdclass={"build_ext": Build})
+
+def torch_npu_metadata() -> tuple[str, list[str]]:
+    """Programs ask importlib.metadata for the version of torch_npu: a description of it goes into site-packages.
+
+    It belongs to this distribution and leaves with it. `softnpu doctor` tells it from the real one by its version.
+    """
+    own = (ROOT / "softnpu" / "_version.py").read_text("utf-8").split('"')[-2]
+    version = f"{torch.__version__.split('+')[0]}+softnpu{own}"
+    folder = Path("build", "metadata", f"torch_npu-{version}.dist-info")
+    (ROOT / folder).mkdir(parents=True, exist_ok=True)
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: torch_npu\nVersion: {version}\n"
+        "Summary: torch_npu as softnpu emulates it\nRequires-Dist: softnpu\n",
+        "INSTALLER": "softnpu\n",
+    }
+    for name, text in files.items():
+        (ROOT / folder / name).write_text(text, "utf-8")
+    place = sysconfig.get_path("purelib", vars={"base": "", "platbase": ""}).lstrip("/")
+    return f"{place}/{folder.name}", [str(folder / name) for name in files]
+
+
+setup(ext_modules=[extension], cmdclass={"build_ext": Build}, data_files=[torch_npu_metadata()])

@@ -1,4 +1,4 @@
-"""The device against the CPU device: small operators, large ones, half precision and int8."""
+"""The device against the CPU device: large operators, half precision and int8."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.harness import Case, Goal
+from benchmarks.harness import Case, Goal, Versus
 
-SMALL = Goal(1.3, mean=True)
 LARGE = Goal(1.05)
 HALF = Goal(1 / 30)
 HALF_TO_FP32 = Goal(1.3)
@@ -19,7 +18,6 @@ INT8 = Goal(1 / 20)
 
 
 def cases() -> Iterator[Case]:
-    yield from small()
     yield from large()
     yield from half()
     yield from int8()
@@ -43,32 +41,6 @@ def both(
     )
 
 
-def small() -> Iterator[Case]:
-    """What calls cost: 30 operators on little data."""
-    x, y, m = torch.rand(32, 32) + 0.1, torch.rand(32, 32) + 0.1, torch.randn(32, 32)
-    bodies: dict[str, Callable[..., Any]] = {
-        "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
-        "pow": torch.pow, "eq": torch.eq, "where": lambda a, b, c: torch.where(a > 0.5, b, c),
-        "matmul": lambda a, b, c: a @ c, "addmm": lambda a, b, c: torch.addmm(a, b, c),
-        "linear": lambda a, b, c: F.linear(a, c, b[0]), "exp": lambda a, *_: a.exp(), "log": lambda a, *_: a.log(),
-        "sqrt": lambda a, *_: a.sqrt(), "rsqrt": lambda a, *_: a.rsqrt(), "tanh": lambda a, *_: a.tanh(),
-        "sigmoid": lambda a, *_: a.sigmoid(), "relu": lambda a, *_: a.relu(), "gelu": lambda a, *_: F.gelu(a),
-        "silu": lambda a, *_: F.silu(a), "softmax": lambda a, *_: a.softmax(-1), "sum": lambda a, *_: a.sum(),
-        "mean": lambda a, *_: a.mean(-1), "amax": lambda a, *_: a.amax(-1), "argmax": lambda a, *_: a.argmax(-1),
-        "cumsum": lambda a, *_: a.cumsum(-1), "cat": lambda a, b, c: torch.cat([a, b, c]),
-        "transpose": lambda a, *_: a.t().contiguous(), "layer_norm": lambda a, *_: F.layer_norm(a, (32,)),
-        "clone": lambda a, *_: a.clone(),
-    }  # fmt: skip
-    for name, body in bodies.items():
-        arity = (
-            2
-            if body
-            in (torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.pow, torch.eq)
-            else 3
-        )
-        yield both("small operators", name, body, SMALL, *(x, y, m)[:arity])
-
-
 def large() -> Iterator[Case]:
     """What computing costs: fp32 operators whose time is spent in the kernel."""
     group = "large fp32 operators"
@@ -89,7 +61,7 @@ def large() -> Iterator[Case]:
 
 
 def half() -> Iterator[Case]:
-    """Half precision, which most CPUs emulate slowly: against the CPU device, and against fp32 on the npu."""
+    """Half precision, which most CPUs emulate slowly: the CPU device once, and fp32 on the npu by turns."""
     a, b = torch.randn(512, 512), torch.randn(512, 512)
     batch, weight = torch.randn(1024, 512), torch.randn(512, 512)
     image, kernel = torch.randn(2, 32, 64, 64), torch.randn(64, 32, 3, 3)
@@ -112,18 +84,12 @@ def half() -> Iterator[Case]:
                 step = torch.finfo(low[0].dtype).eps * exact.abs().max().item()
                 assert (body(*mine).cpu().double() - exact).abs().max().item() <= step
 
-            run = functools.partial(body, *mine)
-            slow = functools.partial(body, *theirs)
-            yield Case(f"{name} against the cpu", label, run, slow, None if native else HALF, check)
+            slow = Versus(functools.partial(body, *theirs), None if native else HALF, once=True)
+            fast = Versus(functools.partial(body, *single), HALF_TO_FP32)
             yield Case(
-                f"{name} against fp32",
-                label,
-                run,
-                functools.partial(body, *single),
-                HALF_TO_FP32,
-                None,
-                "npu fp32",
-            )
+                "half precision", f"{label}, {name}", functools.partial(body, *mine), slow, None, check,
+                others={"npu fp32": fast},
+            )  # fmt: skip
 
 
 def int8() -> Iterator[Case]:
@@ -139,7 +105,7 @@ def int8() -> Iterator[Case]:
 
         yield Case(
             "int8", f"_int_mm {rows}x{depth}x{columns}", functools.partial(torch._int_mm, *mine),
-            functools.partial(torch._int_mm, a, b), None if _native_int8() else INT8, check,
+            Versus(functools.partial(torch._int_mm, a, b), None if _native_int8() else INT8, once=True), check=check,
         )  # fmt: skip
 
 

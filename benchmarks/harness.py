@@ -1,38 +1,31 @@
-"""Runs a subject and its baseline by turns in one process, and compares their medians.
+"""Measures a case: ours and everything it is held against, by turns in one process, warm-up apart.
 
-A `Case` is one comparison, with the goal it has to meet and a check that both compute the same. Interleaving cancels
-what other programs do to the machine; warm-up is apart and never counted.
+A `Case` is one row of the table: what we do (`subject`), and what else does the same work or bounds it: the CPU
+device, Inductor, the machine's limit, each with the goal that it sets. Interleaving cancels what other programs do to
+the machine; the ratio of a row is the median over the rounds, of the ratios within a round. `measure` makes a `Row`,
+which is plain data: tables, files and pages are made of it.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
+import gc
 import math
-import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
-from softnpu import __version__
-
-MIN_ROUNDS, MAX_ROUNDS = 5, 200
-BUDGET = 1.0  # seconds a case, unless five rounds take longer
+MIN_ROUNDS, MAX_ROUNDS = 5, 100
+BUDGET = 0.4  # seconds a case, unless five rounds take longer
+PATIENCE = 3.0  # seconds after which three rounds must do
+WARM = 0.05  # seconds of calls that do not count, two of them at least
 INNER = 2e-3  # seconds that one measurement should last: short calls are repeated
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What the ratio subject / baseline must be: at most `limit` (a slower or faster bound alike)."""
+    """What the ratio ours / theirs must be: at most `limit` (a slower or faster bound alike)."""
 
     limit: float
     mean: bool = False  # holds for the geometric mean of the group, not for each case
@@ -41,72 +34,171 @@ class Goal:
         return ratio <= self.limit
 
     def __str__(self) -> str:
-        bound = f"{1 / self.limit:g}x faster" if self.limit < 0.5 else f"<= {self.limit:g}"
+        bound = f"{1 / self.limit:.3g}x faster" if self.limit < 0.7 else f"<= {self.limit:.3g}"
         return bound + (" (mean)" if self.mean else "")
 
 
 @dataclass(frozen=True)
+class Versus:
+    """One thing a case is held against: a function to time, or a quantity that is known."""
+
+    run: Callable[[], Any] | float
+    goal: Goal | None = None
+    label: str = ""  # what it is, where the name of the column does not say it
+    once: bool = False  # too slow for rounds: called one time, without warm-up
+    times: float = 1.0  # the function does one part in so many of the work
+    reads: bool = False  # the function returns the quantity, instead of being timed
+
+    @property
+    def note(self) -> str:
+        """How it was measured, where that differs from the rule."""
+        said = [self.label] if self.label else []
+        said += ["measured once"] if self.once else []
+        said += [f"1/{self.times:g} of the work, times {self.times:g}"] if self.times != 1 else []
+        return ", ".join(said)
+
+
+@dataclass(frozen=True)
 class Case:
-    """One comparison: two functions without arguments that do the same work."""
+    """One row: functions without arguments that do the same work.
+
+    `baseline`, `goal` and `against` are the first comparison, `others` the further ones by name. The names `cpu`,
+    `inductor` and `limit` have columns of their own.
+    """
 
     group: str
     name: str
     subject: Callable[[], Any]
-    baseline: Callable[[], Any]
+    baseline: Callable[[], Any] | Versus | None = None
     goal: Goal | None = None
     check: Callable[[], None] | None = None  # raises AssertionError if the subject is wrong
     against: str = "cpu"
+    others: Mapping[str, Versus] = field(default_factory=dict)
+    unit: str = "s"
+    reads: bool = False  # the functions return the quantity, in `unit`, instead of being timed
+    once: bool = False  # one round, without warm-up: for what is slow, or always the same
+
+    def versus(self) -> dict[str, Versus]:
+        if self.baseline is None:
+            return dict(self.others)
+        first = self.baseline
+        if not isinstance(first, Versus):
+            first = Versus(first, self.goal, reads=self.reads, once=self.once)
+        return {self.against: first, **self.others}
 
 
 @dataclass(frozen=True)
-class Result:
-    """Medians in seconds, and the median of the ratios of the rounds; `error` if the subject is wrong."""
+class Against:
+    """One comparison of a row: their median, and the median of the ratios ours / theirs."""
 
-    case: Case
-    subject: float
-    baseline: float
+    value: float
     ratio: float
-    rounds: int
+    goal: Goal | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """None if nothing is asked of this row alone."""
+        return None if self.goal is None or self.goal.mean else self.goal.met(self.ratio)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a case came to. `error` says why nothing was measured: the subject is wrong, or failed."""
+
+    group: str
+    name: str
+    value: float = math.nan
+    versus: Mapping[str, Against] = field(default_factory=dict)
+    unit: str = "s"
+    rounds: int = 0
     error: str = ""
+    seconds: float = 0.0  # that the measurement took, compilation and warm-up included
+
+    @property
+    def met(self) -> bool | None:
+        verdicts = [a.met for a in self.versus.values() if a.met is not None]
+        return False if self.error else all(verdicts) if verdicts else None
 
 
-def measure(case: Case, budget: float = BUDGET) -> Result:
+def measure(case: Case, budget: float = BUDGET) -> Row:
+    gc.collect()
+    start, collecting = time.perf_counter(), gc.isenabled()
+    gc.disable()
     try:
         if case.check is not None:
             case.check()
-    except (AssertionError, RuntimeError) as error:
-        return Result(
-            case, math.nan, math.nan, math.nan, 0, " ".join(str(error).split()) or "wrong result"
-        )
-    mine, theirs = _warm(case.subject), _warm(case.baseline)
-    repeat = [max(1, int(INNER / max(t, 1e-7))) for t in (mine, theirs)]
-    pairs: list[tuple[float, float]] = []
-    end = time.perf_counter() + budget
-    while len(pairs) < MIN_ROUNDS or (time.perf_counter() < end and len(pairs) < MAX_ROUNDS):
-        if len(pairs) % 2:
-            baseline = _time(case.baseline, repeat[1])
-            subject = _time(case.subject, repeat[0])
+        row = _measured(case, budget)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split()) or "wrong result"
+        row = Row(case.group, case.name, unit=case.unit, error=why)
+    finally:
+        if collecting:
+            gc.enable()
+    return replace(row, seconds=time.perf_counter() - start)
+
+
+def _measured(case: Case, budget: float) -> Row:
+    versus = case.versus()
+    clocks: dict[str, _Clock] = {}
+    known: dict[str, float] = {}
+    for name, v in {"": Versus(case.subject, reads=case.reads), **versus}.items():
+        if not callable(v.run):
+            known[name] = float(v.run)
+        elif v.once or case.once:
+            known[name] = _quantity(v.run, v.reads) * v.times
         else:
-            subject = _time(case.subject, repeat[0])
-            baseline = _time(case.baseline, repeat[1])
-        pairs.append((subject, baseline))
-    subject, baseline = (statistics.median(side) for side in zip(*pairs, strict=True))
-    return Result(case, subject, baseline, statistics.median(s / b for s, b in pairs), len(pairs))
+            clocks[name] = _Clock(v.run, v.reads, v.times)
+    rounds = [known | r for r in _rounds(clocks, budget)]
+    against = {}
+    for name, v in versus.items():
+        ratio = statistics.median(r[""] / r[name] for r in rounds)
+        against[name] = Against(statistics.median(r[name] for r in rounds), ratio, v.goal, v.note)
+    value = statistics.median(r[""] for r in rounds)
+    return Row(case.group, case.name, value, against, case.unit, len(rounds))
 
 
-def _warm(function: Callable[[], Any]) -> float:
-    """Runs until caches and pools are filled; returns how long the last call took."""
-    took = _time(function, 1)
-    for _ in range(2 if took > 0.2 else 5):
-        took = _time(function, 1)
-    return took
+class _Clock:
+    """A function that is warm, and the number of calls that make one measurement."""
+
+    def __init__(self, run: Callable[[], Any], reads: bool, times: float = 1.0) -> None:
+        self.run, self.reads, self.times, self.repeat = run, reads, times, 1
+        start = time.perf_counter()
+        took = _quantity(run, False)
+        if reads:
+            return
+        took = _quantity(run, False)  # the first may have compiled
+        while time.perf_counter() - start < WARM:
+            took = _quantity(run, False)
+        self.repeat = max(1, int(INNER / max(took, 1e-7)))
+
+    def __call__(self) -> float:
+        if self.reads:
+            return _quantity(self.run, True) * self.times
+        start = time.perf_counter()
+        for _ in range(self.repeat):
+            self.run()
+        return (time.perf_counter() - start) / self.repeat * self.times
 
 
-def _time(function: Callable[[], Any], repeat: int) -> float:
+def _quantity(run: Callable[[], Any], reads: bool) -> float:
     start = time.perf_counter()
-    for _ in range(repeat):
-        function()
-    return (time.perf_counter() - start) / repeat
+    result = run()
+    return float(result) if reads else time.perf_counter() - start
+
+
+def _rounds(clocks: Mapping[str, _Clock], budget: float) -> list[dict[str, float]]:
+    """Each round asks every clock once, beginning with another one."""
+    names, rounds, start = list(clocks), [], time.perf_counter()
+    if not names:
+        return [{}]
+    while True:
+        first = len(rounds) % len(names)
+        rounds.append({name: clocks[name]() for name in names[first:] + names[:first]})
+        spent = time.perf_counter() - start
+        enough = MIN_ROUNDS if spent < PATIENCE else 3
+        if len(rounds) >= MAX_ROUNDS or (len(rounds) >= enough and spent >= budget):
+            return rounds
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
@@ -114,124 +206,30 @@ def geometric_mean(ratios: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-# --- the report -----------------------------------------------------------------------------------------
+def means(rows: Iterable[Row]) -> list[Row]:
+    """A row for each group with goals on its geometric mean; its value is the mean of the ratios."""
+    shared: dict[tuple[str, str], list[Against]] = {}
+    for row in rows:
+        for name, against in row.versus.items():
+            if against.goal is not None and against.goal.mean:
+                shared.setdefault((row.group, name), []).append(against)
+    made = []
+    for (group, name), members in shared.items():
+        goal, ratio = members[0].goal, geometric_mean(a.ratio for a in members)
+        assert goal is not None
+        against = Against(math.nan, ratio, Goal(goal.limit), f"of {len(members)} cases")
+        made.append(Row(group, "geometric mean", math.nan, {name: against}))
+    return made
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    model = next(
-        (x.split(":", 1)[1].strip() for x in text.splitlines() if x.startswith("model name")), ""
-    )
-    return {
-        "cpu": model or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "softnpu": __version__,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def run(cases: list[Case], out: str | None = None, console: Console | None = None) -> list[Result]:
-    """Measures all cases, prints the tables and writes the JSON; the results come back in order."""
-    console = console or Console()
-    before = machine()
-    results = [
-        measure(c) for c in track(cases, "measuring", console=Console(stderr=True), transient=True)
-    ]
-    for group in dict.fromkeys(c.group for c in cases):
-        console.print(_table(group, [r for r in results if r.case.group == group]))
-    console.print(
-        f"{before['cpu']}, {before['cores']} cores, {before['capability']}, load {before['load']:.1f} at the start; "
-        f"torch {before['torch']}. Ratios are times of the subject by times of the baseline: less is better."
-    )
-    if out:
-        Path(out).write_text(
-            json.dumps({"machine": before, "results": _plain(results)}, indent=1), "utf-8"
-        )
-    return results
-
-
-def unmet(results: list[Result]) -> list[str]:
+def unmet(rows: list[Row]) -> list[str]:
     """The goals that were missed, in words."""
     missed = []
-    for group in dict.fromkeys(r.case.group for r in results):
-        members = [r for r in results if r.case.group == group]
-        missed += [f"{group}, {r.case.name}: {r.error}" for r in members if r.error]
-        for goal, ratio, name in _judged(members):
-            if not goal.met(ratio):
-                missed.append(f"{group}, {name}: {ratio:.3g}, the goal is {goal}")
+    for row in [*rows, *means(rows)]:
+        if row.error:
+            missed.append(f"{row.group}, {row.name}: {row.error}")
+        for name, against in row.versus.items():
+            if against.met is False:
+                goal = f"the goal is {against.goal} by {name}"
+                missed.append(f"{row.group}, {row.name}: {against.ratio:.3g}, {goal}")
     return missed
-
-
-def _judged(members: list[Result]) -> list[tuple[Goal, float, str]]:
-    members = [r for r in members if not r.error]
-    each = [
-        (r.case.goal, r.ratio, r.case.name) for r in members if r.case.goal and not r.case.goal.mean
-    ]
-    shared = [r for r in members if r.case.goal and r.case.goal.mean]
-    if shared and shared[0].case.goal:
-        each.append(
-            (shared[0].case.goal, geometric_mean(r.ratio for r in shared), "geometric mean")
-        )
-    return each
-
-
-def _table(group: str, results: list[Result]) -> Table:
-    table = Table(title=group, title_justify="left")
-    for column in ("case", "npu", "baseline", "against", "ratio", "goal", "met"):
-        table.add_column(
-            column, justify="right" if column in ("npu", "baseline", "ratio") else "left"
-        )
-    for r in results:
-        if r.error:
-            table.add_row(r.case.name, "", "", r.case.against, "", "", "[red]wrong[/red]")
-            continue
-        goal = r.case.goal if r.case.goal and not r.case.goal.mean else None
-        table.add_row(
-            r.case.name, _seconds(r.subject), _seconds(r.baseline), r.case.against, f"{r.ratio:.3g}",
-            str(goal or ""), "" if goal is None else _verdict(goal.met(r.ratio)),
-        )  # fmt: skip
-    for goal, ratio, name in _judged(results):
-        if goal.mean:
-            table.add_row(name, "", "", "", f"{ratio:.3g}", str(goal), _verdict(goal.met(ratio)))
-    return table
-
-
-def _verdict(met: bool) -> str:
-    return "[green]met[/green]" if met else "[red]not met[/red]"
-
-
-def _seconds(value: float) -> str:
-    for unit, factor in (("s", 1), ("ms", 1e3), ("us", 1e6)):
-        if value * factor >= 1:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value * 1e9:.3g} ns"
-
-
-def _plain(results: list[Result]) -> list[dict[str, Any]]:
-    rows = []
-    for r in results:
-        goal = r.case.goal
-        rows.append(
-            {
-                "group": r.case.group,
-                "name": r.case.name,
-                "against": r.case.against,
-                "error": r.error,
-                "npu_seconds": None if r.error else r.subject,
-                "baseline_seconds": None if r.error else r.baseline,
-                "ratio": None if r.error else r.ratio,
-                "rounds": r.rounds,
-                "goal": None if goal is None else goal.limit,
-                "goal_of": None if goal is None else "mean" if goal.mean else "case",
-                "met": None if goal is None or goal.mean or r.error else goal.met(r.ratio),
-            }
-        )
-    return rows

@@ -41,7 +41,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.is_npu:
+        if x.device.type == "npu":
             return torch_npu.npu_rms_norm(x, self.weight.to(x.dtype), epsilon=1e-6)[0]
         return F.rms_norm(x, (WIDTH,), self.weight, eps=1e-6)
 
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         size = WIDTH // HEADS
         q, k, v = self.inputs(x).view(*x.shape[:2], 3, HEADS, size).unbind(2)
         cos, sin = cos.to(q.dtype), sin.to(q.dtype)
-        if x.is_npu:
+        if x.device.type == "npu":
             q, k = torch_npu.npu_rotary_mul(q, cos, sin), torch_npu.npu_rotary_mul(k, cos, sin)
             hidden = torch.ones(2048, 2048, dtype=torch.bool, device=x.device).triu(1)
             y = torch_npu.npu_fusion_attention(
@@ -81,7 +81,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.up(x)
-        if x.is_npu:
+        if x.device.type == "npu":
             return self.down(torch_npu.npu_swiglu(hidden, dim=-1))
         gate, value = hidden.chunk(2, dim=-1)
         return self.down(F.silu(gate) * value)

@@ -19,7 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from softnpu import _observe, settings
+from softnpu import _observe, chips, settings
 
 _PACKAGES = Path(__file__).resolve().parent.parent
 _FAULTS = ("memory_error", "link_error", "fail", "corrupt_products", "stress", "out_of_memory")
@@ -39,7 +39,11 @@ if _spec is not None and _spec.loader is not None:
 @click.command(
     name="run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}
 )
-@click.option("--soc", help="The chip, as SOFTNPU_SOC (`softnpu chips` lists them).")
+@click.option(
+    "--soc",
+    help="The chip, as SOFTNPU_SOC (`softnpu chips` lists them).",
+    shell_complete=lambda _context, _option, typed: [n for n in chips.names() if typed in n],
+)
 @click.option("--devices", help="How many devices, as SOFTNPU_DEVICES.")
 @click.option("--memory", help="Memory of each device, as SOFTNPU_MEMORY, e.g. 32GiB.")
 @click.option(

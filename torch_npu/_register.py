@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-from softnpu import _C, chips, settings
+from softnpu import _C, chips, host, settings
 from softnpu._version import __version__ as _own_version
 
 
@@ -19,7 +19,6 @@ def device() -> None:
     torch.utils.rename_privateuse1_backend("npu")
     _C.configure(len(settings.visible_devices()), memory)
     _C.install()
-    _C.on_start(_banner)
 
 
 class _NpuModule(ModuleType):
@@ -42,6 +41,22 @@ def module(npu: ModuleType) -> None:
 def version() -> str:
     """The torch_npu version that is emulated, with a local label that says by whom."""
     return f"{torch.__version__.split('+')[0]}+softnpu{_own_version}"
+
+
+def started() -> None:
+    """The first use of the device: tell the person, and let `softnpu info` find the process."""
+    _banner()
+    host.announce(_held)
+
+
+def _held() -> dict[int, int]:
+    """Bytes that this process holds of each device, by the device's number on the machine."""
+    machine = settings.visible_devices()
+    held = {
+        machine[index]: _C.memory_stats(index)["reserved_bytes"]["all"]["current"]
+        for index in range(_C.device_count())
+    }
+    return {device: size for device, size in held.items() if size}
 
 
 def _banner() -> None:

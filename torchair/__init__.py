@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch_npu.dynamo  # noqa: F401
 from torchair import ge, inference, llm_datadist, ops, scope
-from torchair._register import register as _register
 from torchair.compiler import get_compiler, get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
 from torchair.experimental import patch_for_hcom, use_internal_format_weight
+from torchair.ge import dynamo_export, register_fx_node_ge_converter
 from torchair.patterns import register_replacement
 
 __all__ = [
     "CompilerConfig",
+    "dynamo_export",
     "ge",
     "get_compiler",
     "get_npu_backend",
@@ -26,16 +25,8 @@ __all__ = [
     "logger",
     "ops",
     "patch_for_hcom",
+    "register_fx_node_ge_converter",
     "register_replacement",
     "scope",
     "use_internal_format_weight",
 ]
-
-_register()
-
-
-def __getattr__(name: str) -> Any:
-    """What stands at the top upstream, and belongs to the graph engine's graphs."""
-    if name in ("dynamo_export", "register_fx_node_ge_converter"):
-        return getattr(ge, name)
-    raise AttributeError(f"module 'torchair' has no attribute {name!r}")

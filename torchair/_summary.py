@@ -1,4 +1,5 @@
-"""debug.fx_summary: a table of a graph's operators."""
+"""debug.fx_summary: a table of a graph's operators, with upstream's headings: operator, library, whether it has a
+converter (已支持 yes, 未实现 no), calls, inputs, outputs."""
 
 from __future__ import annotations
 
@@ -31,21 +32,19 @@ def summarize(
     gm: GraphModule, example_inputs: Sequence[Any], fake_mode: FakeTensorMode, path: str
 ) -> None:
     """A table of the graph's operators, with their shapes and how often each occurs."""
-    from torchair import ge
-
     summary = _Summary(gm)
     with fake_mode:
         summary.run(*example_inputs)
     with open(path, "w", newline="", encoding="utf-8-sig") as file:
         writer = csv.writer(file)
-        writer.writerow(["operator", "kind", "converter", "calls", "inputs", "outputs"])
+        writer.writerow(["目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计"])
         for target, inputs in summary.inputs.items():
             kind = target.namespace if isinstance(target, OpOverload) else "builtin"
             writer.writerow(
                 [
                     str(target),
                     kind,
-                    _converter_state(ge, target),
+                    _converter_state(target),
                     sum(inputs.values()),
                     _counted(inputs),
                     _counted(summary.outputs[target]),
@@ -53,17 +52,15 @@ def summarize(
             )
 
 
-def _converter_state(ge: Any, target: Any) -> str:
-    if not isinstance(target, OpOverload):
-        return "supported"
-    has_converter = getattr(ge, "has_converter", None)
-    if has_converter is None:
-        return "unknown"
-    return "supported" if has_converter(target) else "unsupported"
+def _converter_state(target: Any) -> str:
+    from torchair import ge
+
+    builtin = not isinstance(target, OpOverload)
+    return "已支持" if builtin or ge.has_converter(target) else "未实现"
 
 
 def _counted(seen: Counter[str]) -> str:
-    return "\n".join(f"{count} x {text}" for text, count in seen.most_common())
+    return "\n".join(f"{count}次：{text}" for text, count in seen.most_common())
 
 
 def _text(value: Any) -> str:

@@ -175,7 +175,7 @@ def compile_graph(
     _passes.optimize(optimized, example_inputs, config, observer)
     attributes_of(optimized)  # raises for ranges that a pass or a graph break cut in two
     if not config.captures:
-        _engine_graph(optimized, example_inputs, config, name, observer)
+        _engine_graph(optimized, example_inputs, config, name, observer, gears)
     elif debug.graph_dump.enabled:
         _dump_code(optimized, debug.graph_dump, name)
 
@@ -252,12 +252,13 @@ def _engine_graph(
     config: CompilerConfig,
     name: str,
     observer: Observer,
+    gears: _gears.Gears | None,
 ) -> None:
     """Converts the graph for the graph engine and writes it where the options say."""
     from torchair import ge
 
     dump = config.debug.graph_dump
-    graph = ge.convert(gm, example_inputs, config=config, name=name)
+    graph = ge.convert(gm, example_inputs, config=config, name=name, gears=gears)
     kinds = {"original": graph, "optimized": graph}
     number = name.rpartition("_")[2]
     if dump.enabled and not config.export.export_mode:

@@ -14,19 +14,28 @@ using c10d::ReduceOp;
 
 // A CPU tensor on the bytes of an NPU tensor (inside a kernel: the tensor, which is one), that may be viewed.
 at::Tensor on_host(const at::Tensor& tensor) {
-  if (!on_npu(tensor)) return tensor.detach();
+  if (!on_npu(tensor)) {
+    return at::Tensor::wrap_tensor_impl(
+        tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+  }
   at::Tensor alias = cpu_alias(tensor);
   alias.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
   return alias;
 }
 
-// The tensor's memory as one row of a CPU tensor.
-at::Tensor flat(const at::Tensor& tensor) {
-  const at::Tensor host = on_host(tensor);
-  return host.is_contiguous() ? host.view({-1}) : host.as_strided({host.numel()}, {1});
+// The tensor's memory as one row of a CPU tensor, in its own dtype or as bytes.
+at::Tensor flat(const at::Tensor& tensor, bool as_bytes = false) {
+  at::Tensor host = on_host(tensor);
+  c10::TensorImpl& impl = *host.unsafeGetTensorImpl();
+  const int64_t unit = as_bytes ? static_cast<int64_t>(impl.itemsize()) : 1;
+  const int64_t offset = impl.storage_offset() * unit, count = impl.numel() * unit;
+  if (as_bytes) impl.set_storage_and_dtype(impl.storage(), caffe2::TypeMeta::Make<uint8_t>());
+  impl.set_storage_offset(offset);
+  impl.set_sizes_contiguous({count});
+  return host;
 }
 
-at::Tensor bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
+at::Tensor bytes(const at::Tensor& tensor) { return flat(tensor, true); }
 
 Tensors bytes(const Tensors& tensors) {
   Tensors all;
@@ -125,6 +134,10 @@ ProcessGroupHCCL::Reduction ProcessGroupHCCL::reduction(const at::Tensor& row, c
 
 intrusive_ptr<Work> ProcessGroupHCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   check_one(tensors);
+  if (put_off(tensors)) {
+    return later(OpType::BROADCAST, "broadcast", {tensors}, false,
+                 [this, opts](Lists& given) { return broadcast(given[0], opts); });
+  }
   const auto backend = inner();
   const Call made = call(OpType::BROADCAST, "broadcast", opts.timeout, static_cast<int>(opts.rootRank));
   auto wire = bytes(tensors);
@@ -136,6 +149,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::broadcast(Tensors& tensors, const c10d::Br
 intrusive_ptr<Work> ProcessGroupHCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   check_one(tensors);
   check_reduction("allreduce", tensors[0], opts.reduceOp, true);
+  if (put_off(tensors)) {
+    return later(OpType::ALLREDUCE, "all_reduce", {tensors}, false,
+                 [this, opts](Lists& given) { return allreduce(given[0], opts); });
+  }
   const auto backend = inner();
   const Call made = call(OpType::ALLREDUCE, "all_reduce", opts.timeout);
   Reduction plan = reduction(flat(tensors[0]), opts.reduceOp, true);
@@ -159,6 +176,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::allreduce_coalesced(Tensors& tensors,
 intrusive_ptr<Work> ProcessGroupHCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_one(tensors);
   check_reduction("reduce", tensors[0], opts.reduceOp, true);
+  if (put_off(tensors)) {
+    return later(OpType::REDUCE, "reduce", {tensors}, false,
+                 [this, opts](Lists& given) { return reduce(given[0], opts); });
+  }
   const auto backend = inner();
   const bool root = opts.rootRank == rank_;
   const Call made = call(OpType::REDUCE, "reduce", opts.timeout, static_cast<int>(opts.rootRank));
@@ -194,6 +215,12 @@ intrusive_ptr<Work> ProcessGroupHCCL::allgather(std::vector<Tensors>& outputs, T
     HCCL_CHECK(output.scalar_type() == inputs[0].scalar_type(), Param,
                "output tensor must have the same type as input tensor");
   }
+  if (put_off(inputs)) {
+    return later(OpType::ALLGATHER, "all_gather", {outputs[0], inputs}, true, [this, opts](Lists& given) {
+      Lists into{given[0]};
+      return allgather(into, given[1], opts);
+    });
+  }
   const auto backend = inner();
   const Call made = call(OpType::ALLGATHER, "all_gather", opts.timeout);
   const Tensors targets = bytes(outputs[0]);
@@ -228,6 +255,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::_allgather_base(at::Tensor& output, at::Te
              "output tensor must have the same type as input tensor");
   HCCL_CHECK(output.numel() == input.numel() * size_, Param,
              "output tensor size must be equal to world_size times input tensor size");
+  if (put_off({input})) {
+    return later(OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {{output}, {input}}, true,
+                 [this, opts](Lists& given) { return _allgather_base(given[0][0], given[1][0], opts); });
+  }
   const auto backend = inner();
   const Call made = call(OpType::_ALLGATHER_BASE, "all_gather_into_tensor", opts.timeout);
   at::Tensor target = bytes(output), source = bytes(input);
@@ -262,6 +293,11 @@ intrusive_ptr<Work> ProcessGroupHCCL::allgather_uneven(at::Tensor& output, at::T
   check(input);
   HCCL_CHECK(output.scalar_type() == input.scalar_type(), Param,
              "output tensor must have the same type as input tensor");
+  if (put_off({input})) {
+    return later(
+        OpType::_ALLGATHER_BASE, "all_gather_into_tensor_uneven", {{output}, {input}}, true,
+        [this, splits, opts](Lists& given) { return allgather_uneven(given[0][0], given[1][0], splits, opts); });
+  }
   const auto sizes = splits_of(std::move(splits), output, size_, row_of(output) * output.element_size());
   const Call made = call(OpType::_ALLGATHER_BASE, "all_gather_into_tensor_uneven", opts.timeout);
   const at::Tensor source = bytes(input);
@@ -278,6 +314,13 @@ intrusive_ptr<Work> ProcessGroupHCCL::gather(std::vector<Tensors>& outputs, Tens
   HCCL_CHECK(!root || (outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_)), Param,
              "gather: the root needs one list of ", size_, " output tensors");
   HCCL_CHECK(root || outputs.empty(), Param, "requires empty output on non-root");
+  if (put_off(inputs)) {
+    return later(OpType::GATHER, "gather", {root ? outputs[0] : Tensors{}, inputs}, true,
+                 [this, root, opts](Lists& given) {
+                   Lists into(root ? 1 : 0, given[0]);
+                   return gather(into, given[1], opts);
+                 });
+  }
   const Call made = call(OpType::GATHER, "gather", opts.timeout, static_cast<int>(opts.rootRank));
   const at::Tensor source = bytes(inputs[0]);
   Splits send(static_cast<size_t>(size_), 0), receive(static_cast<size_t>(size_), 0);
@@ -305,6 +348,13 @@ intrusive_ptr<Work> ProcessGroupHCCL::scatter(Tensors& outputs, std::vector<Tens
   HCCL_CHECK(!root || (inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_)), Param,
              "scatter: the root needs one list of ", size_, " input tensors");
   HCCL_CHECK(root || inputs.empty(), Param, "requires empty input on non-root");
+  if (put_off(outputs)) {
+    return later(OpType::SCATTER, "scatter", {outputs, root ? inputs[0] : Tensors{}}, true,
+                 [this, root, opts](Lists& given) {
+                   Lists from(root ? 1 : 0, given[1]);
+                   return scatter(given[0], from, opts);
+                 });
+  }
   const Call made = call(OpType::SCATTER, "scatter", opts.timeout, static_cast<int>(opts.rootRank));
   const at::Tensor target = bytes(outputs[0]);
   Splits send(static_cast<size_t>(size_), 0), receive(static_cast<size_t>(size_), 0);
@@ -327,6 +377,13 @@ intrusive_ptr<Work> ProcessGroupHCCL::alltoall_base(at::Tensor& output, at::Tens
   if (output_splits.empty() && input_splits.empty()) {
     HCCL_CHECK(output.numel() == input.numel(), Param, "Tensors are not equal in size or data type");
   }
+  if (put_off({input})) {
+    return later(OpType::ALLTOALL_BASE, "all_to_all_single", {{output}, {input}}, true,
+                 [this, output_splits, input_splits, opts](Lists& given) {
+                   Splits receive = output_splits, send = input_splits;
+                   return alltoall_base(given[0][0], given[1][0], receive, send, opts);
+                 });
+  }
   const int64_t item = input.element_size();
   const auto receive = splits_of(output_splits, output, size_, row_of(output) * item);
   const auto send = splits_of(input_splits, input, size_, row_of(input) * item);
@@ -344,6 +401,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::alltoall(Tensors& outputs, Tensors& inputs
     HCCL_CHECK(outputs[r].device() == outputs[0].device() && inputs[r].device() == outputs[0].device(), Param,
                "tensors must be on the same device");
   }
+  if (put_off(inputs)) {
+    return later(OpType::ALLTOALL, "all_to_all", {outputs, inputs}, true,
+                 [this, opts](Lists& given) { return alltoall(given[0], given[1], opts); });
+  }
   const Call made = call(OpType::ALLTOALL, "all_to_all", opts.timeout);
   const Tensors sources = bytes(inputs), targets = bytes(outputs);
   const Splits send = sizes_of(sources), receive = sizes_of(targets);
@@ -357,8 +418,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::alltoall(Tensors& outputs, Tensors& inputs
   return exchange_bytes(made, outputs, received, at::cat(sources), receive, send, finish);
 }
 
-// --- reduce_scatter
-// ----------------------------------------------------------------------------------------------------
+// --- reduce_scatter --------------------------------------------------------------------------------------------------
 
 intrusive_ptr<Work> ProcessGroupHCCL::exchange_and_reduce(const Call& made, const at::Tensor& output, at::Tensor input,
                                                           const Splits& counts, const ReduceOp& op) {
@@ -386,6 +446,12 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter(Tensors& outputs, std::vect
   HCCL_CHECK(inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_), Param,
              "reduce_scatter: expected one list of ", size_, " input tensors");
   check_reduction("reduce_scatter", outputs[0], opts.reduceOp, false);
+  if (put_off(outputs)) {
+    return later(OpType::REDUCE_SCATTER, "reduce_scatter", {outputs, inputs[0]}, true, [this, opts](Lists& given) {
+      Lists from{given[1]};
+      return reduce_scatter(given[0], from, opts);
+    });
+  }
   Tensors rows;
   for (const auto& input : inputs[0]) {
     check(input);
@@ -406,6 +472,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::_reduce_scatter_base(at::Tensor& output, a
              "input tensor must be the same type as the output tensor.");
   HCCL_CHECK(input.numel() == output.numel() * size_, Param,
              "input tensor must be the same size as output size times world size");
+  if (put_off({input})) {
+    return later(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {{output}, {input}}, true,
+                 [this, opts](Lists& given) { return _reduce_scatter_base(given[0][0], given[1][0], opts); });
+  }
   const Call made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", opts.timeout);
   return exchange_and_reduce(made, output, flat(input), Splits(static_cast<size_t>(size_), output.numel()),
                              opts.reduceOp);
@@ -425,16 +495,24 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter_uneven(at::Tensor& output, 
   check_reduction("reduce_scatter_tensor_uneven", input, opts.reduceOp, false);
   HCCL_CHECK(input.scalar_type() == output.scalar_type(), Param,
              "output tensor must have the same type as input tensor");
+  if (put_off({input})) {
+    return later(
+        OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor_uneven", {{output}, {input}}, true,
+        [this, splits, opts](Lists& given) { return reduce_scatter_uneven(given[0][0], given[1][0], splits, opts); });
+  }
   const auto counts = splits_of(std::move(splits), input, size_, row_of(input));
   const Call made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor_uneven", opts.timeout);
   return exchange_and_reduce(made, output, flat(input), counts, opts.reduceOp);
 }
 
-// --- messages and barriers
-// ---------------------------------------------------------------------------------------------
+// --- messages and barriers -------------------------------------------------------------------------------------------
 
 intrusive_ptr<Work> ProcessGroupHCCL::send(Tensors& tensors, int peer, int tag) {
   check_one(tensors);
+  if (put_off(tensors)) {
+    return later(OpType::SEND, "send", {{}, tensors}, false,
+                 [this, peer, tag](Lists& given) { return send(given[1], peer, tag); });
+  }
   const auto backend = inner();
   auto wire = bytes(tensors);
   return message(call(OpType::SEND, "send", kUnsetTimeout, peer), {}, backend->send(wire, peer, tag), wire);
@@ -442,6 +520,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::send(Tensors& tensors, int peer, int tag) 
 
 intrusive_ptr<Work> ProcessGroupHCCL::recv(Tensors& tensors, int peer, int tag) {
   check_one(tensors);
+  if (put_off(tensors)) {
+    return later(OpType::RECV, "recv", {tensors}, true,
+                 [this, peer, tag](Lists& given) { return recv(given[0], peer, tag); });
+  }
   const auto backend = inner();
   auto wire = bytes(tensors);
   return message(call(OpType::RECV, "recv", kUnsetTimeout, peer), tensors, backend->recv(wire, peer, tag), wire);
@@ -466,6 +548,9 @@ intrusive_ptr<Work> ProcessGroupHCCL::batch_isend_irecv(const std::vector<std::s
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::barrier(const c10d::BarrierOptions& opts) {
+  if (put_off({})) {
+    return later(OpType::BARRIER, "barrier", {{}}, false, [this, opts](Lists&) { return barrier(opts); });
+  }
   const auto backend = inner();
   const Call made = call(OpType::BARRIER, "barrier", opts.timeout);
   auto asked = opts;

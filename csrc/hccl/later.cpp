@@ -1,8 +1,10 @@
 #include "hccl/later.h"
 
+#include <cstring>
+
 #include "device/stream.h"
 #include "hccl/work.h"
-#include "torch/border.h"
+#include "torch/sync.h"
 
 namespace softnpu::hccl {
 
@@ -40,7 +42,7 @@ intrusive_ptr<c10d::Work> WorkLater::put(int rank, c10d::OpType type, const char
   for (const at::Tensor& output : outputs) {
     capture->save(output);
     // Nothing is communicated yet, but kernels that are captured behind it run: zeros are numbers they can stand.
-    if (fresh) cpu_alias(output).zero_();
+    if (fresh) std::memset(output.mutable_data_ptr(), 0, output.nbytes());
   }
   TaskStep step;
   step.name = name;
@@ -61,7 +63,11 @@ void WorkLater::begin() {
     const std::lock_guard<std::mutex> lock(mutex_);
     real_ = std::move(started);
   }
-  if (!captured_) Queues::all().give(begun_);
+  if (!captured_) {
+    Queues::all().give(begun_);
+  } else if (opType_ != c10d::OpType::SEND && opType_ != c10d::OpType::RECV) {
+    end();  // a replay leaves only messages under way, which the other side may answer later in its graph
+  }
 }
 
 void WorkLater::end() {
@@ -81,6 +87,7 @@ bool WorkLater::wait(std::chrono::milliseconds timeout) {
     step.name = name_ + " wait";
     step.actions.emplace_back(HostWork{[self] { self->end(); }});
     capture->add(stream, std::move(step));
+    if (opType_ == c10d::OpType::BARRIER) Capture::forbid_stream_wait(device_, stream, "barrier");
     return true;
   }
   if (const auto work = real()) return work->wait(timeout);
@@ -89,6 +96,7 @@ bool WorkLater::wait(std::chrono::milliseconds timeout) {
     self->end();
     return AnyOf{};
   });
+  if (opType_ == c10d::OpType::BARRIER) wait_for_stream(device_, stream, "barrier");  // its wait holds the host
   return true;
 }
 

@@ -12,8 +12,6 @@ namespace softnpu::hccl {
 
 namespace {
 
-constexpr Milliseconds kGrace{2000};     // for the other ranks to say that they failed too
-constexpr Milliseconds kPatience{3000};  // with a store that may be gone itself
 constexpr Milliseconds kInterval{300};
 constexpr Milliseconds kQuiet{1000};
 
@@ -46,14 +44,22 @@ std::pair<char, std::string> process_state(long pid) {
   return {state.empty() ? char(0) : state[0], field};
 }
 
+std::string list(const std::vector<std::string>& names) {
+  std::string all;
+  for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 }  // namespace
 
-Peers::Peers(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::string group, int generation)
+Peers::Peers(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::string group, int generation,
+             Milliseconds patience)
     : rank_(rank),
       size_(size),
       generation_(generation),
+      patience_(patience),
       group_(std::move(group)),
       store_(store->clone()),
       processes_(static_cast<size_t>(size)) {}
@@ -64,7 +70,8 @@ void Peers::publish() {
   const std::string host = first_word("/proc/sys/kernel/random/boot_id") + link_target("/proc/self/ns/pid");
   const long pid = getpid();
   store_->set(key("process/" + std::to_string(rank_)),
-              to_bytes(host + " " + std::to_string(pid) + " " + process_state(pid).second));
+              to_bytes(host + " " + link_target("/proc/self/ns/net") + " " + std::to_string(pid) + " " +
+                       process_state(pid).second));
 }
 
 void Peers::learn() {
@@ -74,7 +81,7 @@ void Peers::learn() {
   const auto values = store_->multiGet(keys);
   for (int r = 0; r < size_; ++r) {
     std::istringstream in(std::string(values[r].begin(), values[r].end()));
-    in >> processes_[r].host >> processes_[r].pid >> processes_[r].start;
+    in >> processes_[r].host >> processes_[r].network >> processes_[r].pid >> processes_[r].start;
   }
 }
 
@@ -85,14 +92,36 @@ bool Peers::gone(int rank) const {
   return state == 0 || state == 'Z' || state == 'X' || start != other.start;
 }
 
+bool Peers::elsewhere(int rank) const {
+  const Process &other = processes_[rank], &own = processes_[rank_];
+  return other.pid != 0 && (other.host != own.host || other.network != own.network);
+}
+
 std::string Peers::describe(int rank) const {
   std::string text = "rank " + std::to_string(rank);
   if (processes_[rank].pid != 0) text += " (pid " + std::to_string(processes_[rank].pid) + ")";
   return text;
 }
 
+// Whom to name when nobody can be asked: the processes of this host can be looked at, the others are out of reach.
+std::string Peers::without_store(int peer) const {
+  std::vector<std::string> lost, far;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    if (gone(r)) {
+      lost.push_back(describe(r));
+    } else if (elsewhere(r)) {
+      far.push_back(describe(r));
+    }
+  }
+  std::string text = "the store of the job, which rank 0 or the launcher holds, does not answer";
+  if (!lost.empty()) text += ", " + list(lost) + (lost.size() > 1 ? " are gone" : " is gone");
+  if (!far.empty()) text += ", " + list(far) + " on other hosts cannot be reached";
+  return peer >= 0 ? text + ", the peer is " + describe(peer) : text;
+}
+
 std::string Peers::search(c10d::Store& store, const std::string& operation, int peer) {
-  const auto until = std::chrono::steady_clock::now() + kGrace;
+  const auto until = std::chrono::steady_clock::now() + patience_ * 2 / 3;  // for the others to say that they failed too
   std::vector<std::string> lost, silent;
   bool store_alive = true;
   try {
@@ -106,29 +135,26 @@ std::string Peers::search(c10d::Store& store, const std::string& operation, int 
     silent.clear();
     for (int r = 0; r < size_; ++r) {
       if (r == rank_) continue;
-      if (gone(r)) {
-        lost.push_back(describe(r));
-        continue;
-      }
-      if (!store_alive) continue;
+      bool told = false;  // a rank that says that it failed too is not the one to blame, even if it has left since
       try {
-        if (!store.check({key("failed/" + std::to_string(r))})) silent.push_back(describe(r));
+        told = store_alive && store.check({key("failed/" + std::to_string(r))});
       } catch (const std::exception&) {
         store_alive = false;
+      }
+      if (told) continue;
+      if (gone(r)) {
+        lost.push_back(describe(r));
+      } else if (store_alive) {
+        silent.push_back(describe(r));
       }
     }
     if (!lost.empty() || (silent.empty() && store_alive)) break;
     std::this_thread::sleep_for(Milliseconds(100));
   } while (std::chrono::steady_clock::now() < until);
-  auto list = [](const std::vector<std::string>& names) {
-    std::string all;
-    for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
-    return all;
-  };
   if (!lost.empty()) return list(lost) + (lost.size() > 1 ? " are gone" : " is gone");
   if (peer >= 0) return "the peer is " + describe(peer);
   if (!silent.empty()) return list(silent) + (silent.size() > 1 ? " do not answer" : " does not answer");
-  if (!store_alive) return "the store of the job, which rank 0 or the launcher holds, does not answer";
+  if (!store_alive) return without_store(peer);
   return "all ranks of the group report a failure";
 }
 
@@ -143,12 +169,8 @@ std::string Peers::missing(const std::string& operation, int peer) {
       promise->set_value("the store of the job does not answer");
     }
   }).detach();
-  if (answer.wait_for(kPatience) == std::future_status::ready) return answer.get();
-  std::string text = "the store of the job does not answer";
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_ && gone(r)) text += ", " + describe(r) + " is gone";
-  }
-  return peer >= 0 ? text + ", the peer is " + describe(peer) : text;
+  if (answer.wait_for(patience_) == std::future_status::ready) return answer.get();
+  return without_store(peer);
 }
 
 void Peers::watch() {

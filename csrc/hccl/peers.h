@@ -22,13 +22,15 @@ using Milliseconds = std::chrono::milliseconds;
 
 class Peers : public std::enable_shared_from_this<Peers> {
  public:
-  // `group`: the name in messages. `generation`: how often the group was made anew.
-  Peers(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::string group, int generation);
+  // `group`: the name in messages. `generation`: how often the group was made anew. `patience`: how long the search for
+  // the one to blame may take.
+  Peers(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::string group, int generation,
+        Milliseconds patience);
 
   void publish();  // this process; before the ranks are connected
   void learn();    // the others; after they are connected
 
-  // After a failure: says so in the store and returns who is missing, as a sentence. Takes three seconds at most.
+  // After a failure: says so in the store and returns who is missing, as a sentence.
   std::string missing(const std::string& operation, int peer);
 
   // Called now and then by a rank that has waited for long: begins to look for failures of others.
@@ -45,7 +47,8 @@ class Peers : public std::enable_shared_from_this<Peers> {
 
  private:
   struct Process {
-    std::string host;  // host and pid namespace, as one word
+    std::string host;     // host and pid namespace, as one word
+    std::string network;  // its network namespace
     long pid = 0;
     std::string start;  // when it began: pids are used again
   };
@@ -53,9 +56,12 @@ class Peers : public std::enable_shared_from_this<Peers> {
   std::string describe(int rank) const;
   bool wanted() const;        // whether anybody waits
   bool gone(int rank) const;  // known for certain: a process of this host that exists no more
+  bool elsewhere(int rank) const;  // reached by a network only
   std::string search(c10d::Store& store, const std::string& operation, int peer);
+  std::string without_store(int peer) const;
 
   const int rank_, size_, generation_;
+  const Milliseconds patience_;
   const std::string group_;
   const c10::intrusive_ptr<c10d::Store> store_;
   std::vector<Process> processes_;

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "device/device.h"
 #include "hccl/errors.h"
+#include "hccl/later.h"
 #include "torch/border.h"
 
 namespace softnpu::hccl {
@@ -36,6 +38,9 @@ Milliseconds connect_timeout() {
   return Milliseconds(1000 * seconds_of("HCCL_CONNECT_TIMEOUT", kDefaultConnectTimeout));
 }
 
+// How long a failed operation may look for the rank to blame.
+Milliseconds patience_of(Milliseconds exec_timeout) { return std::min(Milliseconds(3000), exec_timeout / 4); }
+
 // HCCL_EXEC_TIMEOUT in seconds; 0 means never.
 Milliseconds exec_timeout(const HcclOptions& options) {
   int64_t seconds = seconds_of("HCCL_EXEC_TIMEOUT", kDefaultExecTimeout);
@@ -64,7 +69,7 @@ ProcessGroupHCCL::~ProcessGroupHCCL() {
 
 void ProcessGroupHCCL::connect() {
   const std::string label = options_->group_id.empty() ? "hccl" : options_->group_id;
-  peers_ = std::make_shared<Peers>(store_, rank_, size_, label, generation_);
+  peers_ = std::make_shared<Peers>(store_, rank_, size_, label, generation_, patience_of(exec_timeout(*options_)));
   peers_->publish();
   inner_ = make_inner(c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_), rank_,
                       size_, connect_timeout());
@@ -88,7 +93,8 @@ intrusive_ptr<c10d::Backend> ProcessGroupHCCL::inner() {
 Milliseconds ProcessGroupHCCL::timeout_for(Milliseconds asked) {
   Milliseconds limit = asked == kUnsetTimeout ? options_->timeout : asked;
   if (limit <= Milliseconds(0)) limit = kForever;
-  limit = std::min(limit, exec_timeout(*options_)) + ephemeral_;
+  const Milliseconds exec = exec_timeout(*options_);  // the error, with the name of the rank, comes within it
+  limit = std::min(limit, exec - patience_of(exec)) + ephemeral_;
   ephemeral_ = Milliseconds(0);
   return limit;
 }
@@ -100,6 +106,8 @@ void ProcessGroupHCCL::setTimeout(Milliseconds timeout) {
 }
 
 Call ProcessGroupHCCL::call(c10d::OpType type, const char* name, Milliseconds timeout, int peer) {
+  // A kernel in Python that communicates is not the sum of the kernels it calls: a graph calls it as a whole.
+  if (Recording* recording = Recording::current()) recording->reads_data();
   return {type, name, ++sequence_, peer, timeout_for(timeout)};
 }
 
@@ -120,6 +128,28 @@ intrusive_ptr<Work> ProcessGroupHCCL::message(const Call& call, Tensors outputs,
 intrusive_ptr<Work> ProcessGroupHCCL::note(intrusive_ptr<Work> work) {
   if (coalescing_) coalesced_.push_back(work);
   return work;
+}
+
+bool ProcessGroupHCCL::put_off(const Tensors& tensors) {
+  if (tensors.empty()) return hccl::put_off(current_device());
+  return on_npu(tensors[0]) && hccl::put_off(tensors[0].device().index());
+}
+
+intrusive_ptr<Work> ProcessGroupHCCL::later(c10d::OpType type, const char* name, Lists lists, bool fresh,
+                                            std::function<intrusive_ptr<Work>(Lists&)> again) {
+  int device = current_device();
+  for (const Tensors& list : lists) {
+    if (!list.empty()) device = list[0].device().index();
+  }
+  const Tensors outputs = lists[0];
+  if (Capture* capture = Capture::of(device, current_stream(device))) {
+    for (Tensors& list : lists) {
+      for (at::Tensor& tensor : list) tensor = capture->keep(tensor);
+    }
+  }
+  auto self = intrusive_ptr<ProcessGroupHCCL>::unsafe_reclaim_from_nonowning(this);
+  return note(WorkLater::put(rank_, type, name, device, outputs, fresh,
+                             [self, lists, again]() mutable { return again(lists); }));
 }
 
 void ProcessGroupHCCL::startCoalescing() {

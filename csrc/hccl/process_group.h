@@ -17,6 +17,7 @@ using c10::intrusive_ptr;
 using c10d::kUnsetTimeout;
 using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
+using Lists = std::vector<Tensors>;
 using Splits = std::vector<int64_t>;
 
 struct HcclOptions final : c10d::Backend::Options {
@@ -109,6 +110,11 @@ class ProcessGroupHCCL final : public c10d::Backend {
                              std::function<void()> finish = nullptr);
   intrusive_ptr<Work> message(const Call& call, Tensors outputs, intrusive_ptr<Work> inner, Tensors wire);
   intrusive_ptr<Work> note(intrusive_ptr<Work> work);
+  // Operations on a stream that does not run now (later.h): whether it is one, and what takes the operation's place.
+  // `lists[0]` are the outputs, written in full if `fresh`; `again` is called with the same tensors when it is time.
+  static bool put_off(const Tensors& tensors);
+  intrusive_ptr<Work> later(c10d::OpType type, const char* name, Lists lists, bool fresh,
+                            std::function<intrusive_ptr<Work>(Lists&)> again);
   void check(const at::Tensor& tensor) const;
   void check_one(const Tensors& tensors) const;
   void check_reduction(const char* name, const at::Tensor& tensor, const c10d::ReduceOp& op, bool bytes_too) const;

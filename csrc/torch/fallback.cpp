@@ -85,6 +85,7 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   explicit Plan(const c10::FunctionSchema& schema)
       : name(schema.name()), arguments(schema.arguments().size()), returns(schema.returns().size()) {
     multiplies = softnpu::multiplies(name);
+    draws_normal = name == "aten::normal_";
     if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
     for (size_t i = 0; i < arguments; ++i) {
       const auto& argument = schema.arguments()[i];
@@ -101,7 +102,7 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   std::string name;
   size_t arguments, returns;
   std::vector<bool> is_mutable, host_ok;
-  bool any_mutable = false, multiplies = false;
+  bool any_mutable = false, multiplies = false, draws_normal = false;
   int generator = -1, device = -1;
   int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
 };
@@ -157,6 +158,15 @@ void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarTyp
   }
 }
 
+// Normal numbers for integers, which the CPU refuses: drawn in fp32 and cut off, as the card does.
+void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
+  IValue& value = (*stack)[stack->size() - plan.arguments];
+  const at::Tensor self = value.toTensor();
+  value = IValue(at::empty(self.sizes(), self.options().dtype(at::kFloat)));
+  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  stack->back() = IValue(self.copy_(stack->back().toTensor()));
+}
+
 // An operator whose result's size the host must know waits for the device.
 void wait_for_data(const c10::OperatorHandle& op, const Plan& plan, int device) {
   if (!Capture::any() && !Queues::any()) return;
@@ -207,9 +217,12 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     }
     std::optional<at::ScalarType> half;
     if (plan.multiplies) half = shared_half(stack->data() + first, plan.arguments);
-    auto call = [op, &plan, host, half](Stack* on) {
+    const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
+    auto call = [op, &plan, host, half, integers](Stack* on) {
       if (half.has_value()) {
         if (!call_few_rows(plan, on)) call_widened(op, plan, *half, on);
+      } else if (integers) {
+        call_normal(op, plan, on);
       } else {
         op.redispatchBoxed(DispatchKeySet(host), on);
       }

@@ -155,8 +155,11 @@ py::object run_kernel(const std::string& name, const py::function& body, const p
     recording->replace(keep_call(*recording, body, inside, inside_kwargs, result));
   }
   auto out = [&](PyObject* value) -> PyObject* {
-    task.output(THPVariable_Unpack(value));
-    return THPVariable_Wrap(border.out(THPVariable_Unpack(value), /*owned=*/true));
+    at::Tensor made = THPVariable_Unpack(value);
+    // The card lays out what it makes by size alone, whatever the strides of the inputs.
+    if (made.layout() == at::kStrided && !made.is_contiguous() && !is_alias(made)) made = made.contiguous();
+    task.output(made);
+    return THPVariable_Wrap(border.out(std::move(made), /*owned=*/true));
   };
   py::object adopted = map_tensors(result.ptr(), out);
   border.write_back();

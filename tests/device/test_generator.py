@@ -219,3 +219,13 @@ def test_fork_rng_restores_the_device():
     with torch.random.fork_rng(devices=[0], device_type="npu"):
         draw()
     assert torch.equal(torch.npu.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_normal_numbers_of_integers_are_cut_off(dtype):
+    """The card draws them; PyTorch's CPU kernels refuse."""
+    torch.npu.manual_seed(5)
+    whole = torch.randn(1000, dtype=dtype, device="npu")
+    torch.npu.manual_seed(5)
+    exact = torch.randn(1000, device="npu")
+    assert torch.equal(whole, exact.to(dtype)) and whole.unique().numel() > 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -18,13 +19,13 @@ from torch.distributed._functional_collectives import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, SplitPoint
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-import torch_npu  # noqa: F401
 from tests.distributed import job
+from torch_npu.distributed.pipelining import pipeline
 
 STEPS = 3
 
@@ -113,7 +114,14 @@ def tensor_parallel(rank: int) -> None:
     model = parallelize_module(
         net().npu(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()}
     )
-    torch.testing.assert_close(model(x.npu()).cpu(), net()(x), rtol=1e-5, atol=1e-5)
+    alone, out = net(), model(x.npu())
+    torch.testing.assert_close(out.cpu(), alone(x), rtol=1e-5, atol=1e-5)
+    out.square().sum().backward()
+    alone(x).square().sum().backward()
+    for name, parameter in alone.named_parameters():
+        have = model.get_parameter(name).grad
+        have = have.full_tensor() if isinstance(have, DTensor) else have
+        torch.testing.assert_close(have.cpu(), parameter.grad, rtol=1e-4, atol=1e-5)
     whole = torch.arange(16.0).view(4, 4)
     pieces = distribute_tensor(whole.npu(), mesh, [Shard(0)])
     product = pieces @ distribute_tensor(whole.npu(), mesh, [Replicate()])
@@ -125,23 +133,35 @@ def tensor_parallel(rank: int) -> None:
 
 def pipelined(rank: int) -> None:
     ranks = dist.get_world_size()
-    whole = net()
-    stages = [whole.up, nn.Sequential(nn.ReLU(), whole.down)]
-    stage = PipelineStage(stages[rank].npu(), rank, ranks, torch.device("npu", rank))
-    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=nn.functional.mse_loss)
     x, y = batch(0, 0)
-    losses: list[torch.Tensor] = []
-    if rank == 0:
-        schedule.step(x.npu())
-    else:
-        schedule.step(target=y.npu(), losses=losses)
     alone = net()
     for part in range(2):
         piece = slice(2 * part, 2 * part + 2)
         (nn.functional.mse_loss(alone(x[piece]), y[piece]) / 2).backward()
     want = (alone.up if rank == 0 else alone.down).weight.grad
-    have = (stages[0] if rank == 0 else stages[1][1]).weight.grad
+    device = torch.device("npu", rank)
+    for kind in (ScheduleGPipe, Schedule1F1B):
+        whole = net()
+        parts = [whole.up, nn.Sequential(nn.ReLU(), whole.down)]
+        stage = PipelineStage(parts[rank].npu(), rank, ranks, device)
+        schedule = kind(stage, n_microbatches=2, loss_fn=nn.functional.mse_loss)
+        step(schedule, rank, x, y)
+        have = (parts[0] if rank == 0 else parts[1][1]).weight.grad
+        torch.testing.assert_close(have.cpu(), want, rtol=1e-4, atol=1e-5)
+    split = {"down": SplitPoint.BEGINNING}
+    pipe = pipeline(net(), (x[:2],), split_spec=split)
+    stage = pipe.build_stage(rank, device)
+    stage.submod.to(device)
+    step(ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss), rank, x, y)
+    have = next(p.grad for n, p in stage.submod.named_parameters() if n.endswith("weight"))
     torch.testing.assert_close(have.cpu(), want, rtol=1e-4, atol=1e-5)
+
+
+def step(schedule, rank: int, x: torch.Tensor, y: torch.Tensor) -> None:
+    if rank == 0:
+        schedule.step(x.npu())
+    else:
+        schedule.step(target=y.npu(), losses=[])
 
 
 def gradients(rank: int) -> None:
@@ -159,6 +179,17 @@ def gradients(rank: int) -> None:
         rank + 1.0
     ).sum().backward()
     assert x.grad.tolist() == [r + 1.0 for r in range(ranks)]
+    x = torch.ones(2, device="npu", requires_grad=True)
+    parts = dist_nn.all_gather(x * (rank + 1.0))
+    sum(part * (r + 1.0) for r, part in enumerate(parts)).sum().backward()
+    assert x.grad.tolist() == [ranks * (rank + 1.0) ** 2] * 2
+    x = torch.ones(2 * ranks, device="npu", requires_grad=True)
+    part = dist_nn.reduce_scatter(torch.empty(2, device="npu"), list((x * 1.0).chunk(ranks)))
+    (part * (rank + 1.0)).sum().backward()
+    assert x.grad.tolist() == [r + 1.0 for r in range(ranks) for _ in range(2)]
+    x = torch.ones(2, device="npu", requires_grad=True)
+    (dist_nn.broadcast(x * 1.0, 0) * (rank + 1.0)).sum().backward()
+    assert x.grad.tolist() == [sum(range(1, ranks + 1)) if rank == 0 else 0.0] * 2
 
     def step(x: torch.Tensor) -> torch.Tensor:
         total = all_reduce(x, "sum", dist.group.WORLD)
@@ -179,3 +210,14 @@ def everything(rank: int) -> None:
 
 def test_training():
     job.run(everything, 2, timeout=300)
+
+
+def test_pipelines_by_the_fx_tracer_are_refused():
+    with pytest.raises(
+        NotImplementedError, match="(?s)parameter 'mode' is not supported.*ERR02007"
+    ):
+        pipeline(net(), (torch.ones(1, 8),), mode="fx")
+    with pytest.raises(ValueError, match="'mode' must be None, 'export' or 'fx', but received 'x'"):
+        pipeline(net(), (torch.ones(1, 8),), mode="x")
+    with pytest.raises(ValueError, match="'atomic_units' goes with mode='fx' only"):
+        pipeline(net(), (torch.ones(1, 8),), atomic_units=["up"])

@@ -1,18 +1,28 @@
 """Every operator under torch.compile: one graph, static and dynamic shapes, the results of eager.
 
 The inputs are the operators' own samples; the backend is AOTAutograd's, which traces through FakeTensor and
-functionalization and then runs the operators on the device.
+functionalization and then runs the operators on the device. First samples are compiled; what other samples change
+is the way through an operator's shape function, which runs here on symbols.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch import config as functorch_config
-from torch.utils._pytree import tree_flatten
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    guarding_hint_or_throw,
+)
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from tests.ops.support import make
 from torch_npu.ops._operator import Sample
@@ -25,7 +35,7 @@ def samples(name: str) -> list[Sample]:
 
 _TENSORS = (torch._C.TensorType, torch._C.ListType)
 
-#: gradients and out forms: opcheck traces them, with every sample, in test_all_operators
+#: gradients and out forms: opcheck traces them in test_all_operators
 _FORMS = ("_backward", "_grad", ".out", "_infer_output")
 
 
@@ -39,32 +49,89 @@ def traceable(name: str) -> bool:
 NAMES = [name for name in sorted(operators) if samples(name) and traceable(name)]
 
 
-def outcome(function: Callable[..., Any], name: str) -> list[Any]:
-    """Everything a call of the first sample yields: its results, and its arguments as it leaves them."""
-    args, kwargs = samples(name)[0].inputs(make)
-    torch.manual_seed(3)
-    result = function(*args, **kwargs)
-    flat = tree_flatten((result, args, kwargs))[0]
+def seen(result: Any, given: Any) -> list[Any]:
+    """What a call yields, on the host: its results, and its arguments as it leaves them."""
+    flat = tree_flatten((result, given))[0]
     return [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in flat]
 
 
-#: Some operators return the caches that they write, and upstream's schemas do not say so. PyTorch's debugging
-#: backends warn of it, and raise where CI is set.
-@functorch_config.patch(error_on_custom_op_aliasing=False)
-@pytest.mark.filterwarnings("ignore:.*may not alias any inputs")
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("name", NAMES)
-def test_compiled_equals_eager(name, dynamic):
-    call = operators[name].overload
-    torch._dynamo.reset()
-    compiled = torch.compile(
-        lambda *a, **k: call(*a, **k), backend="aot_eager", fullgraph=True, dynamic=dynamic
-    )
-    for got, expected in zip(outcome(compiled, name), outcome(call, name), strict=True):
-        if isinstance(expected, torch.Tensor):
-            torch.testing.assert_close(got, expected, equal_nan=True)
+def outcome(function: Callable[..., Any], name: str) -> list[Any]:
+    args, kwargs = samples(name)[0].inputs(make)
+    torch.manual_seed(3)
+    return seen(function(*args, **kwargs), (args, kwargs))
+
+
+def assert_same(got: list[Any], expected: list[Any]) -> None:
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(other, torch.Tensor):
+            torch.testing.assert_close(one, other, equal_nan=True)
         else:
-            assert got == expected
+            assert one == other
+
+
+def compiled(function: Callable[..., Any], dynamic: bool) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+
+
+@pytest.fixture
+def aliasing_allowed():
+    """Some operators return the caches that they write, and upstream's schemas do not say so: PyTorch's debugging
+    backends warn of it, and raise where CI is set."""
+    with functorch_config.patch(error_on_custom_op_aliasing=False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*may not alias any inputs")
+        yield
+
+
+@pytest.mark.usefixtures("aliasing_allowed")
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_equals_eager(name):
+    """With dynamic shapes, an operator a graph."""
+    call = operators[name].overload
+    function = compiled(lambda *a, **k: call(*a, **k), dynamic=True)
+    assert_same(outcome(function, name), outcome(call, name))
+
+
+@pytest.mark.usefixtures("aliasing_allowed")
+@pytest.mark.parametrize("room", sorted({operators[n].room for n in NAMES}))
+def test_a_room_in_one_graph_equals_eager(room):
+    """With static shapes, all operators of a room one after the other."""
+    names = [n for n in NAMES if operators[n].room == room]
+    calls = [operators[n].overload for n in names]
+
+    def everything(given: list[Any]) -> list[Any]:
+        return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, given, strict=True)]
+
+    results = []
+    for function in (compiled(everything, dynamic=False), everything):
+        given = [samples(n)[0].inputs(make) for n in names]
+        torch.manual_seed(3)
+        results.append(seen(function(given), given))
+    assert_same(*results)
+
+
+def symbolic(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake tensor whose sizes above 1 are symbols."""
+    sizes = [DimDynamic.DYNAMIC if s > 1 else DimDynamic.STATIC for s in tensor.shape]
+    return mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+
+
+OTHERS = [(n, i) for n in sorted(operators) for i in range(1, len(samples(n)))]
+
+
+@pytest.mark.parametrize("name,index", OTHERS)
+def test_shapes_of_the_other_samples_are_symbols(name, index):
+    """The shape function runs on symbols, and comes to the shapes and types of the real results."""
+    given = samples(name)[index].inputs(make)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    args, kwargs = tree_map_only(torch.Tensor, lambda t: symbolic(mode, t), given)
+    with mode, enable_python_dispatcher():
+        fakes = tree_flatten(operators[name].overload(*args, **kwargs))[0]
+    reals = tree_flatten(operators[name].overload(*given[0], **given[1]))[0]
+    for fake, real in zip(fakes, reals, strict=True):
+        if isinstance(real, torch.Tensor):
+            assert fake.dtype == real.dtype and fake.device == real.device
+            assert [guarding_hint_or_throw(s) for s in fake.shape] == list(real.shape)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from torch_npu.profiler import _raw
+import torch_npu.profiler as prof
+from torch_npu.profiler import _analyse, _raw
 from torch_npu.profiler.experimental_config import _ExperimentalConfig
 
 START = 1_700_000_000_000_000_000  # ns
@@ -102,6 +103,13 @@ def make_profile(
     return profile
 
 
+def analysed(path: Path, data: dict[str, list[Any]] | None = None, **config: Any) -> Path:
+    """The result directory of a profile that was written by hand."""
+    make_profile(path, data, **config)
+    _analyse.many(str(path), 1, None)
+    return outputs(path)
+
+
 def read_csv(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as file:
         return [{k: v.strip("\t") for k, v in row.items()} for row in csv.DictReader(file)]
@@ -134,3 +142,22 @@ def train_step() -> None:
     """A little work, forward and backward."""
     x = torch.ones(8, 8, device="npu", requires_grad=True)
     (x @ x).relu().sum().backward()
+
+
+def handler(path: Path, **options: Any) -> Any:
+    return prof.tensorboard_trace_handler(str(path), **options)
+
+
+def run(path: Path, steps: int = 1, config: dict[str, Any] | None = None, **options: Any) -> None:
+    """Profiles a few steps of work."""
+    with prof.profile(
+        on_trace_ready=handler(path), experimental_config=_ExperimentalConfig(**(config or {})), **options
+    ) as profiler:  # fmt: skip
+        for _ in range(steps):
+            train_step()
+            profiler.step()
+
+
+def names(directory: Path) -> set[str]:
+    """The result files of the only profile in a directory."""
+    return {file.name for file in outputs(directory).iterdir()}

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
+from tests.forking import program, programs
 from tests.profiler.support import make_profile, outputs, read_csv, read_trace, rows, train_step
 from torch_npu.profiler import _analyse, _raw, profile, tensorboard_trace_handler
 from torch_npu.profiler.profiler import analyse
-
-
-def program(path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    script = path / "program.py"
-    script.write_text(textwrap.dedent(text), "utf-8")
-    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    found = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "PYTHONPATH": found, **environment}
-    return subprocess.run(
-        [sys.executable, str(script)], cwd=path, env=env, capture_output=True, text=True, timeout=120, check=False
-    )  # fmt: skip
 
 
 def test_many_profiles_in_parallel(tmp_path, capfd):
@@ -103,7 +88,7 @@ def test_a_writer_that_fails_leaves_the_others(tmp_path, capsys):
 
 
 CRASH = """
-    import os, signal, time, torch, torch_npu
+    import signal, time
     from torch_npu.profiler import profile, schedule, tensorboard_trace_handler
     with profile(schedule=schedule(wait=0, active=9, repeat=1), on_trace_ready=tensorboard_trace_handler("out")) as prof:
         for _ in range(3):
@@ -116,7 +101,8 @@ CRASH = """
 
 
 def test_a_crash_leaves_raw_data(tmp_path):
-    assert program(tmp_path, CRASH).returncode == -9
+    done = program(tmp_path, CRASH)
+    assert done.returncode == -9, done.stderr
     analyse(str(tmp_path / "out"), 1)
     out = outputs(tmp_path / "out")
     kernels = read_csv(out / "kernel_details.csv")
@@ -129,28 +115,18 @@ def test_a_crash_leaves_raw_data(tmp_path):
 
 def test_two_ranks_profile_at_once(tmp_path):
     text = """
-        import torch, torch_npu
         from torch_npu.profiler import profile, tensorboard_trace_handler
         with profile(on_trace_ready=tensorboard_trace_handler("out")):
-            x = torch.ones(8, 8, device="npu")
-            x @ x
+            for _ in range(int(os.environ["RANK"]) + 2):
+                x = torch.ones(8, 8, device="npu")
+                x @ x
     """
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(text), "utf-8")
-    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    runs = [
-        subprocess.Popen(
-            [sys.executable, script],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": root, "RANK": rank},
-        )
-        for rank in ("0", "1")
-    ]
-    assert [run.wait(120) for run in runs] == [0, 0]
-    found = sorted(
-        path.name for path in tmp_path.glob("out/*/ASCEND_PROFILER_OUTPUT/*profiler_*.db")
-    )
-    assert found == ["ascend_pytorch_profiler_0.db", "ascend_pytorch_profiler_1.db"]
+    done = programs(tmp_path, text, [{"RANK": "0"}, {"RANK": "1"}])
+    assert [one.returncode for one in done] == [0, 0], done
+    for rank in ("0", "1"):
+        (db,) = tmp_path.glob(f"out/*/ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_{rank}.db")
+        kernels = read_csv(db.with_name("kernel_details.csv"))
+        assert sum("MatMulV2" in row["Name"] for row in kernels) == int(rank) + 2
 
 
 def test_async_mode_analyses_beside_the_program(tmp_path):
@@ -159,6 +135,19 @@ def test_async_mode_analyses_beside_the_program(tmp_path):
     assert _analyse._pending
     _analyse._wait()
     assert (outputs(tmp_path) / "analyse.done").exists()
+
+
+@pytest.mark.parametrize(("simplify", "kept"), [(True, False), (False, True)])
+def test_data_simplification_removes_what_tools_made_of_raw_data(tmp_path, simplify, kept):
+    made = make_profile(tmp_path, data_simplification=simplify)
+    (raw,) = made.glob("PROF_*")
+    (raw / "mindstudio_profiler_output").mkdir()
+    (raw / "mindstudio_profiler_output" / "op_summary.csv").touch()
+    (raw / "msprof.db").touch()
+    analyse(str(tmp_path))
+    found = {entry.name for entry in raw.iterdir()} - {"host", "device_0"}
+    assert found == ({"mindstudio_profiler_output", "msprof.db"} if kept else set())
+    assert (raw / "device_0" / "task.jsonl").exists()
 
 
 def test_files_are_private(tmp_path):

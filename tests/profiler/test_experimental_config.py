@@ -115,3 +115,17 @@ def test_lists_and_zero(capsys):
     )
     assert config.export_type == ["db", "text"] and config._host_sys == ["cpu", "mem"]
     assert config.with_gc and "every garbage collection" in capsys.readouterr().out
+
+
+def test_op_attr_needs_a_level(capsys):
+    config = _ExperimentalConfig(
+        op_attr=True, export_type="db", profiler_level="Level_none", mstx=True
+    )
+    assert config._op_attr is False
+    assert "op_attr has no effect with profiler_level Level_none" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [HostSystem.OSRT, HostSystem.NUMA])
+def test_what_the_host_cannot_count_is_told(capsys, kind):
+    assert _ExperimentalConfig(host_sys=[HostSystem.CPU, kind])._host_sys == ["cpu", kind]
+    assert f"host_sys {kind!r} has no effect" in capsys.readouterr().out

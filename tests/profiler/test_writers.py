@@ -7,27 +7,18 @@ import json
 import pytest
 
 from tests.profiler.support import (
-    MAIN,
+    analysed,
     communication,
     header,
     make_profile,
-    op,
-    outputs,
     query,
     read_csv,
-    read_trace,
     rows,
     task,
     us,
-)  # fmt: skip
-from torch_npu.profiler import _analyse, _intervals, _kernels
+)
+from torch_npu.profiler import _intervals, _kernels
 from torch_npu.profiler._model import Model, group_id
-
-
-def analysed(path, data=None, **config):
-    make_profile(path, data, **config)
-    _analyse.many(str(path), 1, None)
-    return outputs(path)
 
 
 def test_intervals():
@@ -197,6 +188,27 @@ def test_communication(tmp_path):
     assert links["0-2"]["Transit Size(MB)"] == pytest.approx(moved / 3)
 
 
+def test_groups_do_not_merge(tmp_path):
+    """The same operation in two groups, at the same moment."""
+    data = rows()
+    data["communication"] = [
+        communication("allReduce", 470, 570),
+        communication("allReduce", 480, 500, group="pair", ranks=[0, 2]),
+    ]
+    out = analysed(tmp_path, data, profiler_level="Level1", rank=0)
+    step = json.loads((out / "communication.json").read_text("utf-8"))["step3"]["collective"]
+    whole, pair = group_id("group_0"), group_id("pair")
+    assert set(step) == {
+        f"hcom_allReduce__{whole[-3:]}_0_1@{whole}", f"hcom_allReduce__{pair[-3:]}_0_1@{pair}", "Total Op Info",
+    }  # fmt: skip
+    matrix = json.loads((out / "communication_matrix.json").read_text("utf-8"))
+    links = matrix["step3"]["collective"]
+    assert set(links[f"allreduce-total@{whole}"]) == {"0-1", "0-2", "0-3"}
+    assert set(links[f"allreduce-total@{pair}"]) == {"0-1"}
+    names = query(out / "analysis.db", "select distinct group_name from CommAnalyzerTime")
+    assert {name for (name,) in names} == {whole, pair}
+
+
 def test_point_to_point_uses_ranks_of_the_group(tmp_path):
     data = rows()
     data["communication"] = [communication("send", 600, 700, ranks=[4, 6], rank=4, peer=6)]
@@ -225,192 +237,3 @@ def test_counters_are_not_invented(tmp_path):
     assert header(out / "roce.csv") == COUNTER_FILES["nic.csv"]
     for table in ("NIC", "ROCE", "HCCS", "PCIE"):
         assert query(out / "ascend_pytorch_profiler.db", f"select count(*) from {table}") == [(0,)]
-
-
-# --- databases ---------------------------------------------------------------------------------------------
-
-TABLES = {
-    "PYTORCH_API": "startNs endNs globalTid connectionId name sequenceNumber fwdThreadId inputDtypes inputShapes "
-    "callchainId type",
-    "CONNECTION_IDS": "id connectionId",
-    "PYTORCH_CALLCHAINS": "id stack stackDepth",
-    "MEMORY_RECORD": "component timestamp totalAllocated totalReserved totalActive streamPtr deviceId",
-    "OP_MEMORY": "name size allocationTime releaseTime activeReleaseTime duration activeDuration "
-    "allocationTotalAllocated allocationTotalReserved allocationTotalActive releaseTotalAllocated "
-    "releaseTotalReserved releaseTotalActive streamPtr deviceId",
-    "RANK_DEVICE_MAP": "rankId deviceId",
-    "STEP_TIME": "id startNs endNs",
-    "GC_RECORD": "startNs endNs globalTid",
-    "TASK": "startNs endNs deviceId connectionId globalTaskId globalPid taskType contextId streamId taskId modelId",
-    "COMPUTE_TASK_INFO": "name globalTaskId blockNum mixBlockNum taskType opType inputFormats inputDataTypes inputShapes "
-    "outputFormats outputDataTypes outputShapes attrInfo opState hf32Eligible",
-    "COMMUNICATION_OP": "opName startNs endNs connectionId groupName opId relay retry dataType algType count opType deviceId",
-    "CANN_API": "startNs endNs type globalTid connectionId name",
-    "STRING_IDS": "id value",
-    "META_DATA": "name value",
-    "ROCE": "deviceId timestampNs bandwidth rxPacketRate rxByteRate rxPackets rxBytes rxErrors rxDropped txPacketRate "
-    "txByteRate txPackets txBytes txErrors txDropped funcId",
-    "HCCS": "deviceId timestampNs txThroughput rxThroughput",
-    "PCIE": "deviceId timestampNs txPostMin txPostMax txPostAvg txNonpostMin txNonpostMax txNonpostAvg txCplMin txCplMax "
-    "txCplAvg txNonpostLatencyMin txNonpostLatencyMax txNonpostLatencyAvg rxPostMin rxPostMax rxPostAvg rxNonpostMin "
-    "rxNonpostMax rxNonpostAvg rxCplMin rxCplMax rxCplAvg",
-}
-ANALYSIS = {
-    "CommAnalyzerBandwidth": "hccl_op_name group_name transport_type transit_size transit_time bandwidth "
-    "large_packet_ratio package_size count total_duration step type",
-    "CommAnalyzerTime": "hccl_op_name group_name start_timestamp elapse_time transit_time wait_time synchronization_time "
-    "idle_time step type",
-    "CommAnalyzerMatrix": "hccl_op_name group_name src_rank dst_rank transport_type transit_size transit_time bandwidth "
-    "step type op_name",
-    "StepTraceTime": "deviceId step computing communication_not_overlapped overlapped communication free stage bubble "
-    "communication_not_overlapped_and_exclude_receive preparing",
-}
-
-
-def test_tables_and_columns(tmp_path):
-    out = analysed(tmp_path, profiler_level="Level1", rank=2, sys_io=True, sys_interconnection=True)
-    for file, tables in (("ascend_pytorch_profiler_2.db", TABLES), ("analysis.db", ANALYSIS)):
-        for table, columns in tables.items():
-            found = [row[1] for row in query(out / file, f"pragma table_info({table})")]
-            assert found == columns.split(), table
-
-
-def test_tables_are_linked(tmp_path):
-    db = analysed(tmp_path, profiler_level="Level1") / "ascend_pytorch_profiler.db"
-    pairs = query(
-        db,
-        "select s.value, k.value from PYTORCH_API a join STRING_IDS s on s.id = a.name "
-        "join CONNECTION_IDS c on c.id = a.connectionId join TASK t on t.connectionId = c.connectionId "
-        "join COMPUTE_TASK_INFO i on i.globalTaskId = t.globalTaskId join STRING_IDS k on k.id = i.opType",
-    )
-    assert sorted(set(pairs)) == [("aten::add", "Add"), ("aten::addmm", "MatMulV2")]
-    stacks = query(
-        db,
-        "select value, stackDepth from PYTORCH_CALLCHAINS join STRING_IDS s on s.id = stack order by 2",
-    )
-    assert stacks == [("model.py(7): forward", 0), ("train.py(3): <module>", 1)]
-    assert query(db, "select distinct globalTid >> 32, globalTid & 4294967295 from GC_RECORD") == [
-        (77, MAIN)
-    ]
-    assert query(db, "select count(*) from ENUM_API_TYPE")[0][0] >= 9
-
-
-def test_steps_of_analysis_db_are_microseconds(tmp_path):
-    out = analysed(tmp_path, profiler_level="Level1")
-    assert query(out / "analysis.db", "select step, computing, free from StepTraceTime") == [
-        ("3", 240, 470), ("4", 240, 470),
-    ]  # fmt: skip
-
-
-# --- the timeline ------------------------------------------------------------------------------------------
-
-
-def test_processes_and_tracks(tmp_path):
-    events = read_trace(analysed(tmp_path, profiler_level="Level1", mstx=True) / "trace_view.json")
-    named = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
-    assert set(named) == {
-        "Python", "Python GC", "Mstx", "CANN", "Ascend Hardware", "Communication", "Overlap Analysis", "NPU MEM",
-    }  # fmt: skip
-    labels = {e["pid"]: e["args"]["labels"] for e in events if e["name"] == "process_labels"}
-    assert labels[named["Ascend Hardware"]] == "NPU 0" and labels[named["Python"]] == "CPU"
-    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {
-        "Stream 2",
-        "Group group_0 Communication",
-        "Computing",
-        "Free",
-        f"Thread {MAIN}",
-    } <= tracks
-
-
-def test_level0_has_no_cann_layer(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
-    assert not any(e.get("cat") in ("cann", "HostToDevice") for e in events)
-
-
-def test_flows_start_and_end_on_slices(tmp_path):
-    events = read_trace(analysed(tmp_path, profiler_level="Level2") / "trace_view.json")
-    check_timeline(events)
-    kinds = {e["cat"] for e in events if e["ph"] == "s"}
-    assert kinds == {"async_npu", "async_task_queue", "fwdbwd", "HostToDevice", "MsTx"}
-    launched = [e for e in events if e.get("cat") == "async_npu" and e["ph"] == "s"]
-    assert len(launched) == 4
-
-
-def test_overlap_analysis(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
-    spans = {
-        name: sum(e["dur"] for e in events if e.get("cat") == "overlap" and e["name"] == name)
-        for name in ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
-    }
-    assert spans == {
-        "Computing": 480, "Communication": 200, "Communication(Not Overlapped)": 100, "Free": 140 + 570 + 140,
-    }  # fmt: skip
-
-
-def test_the_queue_is_there_unless_switched_off(tmp_path, monkeypatch):
-    events = read_trace(analysed(tmp_path / "on") / "trace_view.json")
-    queue = [e for e in events if e.get("cat") in ("enqueue", "dequeue")]
-    assert {e["name"] for e in queue} == {
-        "Enqueue@aclnnMatMulV2", "Enqueue@aclnnAdd", "Dequeue@aclnnMatMulV2", "Dequeue@aclnnAdd",
-    }  # fmt: skip
-    assert {e["args"]["correlation_id"] for e in queue} == {1, 2, 11, 12}
-    monkeypatch.setenv("TASK_QUEUE_ENABLE", "0")
-    events = read_trace(analysed(tmp_path / "off") / "trace_view.json")
-    assert not any(e.get("cat") in ("enqueue", "dequeue", "async_task_queue") for e in events)
-
-
-def test_memory_is_counted(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
-    values = [e["args"]["KB"] for e in events if e["ph"] == "C" and e["name"] == "PTA Allocated"]
-    assert values == [1026, 1030, 1028, 1028]
-
-
-def test_ranges_that_cross_get_tracks_of_their_own(tmp_path):
-    data = {
-        "mark": [
-            ["a", "d", us(0), us(10), None, 5],
-            ["b", "d", us(5), us(15), None, 5],
-            ["c", "d", us(6), us(7), None, 5],
-        ]
-    }
-    events = read_trace(analysed(tmp_path, data, mstx=True) / "trace_view.json")
-    check_timeline(events)
-    track = {e["name"]: e["tid"] for e in events if e.get("cat") == "mstx"}
-    assert track["a"] == track["c"] != track["b"]
-
-
-def test_operators_that_cross_are_cut(tmp_path):
-    data = {"op": [op("outer", 0, 10), op("crossing", 5, 15), op("next", 12, 14)]}
-    check_timeline(read_trace(analysed(tmp_path, data) / "trace_view.json"))
-
-
-def check_timeline(events) -> None:
-    """Durations are not negative, slices of a track nest, and each flow has one start before its end, on slices."""
-    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in events:
-        if event["ph"] == "X":
-            assert event["dur"] >= 0, event
-            start = int(event["ts"].replace(".", ""))
-            tracks.setdefault((event["pid"], event["tid"]), []).append(
-                (start, start + round(event["dur"] * 1000))
-            )
-    for spans in tracks.values():
-        spans.sort(key=lambda span: (span[0], -span[1]))
-        open_: list[float] = []
-        for start, end in spans:
-            while open_ and open_[-1] <= start:
-                open_.pop()
-            assert not open_ or end <= open_[-1] + 1, "slices overlap in part"
-            open_.append(end)
-    flows: dict[tuple[str, str], dict[str, int]] = {}
-    for event in events:
-        if event["ph"] in "sf":
-            moment = int(event["ts"].replace(".", ""))
-            key = (event["cat"], str(event["id"]))
-            assert event["ph"] not in flows.setdefault(key, {}), f"{key} twice"
-            flows[key][event["ph"]] = moment
-            spans = tracks[event["pid"], event["tid"]]
-            assert any(start <= moment <= end for start, end in spans), f"{key} is on no slice"
-    for key, ends in flows.items():
-        assert set(ends) == {"s", "f"} and ends["s"] <= ends["f"], key

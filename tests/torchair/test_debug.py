@@ -147,9 +147,10 @@ def test_fx_summary(config, tmp_path, uncompiled, skip):
     compiled(lambda x: (x * 2) * 3 + 1, config)(randn(4))
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("summary_rank_0_pid_")
-    rows = {row["operator"]: row for row in csv.DictReader(path.open(encoding="utf-8-sig"))}
-    assert rows["aten.mul.Tensor"]["calls"] == "2"
-    assert rows["aten.add.Tensor"]["outputs"] == "1 x float32(4,)"
+    rows = {row["目标函数"]: row for row in csv.DictReader(path.open(encoding="utf-8-sig"))}
+    assert rows["aten.mul.Tensor"]["调用次数"] == "2"
+    assert rows["aten.mul.Tensor"]["支持状态"] == "已支持"
+    assert rows["aten.add.Tensor"]["输出统计"] == "1次：float32(4,)"
     assert (uncompiled == []) == skip
 
 

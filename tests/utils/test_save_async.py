@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +13,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.forking import program
 from torch_npu.utils import serialization
 from torch_npu.utils.serialization import save_async
 
@@ -26,16 +23,6 @@ def _no_failures() -> Iterator[None]:
     yield
     serialization._wait()
     serialization._failed.clear()
-
-
-def program(path, text: str) -> subprocess.CompletedProcess[str]:
-    script = path / "program.py"
-    script.write_text("import torch, torch_npu, os\n" + textwrap.dedent(text), "utf-8")
-    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    return subprocess.run(
-        [sys.executable, str(script)], cwd=path, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -14,7 +14,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from torch_npu._patch import Patches
+
 _ALIAS = "torch_npu.dynamo.torchair"
+#: what graph mode replaces in torch; the device's own patches come and go without these
+patches = Patches()
 
 
 def __getattr__(name: str) -> Any:
@@ -132,8 +136,6 @@ def _inductor() -> None:
     """torch.compile without a backend: Inductor's own pipeline, with its last step on the host."""
     import torch
 
-    from torch_npu import _patch
-
     wrapper = torch._TorchCompileInductorWrapper
     before = wrapper.__call__
 
@@ -145,7 +147,7 @@ def _inductor() -> None:
             return host.compile_fx(model_, inputs_, {**self.config, **(config_patches or {})})
         return before(self, model_, inputs_, config_patches=config_patches)
 
-    _patch.replace(wrapper, "__call__", __call__)
+    patches.replace(wrapper, "__call__", __call__)
 
 
 def _makes_npu_tensors(model: Any) -> bool:

@@ -25,5 +25,5 @@ def _started() -> None:
         for index in range(_C.device_count()):
             _C.fault_raise(index, str(error).splitlines()[0])
         raise
-    _register._banner()
+    _register.started()
     _device.run_queued_calls()

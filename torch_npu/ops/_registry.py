@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch._C import parse_schema
+from torch.utils._pytree import tree_map_only
 
 from softnpu import _C, settings
 from torch_npu import _errors
@@ -131,7 +132,7 @@ def _register(operator: Operator) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
-        return shapes(*args, **kwargs)
+        return tree_map_only(torch.Tensor, _laid_out, shapes(*args, **kwargs))
 
     register_fake(name, fake)
     backward = function_of(definition, "backward")
@@ -145,6 +146,11 @@ def _register(operator: Operator) -> None:
     policy = getattr(definition, "autocast", None)
     if policy is not None:
         library.impl(name, autocast(operator, policy), "AutocastPrivateUse1")
+
+
+def _laid_out(made: torch.Tensor) -> torch.Tensor:
+    """The card lays out what it makes by size alone; views of arguments stay as they are."""
+    return made if made.is_contiguous() or made._is_view() else made.contiguous()
 
 
 def _checked(operator: Operator, check: Callable[..., None] | None) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from torch_npu.profiler._model import Model
 from torch_npu.utils._path_manager import PathManager
 
 _DONE = "analyse.done"
+_PROGRAM = str(Path(__file__).with_name("_offline.py"))
 _pending: list[subprocess.Popen[bytes]] = []
 
 
@@ -32,18 +33,9 @@ def one(path: str, async_mode: bool = False, export_type: list[str] | None = Non
         info(f"Analysing {path} beside the program.")
         if not _pending:
             atexit.register(_wait)
-        _pending.append(subprocess.Popen(_command(path, export_type), env=_quiet()))
+        _pending.append(subprocess.Popen(_command(path, export_type)))
     else:
-        _run(path, export_type)
-
-
-def _quiet() -> dict[str, str]:
-    """The other process needs no device and no rank of its own."""
-    return {
-        **os.environ,
-        "SOFTNPU_QUIET": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
+        run(path, export_type)
 
 
 def _wait() -> None:
@@ -66,23 +58,23 @@ def many(path: str, processes: int, export_type: list[str] | None) -> None:
     bar = _Bar(len(found))
     if min(processes, len(found)) == 1:
         for directory in found:
-            _run(directory, export_type)
+            run(directory, export_type)
             bar.advance()
         return
     # Programs of their own: a caller needs no `if __name__ == "__main__"`, and may be a daemon.
     with ThreadPoolExecutor(min(processes, len(found))) as pool:
-        runs = [pool.submit(_in_process, directory, export_type) for directory in found]
-        for run in as_completed(runs):
-            run.result()
+        parts = [pool.submit(_in_process, directory, export_type) for directory in found]
+        for part in as_completed(parts):
+            part.result()
             bar.advance()
 
 
 def _command(path: str, export_type: list[str] | None) -> list[str]:
-    return [sys.executable, "-m", "torch_npu.profiler._analyse", path, json.dumps(export_type)]
+    return [sys.executable, _PROGRAM, path, json.dumps(export_type)]
 
 
 def _in_process(path: str, export_type: list[str] | None) -> None:
-    status = subprocess.run(_command(path, export_type), env=_quiet(), check=False).returncode
+    status = subprocess.run(_command(path, export_type), check=False).returncode
     if status:
         error(f"The analysis of {path} ended with status {status}.")
 
@@ -127,7 +119,7 @@ class _Bar:
 # --- one profile -------------------------------------------------------------------------------------------
 
 
-def _run(path: str, export_type: list[str] | None) -> None:
+def run(path: str, export_type: list[str] | None) -> None:
     """Writes all result files. Python's garbage collector would walk all events again and again: it rests."""
     collects = gc.isenabled()
     gc.disable()
@@ -167,6 +159,8 @@ def _write_all(path: str, export_type: list[str] | None) -> None:
             f"{file} was cut short: the program ended while it was written. What came before counts."
         )
     _record_op_args(model)
+    if model.experimental.get("_data_simplification", True):
+        _simplify(model)
     (out / _DONE).touch(mode=0o640)
     for handler in list(log.handlers):
         log.removeHandler(handler)
@@ -202,6 +196,15 @@ def _record_op_args(model: Model) -> None:
     _raw.write_json(directory / "op_args.json", list(seen.values()))
 
 
+def _simplify(model: Model) -> None:
+    """data_simplification: of the device's data only what was collected stays, not what tools have made of it."""
+    for entry in model.path.glob("PROF_*/*"):
+        if entry.is_symlink() or entry.is_file():
+            entry.unlink()
+        elif entry.name != "host" and not entry.name.startswith("device_"):
+            shutil.rmtree(entry)
+
+
 def export(path: str, kind: str, output: str | None, **options: Any) -> None:
     """Writes one file of a profile: a timeline, stacks, or memory by category."""
     from torch_npu.profiler.writers import memory_timeline, stacks, trace_view
@@ -220,7 +223,3 @@ def export(path: str, kind: str, output: str | None, **options: Any) -> None:
         memory_timeline.export(model, target, options["device"])
     else:
         raise ValueError(f"there is no analysis {kind!r}")
-
-
-if __name__ == "__main__":
-    _run(sys.argv[1], json.loads(sys.argv[2]))

@@ -6,6 +6,7 @@ out, as on the card. `cut` ends one recording and begins the next, so that a lon
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from dataclasses import dataclass, fields
@@ -22,7 +23,7 @@ Row = list[Any]
 
 FIELDS = (
     "name", "start_ns", "end_ns", "thread", "sequence", "forward_thread", "scope", "kind", "shapes", "dtypes",
-    "stack", "flops",
+    "stack", "flops", "attributes",
 )  # fmt: skip
 _ACTIVITIES = {_Activity.CPU}
 _autograd = torch._C._autograd
@@ -36,6 +37,7 @@ class Wanted:
     stack: bool = False
     flops: bool = False
     modules: bool = False
+    attributes: bool = False
 
     def union(self, other: Wanted) -> Wanted:
         return Wanted(*(getattr(self, f.name) or getattr(other, f.name) for f in fields(Wanted)))
@@ -94,6 +96,7 @@ class Recorder:
             ProfilerState.KINETO,
             wanted.shapes
             or wanted.flops
+            or wanted.attributes
             or _rank.distributed(),  # volumes of communication need shapes
             False,  # device memory is read from the device's own history
             wanted.stack,
@@ -180,8 +183,26 @@ class Recorder:
                 event.dtypes() if wanted.shapes else None,
                 event.stack() if wanted.stack else None,
                 event.flops() if wanted.flops else 0,
+                _attributes(event) if wanted.attributes and kind == "op" else None,
             ])  # fmt: skip
         return rows
+
+
+@functools.cache
+def _argument_names(operator: str, count: int) -> list[str]:
+    """Names of an operator's arguments; numbers if none of its forms takes so many."""
+    for schema in torch._C._jit_get_schemas_for_operator(operator):
+        if len(schema.arguments) == count:
+            return [argument.name for argument in schema.arguments]
+    return [str(number) for number in range(count)]
+
+
+def _attributes(event: Any) -> str:
+    """The operator's arguments that are no tensors, as `name:value` by semicolons."""
+    values = event.concrete_inputs()
+    names = _argument_names(event.name(), len(values))
+    pairs = zip(names, values, strict=True)
+    return ";".join(f"{name}:{value}" for name, value in pairs if value not in ("", None))
 
 
 _GLOO = "gloo:"

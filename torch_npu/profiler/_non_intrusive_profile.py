@@ -6,9 +6,7 @@ import os
 import weakref
 from typing import Any
 
-from torch_npu.profiler import dynamic_profile
 from torch_npu.profiler._messages import error, warn
-from torch_npu.utils._path_manager import PathManager
 
 
 class _NonIntrusiveProfile:
@@ -27,13 +25,16 @@ class _NonIntrusiveProfile:
                 warn(f"{variable} asks for the dynolog daemon, which does not exist here.")
         if not path or cls._handle is not None:
             return
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        from torch_npu.profiler import dynamic_profile
+        from torch_npu.utils._path_manager import PathManager
+
         try:
             PathManager.check_input_directory_path(path)
         except RuntimeError as wrong:
             error(f"PROF_CONFIG_PATH cannot be used, nothing is profiled: {wrong}")
             return
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         dynamic_profile.init(path)
         cls._handle = register_optimizer_step_post_hook(cls._after_step)
 
@@ -54,4 +55,6 @@ class _NonIntrusiveProfile:
             if not first:
                 return  # the other optimizer has counted this round
         if cls._last is not None and cls._last() is optimizer:
+            from torch_npu.profiler import dynamic_profile
+
             dynamic_profile.step()

@@ -8,6 +8,11 @@ from typing import Any
 import torch.distributed as dist
 
 
+def available() -> bool:
+    """Whether this PyTorch can have process groups."""
+    return dist.is_available()
+
+
 def distributed() -> bool:
     """Whether this program is part of a process group."""
     return dist.is_available() and dist.is_initialized()

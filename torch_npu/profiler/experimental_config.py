@@ -86,16 +86,19 @@ class _ExperimentalConfig:
         l2_cache: write l2_cache.csv and soc_pmu.csv.
         msprof_tx: the old name of `mstx`.
         mstx: collect the marks and ranges of torch.npu.mstx.
-        data_simplification: delete what is redundant after the analysis.
+        data_simplification: after an analysis, delete from the directories PROF_* what tools have made of the raw data.
         record_op_args: write the operators' arguments to the directory `..._ascend_pt_op_args`.
-        op_attr: operators' attributes, in databases only.
+        op_attr: keep operators' arguments that are no tensors, as attrInfo of COMPUTE_TASK_INFO; in databases only.
         gc_detect_threshold: record collections of Python's garbage that last at least so many milliseconds.
         export_type: an `ExportType` or a list of them.
-        host_sys: a list of `HostSystem` values.
+        host_sys: a list of `HostSystem` values; OSRT and NUMA are answered with a warning.
         mstx_domain_include: record marks of these domains only.
         mstx_domain_exclude: record no marks of these domains.
         sys_io: write nic.csv and roce.csv.
         sys_interconnection: write hccs.csv and pcie.csv.
+
+    Differs from upstream: host_sys OSRT (system calls) and NUMA collect nothing and warn; what l2_cache, sys_io,
+    sys_interconnection and aic_metrics would count has columns and N/A.
     """
 
     def __init__(
@@ -135,8 +138,15 @@ class _ExperimentalConfig:
         if self._op_attr and ExportType.Db not in self._export_type:
             warn("op_attr has an effect with export_type Db only; it is switched off.")
             self._op_attr = False
+        if self._op_attr and self._profiler_level == ProfilerLevel.Level_none:
+            warn("op_attr has no effect with profiler_level Level_none; it is switched off.")
+            self._op_attr = False
         self._gc_detect_threshold = _threshold(gc_detect_threshold)
         self._host_sys = _list("host_sys", host_sys, _values(HostSystem))
+        for kind in sorted({HostSystem.OSRT, HostSystem.NUMA}.intersection(self._host_sys)):
+            warn(
+                f"host_sys {kind!r} has no effect: tools of the kernel count it, and none is used here."
+            )
         self._mstx_domain_include, self._mstx_domain_exclude = self._domains(
             mstx_domain_include, mstx_domain_exclude
         )

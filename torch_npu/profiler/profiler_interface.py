@@ -1,35 +1,22 @@
-"""One collection: starts and stops every source of a profile, and writes its raw data. Upstream's `prof.prof_if`."""
+"""One collection: what is wanted, and its life from the directory to the result files. Upstream's `prof.prof_if`."""
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torch_npu.npu.utils import get_cann_version
-from torch_npu.profiler import _communication, _host, _rank, _raw, _tensors, _trace
+from torch_npu.profiler import _host, _identity, _rank, _raw
 from torch_npu.profiler._activity import ProfilerActivity, supported_activities
-from torch_npu.profiler._memory import Watch
 from torch_npu.profiler._messages import warn
 from torch_npu.profiler._profiler_path_creator import ProfPathCreator
-from torch_npu.profiler._watchers import GarbageWatch, MarkWatch, SystemWatch
+from torch_npu.profiler._sources import Choice, Sources
 from torch_npu.profiler.experimental_config import ProfilerLevel, _ExperimentalConfig
 
 __all__ = ["supported_activities"]
-
-_FLUSH = 0.5  # seconds between two writes of the device's tasks
-_CUT = 1.0  # seconds of host operators that a crash may cost, if steps are shorter
-_ENVIRONMENT = (
-    "ASCEND_GLOBAL_LOG_LEVEL", "HCCL_RDMA_TC", "HCCL_RDMA_SL", "ACLNN_CACHE_LIMIT", "HOST_CACHE_CAPACITY",
-    "ASCEND_ENHANCE_ENABLE", "PYTORCH_NPU_ALLOC_CONF", "ASCEND_LAUNCH_BLOCKING", "HCCL_ALGO",
-)  # fmt: skip
-_MAX_TRACE_ID = 1024
 
 _running: _ProfInterface | None = None  # there is one collection at a time in a process
 
@@ -64,12 +51,7 @@ class _ProfInterface:
         self.trace_id = ""
         self._start_ns = 0
         self._writer: _raw.Writer | None = None
-        self._host: _host.Recorder | None = None
-        self._memory: Watch | None = None
-        self._watchers: list[Any] = []
-        self._flusher: _Flusher | None = None
-        self._tensors: _tensors.Follower | None = None
-        self._last_cut = 0.0
+        self._sources: Sources | None = None
 
     # --- what is wanted ------------------------------------------------------------------------------
 
@@ -116,7 +98,21 @@ class _ProfInterface:
 
     def _wanted(self) -> _host.Wanted:
         arguments = self.record_shapes or self.experimental_config.record_op_args
-        return _host.Wanted(arguments, self.with_stack, self.with_flops, self.with_modules)
+        attributes = self._tasks and self.experimental_config._op_attr
+        return _host.Wanted(
+            arguments, self.with_stack, self.with_flops, self.with_modules, attributes
+        )
+
+    def _choice(self) -> Choice:
+        followed = self.with_stack or self.with_modules
+        return Choice(
+            host=self._cpu,
+            tasks=self._tasks,
+            memory=self.profile_memory,
+            tensors=self.profile_memory and self.record_shapes and followed,
+            wanted=self._wanted(),
+            config=self.experimental_config,
+        )
 
     # --- its life ------------------------------------------------------------------------------------
 
@@ -126,7 +122,7 @@ class _ProfInterface:
         creator.create_prof_dir()
         self.prof_path = creator.get_prof_dir() or ""
         self._writer = _raw.Writer(self.prof_path, self._npu)
-        self.trace_id = self._create_trace_id()
+        self.trace_id = _identity.trace_id(self.custom_trace_id_callback)
         self._write_info(ended=False)
 
     def warmup_trace(self) -> None:
@@ -137,90 +133,28 @@ class _ProfInterface:
         global _running
         if _running is not None:
             raise RuntimeError("this process is being profiled already")
+        if self._writer is None:
+            raise RuntimeError("the profile has no directory: it was not started")
         _running = self
         try:
-            self._start_sources(self._sink)
+            torch.npu.init()  # type: ignore[attr-defined]
+            self._start_ns = time.time_ns()
+            self._write_info(ended=False)
+            self._sources = Sources(self._writer, self._choice())
+            self._sources.start()
         except BaseException:
             self.stop_trace()
             raise
 
-    def _start_sources(self, writer: _raw.Writer) -> None:
-        torch.npu.init()  # type: ignore[attr-defined]
-        config = self.experimental_config
-        self._start_ns = time.time_ns()
-        self._write_info(ended=False)
-        if config.tx_enabled:
-            self._watchers.append(
-                MarkWatch(config._mstx_domain_include, config._mstx_domain_exclude, writer.append)
-            )
-        if self._cpu and config.gc_detect_threshold is not None:
-            self._watchers.append(GarbageWatch(config.gc_detect_threshold, writer.append))
-        if config._host_sys:
-            self._watchers.append(SystemWatch(config._host_sys, writer.append))
-        if self.profile_memory:
-            self._memory = Watch()
-            writer.append("baseline", self._memory.start())
-            writer.append("block", self._memory.blocks())
-        if self._tasks:
-            _communication.start()
-            _trace.start(config._profiler_level != ProfilerLevel.Level0)
-            self._flusher = _Flusher(writer)
-        if self._cpu:
-            if (
-                self.profile_memory
-                and self.record_shapes
-                and (self.with_stack or self.with_modules)
-            ):
-                self._tensors = _tensors.Follower()
-            self._host = _host.Recorder(self._wanted())
-            self._host.start()
-        self._last_cut = time.monotonic()
-
-    @property
-    def _sink(self) -> _raw.Writer:
-        if self._writer is None:
-            raise RuntimeError("the profile has no directory: it was not started")
-        return self._writer
-
     def note_step(self, number: int, start_ns: int, end_ns: int) -> None:
-        """A step ended: write what a crash in the next one must not take away."""
-        if self._writer is None or _running is not self:
-            return
-        self._writer.append("step", [[number, start_ns, end_ns]])
-        if self._flusher is not None:
-            self._flusher.flush()
-        if time.monotonic() - self._last_cut >= _CUT:
-            self._cut()
-
-    def _cut(self) -> None:
-        if self._host is not None:
-            self._write_host(self._host, self._host.cut())
-        if self._memory is not None:
-            self._sink.append("memory", self._memory.take(last=False))
-        self._last_cut = time.monotonic()
+        """A step of the program ended."""
+        if self._sources is not None:
+            self._sources.step(number, start_ns, end_ns)
 
     def widen(self, wanted: _host.Wanted) -> None:
         """A thread that joins wants more of each operator than is recorded."""
-        if self._host is None or self._host.covers(wanted):
-            return
-        old = self._host
-        self._write_host(old, old.stop())
-        self._host = _host.Recorder(old.wanted.union(wanted), old.owner)
-        self._host.start()
-
-    def _write_host(self, recorder: _host.Recorder, result: Any) -> None:
-        self._sink.append("op", recorder.rows(result, self._wanted()))
-        if self._tasks and not _communication.heard():
-            transfers = recorder.transfers(result)
-            if transfers:
-                device = torch.npu.current_device()  # type: ignore[attr-defined]
-                rows = _communication.from_transfers(
-                    transfers, _rank.current() or 0, _rank.groups(), device
-                )
-                self._sink.append("communication", rows)
-        if self._tensors is not None:
-            for kind, rows in self._tensors.rows(result).items():
-                self._sink.append(kind, rows)
+        if self._sources is not None:
+            self._sources.widen(wanted)
 
     def stop_trace(self) -> None:
         global _running
@@ -229,27 +163,9 @@ class _ProfInterface:
         _running = None
         if self._npu:
             torch.npu.synchronize()  # type: ignore[attr-defined]
-        host, result = self._host, None
-        if host is not None and host.running:
-            result = host.stop()
-        if self._flusher is not None:
-            self._flusher.stop()
-            _trace.stop()
-            _communication.stop()
-            self._flusher.flush()
-            if _trace.dropped():
-                warn(
-                    f"{_trace.dropped()} tasks of the device were lost: there were too many at once."
-                )
-        for watcher in self._watchers:
-            watcher.stop()
-        if self._memory is not None:
-            self._sink.append("memory", self._memory.take(last=True))
-        if host is not None and result is not None:
-            self._write_host(host, result)
-        _host.forget_child_threads()
-        self._host = self._memory = self._flusher = self._tensors = None
-        self._watchers = []
+        sources, self._sources = self._sources, None
+        if sources is not None:
+            sources.stop()
 
     def finalize_trace(self) -> None:
         """Closes the raw data and writes what is known about the whole."""
@@ -258,9 +174,7 @@ class _ProfInterface:
         self._writer.close()
         self._writer = None
         self._write_info(ended=True)
-        if "text" in self.experimental_config.export_type:
-            found = {name: os.environ.get(name, "") for name in _ENVIRONMENT}
-            self.metadata["ENV_VARIABLES"] = found
+        self.metadata["ENV_VARIABLES"] = _identity.environment()
         groups = _rank.groups()
         if groups:
             self.metadata["parallel_group_info"] = groups
@@ -287,93 +201,19 @@ class _ProfInterface:
         else:
             _analyse.export(self.prof_path, analysis_type, output_path, **options)
 
-    # --- what describes it ---------------------------------------------------------------------------
-
-    def _create_trace_id(self) -> str:
-        default = f"{uuid.uuid4().int:032X}"
-        callback = self.custom_trace_id_callback
-        if callback is None:
-            return default
-        if not callable(callback):
-            warn(
-                "Invalid parameter custom_trace_id_callback: it cannot be called; a random id is used."
-            )
-            return default
-        try:
-            chosen = callback()
-        except (RuntimeError, ValueError, TypeError, OSError) as wrong:
-            warn(f"custom_trace_id_callback raised {wrong!r}; a random id is used.")
-            return default
-        if isinstance(chosen, str) and len(chosen) <= _MAX_TRACE_ID:
-            return chosen
-        warn(
-            f"custom_trace_id_callback must return a str of at most {_MAX_TRACE_ID}; a random id is used."
-        )
-        return default
-
     def _write_info(self, ended: bool) -> None:
-        from torch_npu import __version__
-
-        rank = _rank.current()
-        info: dict[str, Any] = {
-            "config": {
-                "common_config": {
-                    "activities": sorted(str(a) for a in self.activities),
-                    "schedule": getattr(self.schedule, "__dict__", None) or None,
-                    "record_shapes": self.record_shapes,
-                    "profile_memory": self.profile_memory,
-                    "with_stack": self.with_stack,
-                    "with_flops": self.with_flops,
-                    "with_modules": self.with_modules,
-                },
-                "experimental_config": vars(self.experimental_config),
-            },
-            "start_info": {
-                "syscnt_enable": False,
-                "freq": 100,
-                "start_cnt": 0,
-                "start_monotonic": time.monotonic_ns() - max(0, time.time_ns() - self._start_ns),
-                "start_time": self._start_ns,
-                "pid": os.getpid(),
-            },
-            "torch_npu_version": __version__,
-            "cann_version": get_cann_version(),
+        common = {
+            "activities": sorted(str(a) for a in self.activities),
+            "schedule": getattr(self.schedule, "__dict__", None) or None,
+            "record_shapes": self.record_shapes,
+            "profile_memory": self.profile_memory,
+            "with_stack": self.with_stack,
+            "with_flops": self.with_flops,
+            "with_modules": self.with_modules,
         }
-        if ended:
-            info["end_info"] = {
-                "collectionTimeEnd": time.time_ns(),
-                "MonotonicTimeEnd": time.monotonic_ns(),
-            }
-        name = "profiler_info.json"
-        if rank is not None:
-            name = f"profiler_info_{rank}.json"
-            info["rank_id"] = rank
-        _raw.write_json(Path(self.prof_path) / name, info, indent=4)
+        experimental = vars(self.experimental_config)
+        _identity.write_info(self.prof_path, common, experimental, self._start_ns, ended)
 
 
 def running() -> _ProfInterface | None:
     return _running
-
-
-class _Flusher:
-    """Writes the device's tasks while the program runs."""
-
-    def __init__(self, writer: _raw.Writer) -> None:
-        self._writer = writer
-        self._lock = threading.Lock()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="npu-profiler", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._end.wait(_FLUSH):
-            self.flush()
-
-    def flush(self) -> None:
-        with self._lock:
-            self._writer.append("task", _trace.take())
-            self._writer.append("communication", _communication.take())
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.fx.node import _side_effectful_functions, has_side_effect
 from torch.utils import _pytree as pytree
 
 from softnpu import _C
@@ -121,7 +122,8 @@ def twin_of(overload: OpOverload) -> OpOverload | None:
         return kernel_twin(operator)
     if torch.Tag.nondeterministic_seeded in overload.tags and overload.namespace == "aten":
         return random_twin(overload)
-    if overload.namespace == "_c10d_functional" or not _has_cpu_kernel(overload):
+    looks = overload.namespace == "npu" and overload in _side_effectful_functions
+    if looks or overload.namespace == "_c10d_functional" or not _has_cpu_kernel(overload):
         return device_twin(overload)
     return None
 
@@ -150,9 +152,13 @@ def restore(kind: str, name: str) -> None:
         makers[kind](overload)
 
 
-def originals() -> list[tuple[str, str]]:
-    """The kinds and qualified names of all operators that have twins now."""
-    return sorted((kind, overload.name()) for kind, overload in _twins)
+def originals(source: str) -> list[tuple[str, str]]:
+    """The kinds and qualified names of the operators whose twins the text calls."""
+    return sorted(
+        (kind, overload.name())
+        for (kind, overload), twin in _twins.items()
+        if twin._schema.name.replace("::", ".") in source
+    )
 
 
 def _has_cpu_kernel(overload: OpOverload) -> bool:
@@ -184,7 +190,10 @@ def _define(
     qualified = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     text = str(schema).replace(qualified, name, 1)
     # Inductor calls by name, and `from` is no name in Python.
-    return _make(re.sub(r"\bfrom\b", "from_", text), overload.tags, body, shapes)
+    twin = _make(re.sub(r"\bfrom\b", "from_", text), overload.tags, body, shapes)
+    if overload in _side_effectful_functions:
+        has_side_effect(twin)
+    return twin
 
 
 def _make(
@@ -264,6 +273,8 @@ def _seeded(overload: OpOverload) -> Callable[..., Any]:
 
 def _on_device(overload: OpOverload) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
+        if running.capturing and overload in _side_effectful_functions:
+            return None  # prints, saves: replay does
         index = running.device
         inside, outside = {}, {}
 

@@ -48,6 +48,7 @@ class _File(Section):
 
     def full_path(self, name: str) -> str:
         folder = self.path.raw or "."
+        os.makedirs(folder, exist_ok=True)
         rank, _ = rank_and_world()
         stem = f"{name}_rank_{rank}_pid_{os.getpid()}_ts_{timestamp()}"
         return os.path.join(folder, f"{stem}.{self.type.raw}")

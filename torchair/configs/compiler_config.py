@@ -33,25 +33,39 @@ _ENGINE_ONLY = (
     "experimental_config.enable_view_optimize",
     "experimental_config.static_model_ops_lower_limit",
 )
-#: options whose machinery does not exist without the card, with the reason
-_WITHOUT_EFFECT = {
-    "aoe_config.aoe_mode": "operators are not tuned on an emulated device",
-    "debug.deadlock_check": "no task occupies cores here, so no two streams can starve each other",
+#: options whose results a program would miss here, with the reason: they raise
+_UNSUPPORTED = {
     "experimental_config.aot_config_enable_joint_graph": (
         "forward and backward are compiled apart, each when it is needed"
     ),
     "export.experimental.enable_lite_export": "only the standard operator set is exported",
+}
+_PLAN = "it is written on the converted graph, whose plan nothing executes here"
+#: options that steer the card's machinery and change no result, by the beginning of their names: they warn
+_WITHOUT_EFFECT = {
+    "aoe_config.": "operators are not tuned on an emulated device",
+    "debug.deadlock_check": "no task occupies cores here, so no two streams can starve each other",
+    "experimental_config.aclgraph._aclnn_static_shape_kernel": "no kernels are built per shape here",
+    "experimental_config.aclgraph._super_kernel": "no kernels are joined into super kernels here",
+    "experimental_config.cc_parallel_enable": _PLAN,
+    "experimental_config.enable_view_optimize": _PLAN,
+    "experimental_config.memory_efficiency": _PLAN,
+    "experimental_config.static_model_ops_lower_limit": _PLAN,
+    "experimental_config.tiling_schedule_optimize": _PLAN,
+    "experimental_config.topology_sorting_strategy": _PLAN,
+    "fusion_config.": _PLAN,
+    "ge_config.": _PLAN,
 }
 
 
 class CompilerConfig(Section):
     """The configuration of a backend: `torchair.get_npu_backend(compiler_config=config)`.
 
-    Sections hold options; an unknown name or value raises and names what is allowed. Options that have no meaning
-    without the card raise NotImplementedError when a backend is made from them.
+    Sections hold options; an unknown name or value raises and names what is allowed.
 
-    Differs from upstream: options of the graph engine that choose schedules or memory plans (sorting, streams, cores,
-    tiling, optimisation levels) are recorded in the converted graph and change no result here.
+    Differs from upstream: options that steer the card's machinery (tuning, schedules, cores, tiling, kernels per shape)
+    have no effect, and a backend made with them warns of it; those of the graph engine are attributes of the converted
+    graph. Joint graphs and the lite operator set raise NotImplementedError.
     """
 
     def __init__(self) -> None:
@@ -85,29 +99,41 @@ class CompilerConfig(Section):
 
 
 def check_support(config: CompilerConfig) -> None:
-    """Raises for options without any effect here, warns of those that the mode does not look at."""
+    """Raises for options that cannot be had here, warns of those without effect, here or in this mode."""
     changed = config.changed()
-    for name, reason in _WITHOUT_EFFECT.items():
+    for name, reason in _UNSUPPORTED.items():
         if changed.get(name):
             raise NotImplementedError(
-                f"config.{name} = {changed[name]!r} has no effect here: {reason}"
+                f"config.{name} = {changed[name]!r} is not supported here: {reason}"
             )
-    others = _ENGINE_ONLY if config.captures else _CAPTURE_ONLY
-    idle = [
-        f"config.{name} = {value!r}" for name, value in changed.items() if name.startswith(others)
-    ]
-    if (
-        config.captures
-        and "debug.graph_dump.type" in changed
-        and changed["debug.graph_dump.type"] == "py"
-    ):
-        idle = [one for one in idle if not one.startswith("config.debug.graph_dump.")]
+    others = _other_mode(config, changed)
+    idle = [f"config.{name} = {changed[name]!r}" for name in others]
     if idle:
         warnings.warn(
             f"these options have no effect in mode {config.mode.raw}: {', '.join(idle)}",
             UserWarning,
             stacklevel=3,
         )
+    idle = [
+        f"config.{name} = {value!r} ({reason})"
+        for name, value in changed.items()
+        for start, reason in _WITHOUT_EFFECT.items()
+        if name.startswith(start) and name not in others
+    ]
+    if idle:
+        warnings.warn(
+            f"these options have no effect on an emulated device: {', '.join(idle)}",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _other_mode(config: CompilerConfig, changed: dict[str, Any]) -> list[str]:
+    """The changed options that the mode does not look at."""
+    names = [n for n in changed if n.startswith(_ENGINE_ONLY if config.captures else _CAPTURE_ONLY)]
+    if config.captures and changed.get("debug.graph_dump.type") == "py":
+        names = [name for name in names if not name.startswith("debug.graph_dump.")]
+    return names
 
 
 def set_by_path(config: Any, path: str, value: Any) -> None:

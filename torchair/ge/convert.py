@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
@@ -45,22 +46,23 @@ def data(graph: GeGraph, name: str, meta: Any) -> Tensor:
     return made
 
 
-def convert(gm: GraphModule, example_inputs: Sequence[Any], *, config: Any, name: str) -> GeGraph:
-    """The graph engine's form of the graph.
+def convert(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    config: Any,
+    name: str,
+    gears: Any = None,
+) -> GeGraph:
+    """The graph engine's form of the graph; options of `config` and the `gears` of its inputs are its attributes.
 
     Raises RuntimeError that names every operator without a converter.
     """
-    missing = sorted(
-        {
-            str(n.target)
-            for n in gm.graph.nodes
-            if n.op == "call_function" and not registry.has_converter(n.target)
-        }
-    )
+    missing = sorted(map(str, without_converter(gm)))
     if missing:
         raise RuntimeError(
-            f"operators without a converter: {', '.join(missing)}; "
-            "torchair.register_fx_node_ge_converter registers one"
+            f"operators without a converter: {', '.join(missing)}; torchair.register_fx_node_ge_converter "
+            "registers one, and modes reduce-overhead and npugraph_ex need none"
         )
     graph = GeGraph(name)
     scopes = _attributes.attributes_of(gm)
@@ -86,7 +88,34 @@ def convert(gm: GraphModule, example_inputs: Sequence[Any], *, config: Any, name
             elif fx.op == "output":
                 graph.attributes = {}
                 _finish(graph, pytree.tree_map_only(Node, values.__getitem__, fx.args[0]))
+    if config is not None:
+        _write_options(graph, config, gears)
     return graph
+
+
+def _write_options(graph: GeGraph, config: Any, gears: Any) -> None:
+    options = {key: value for part in config.as_dict() for key, value in part.items()}
+    if gears is not None:
+        options |= gears.options(graph.proto)
+    for key, value in options.items():
+        graph.proto.attr[key].s = value.encode()
+    if config.experimental_config.enable_ref_data:
+        written = {op.input[0].partition(":")[0] for op in graph.proto.op if op.type == "Assign"}
+        for op in graph.proto.op:
+            if op.type == "Data" and op.name in written:
+                op.type = "RefData"
+
+
+def without_converter(gm: GraphModule) -> set[Any]:
+    """The operators of the graph and of its branches that no GE graph can hold."""
+    found = set()
+    for module in gm.modules():
+        for fx in module.graph.nodes if isinstance(module, GraphModule) else ():
+            wraps = fx.target in (auto_functionalized, auto_functionalized_v2)
+            target = fx.args[0] if wraps else fx.target
+            if fx.op == "call_function" and not registry.has_converter(target):
+                found.add(target)
+    return found
 
 
 def _constant(gm: GraphModule, fx: Node) -> Any:

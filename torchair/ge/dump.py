@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchair.ge import attr
@@ -54,8 +56,17 @@ def _quoted(text: str) -> str:
 
 
 def python(graph: Graph) -> str:
-    """The calls that build the graph, each under the line of the program and the FX node that it came from."""
-    lines = ["# -*- coding: utf-8 -*-", "from torch import tensor", "from torchair import ge", ""]
+    """The calls that build the graph, each under the line of the program and the FX node that it came from.
+
+    Run inside `with torchair.ge.GeGraph(name):` the file builds the graph again; branches of an If are left out.
+    """
+    lines = [
+        "# -*- coding: utf-8 -*-",
+        "from torch import tensor",
+        "from torchair._ge_concrete_graph import ge_apis as ge",
+        "from torchair.ge._ge_graph import get_default_ge_graph",
+        "",
+    ]
     seen: set[str] = set()
     for index, op in enumerate(graph.proto.op):
         comments = [c for c in graph.comments.get(index, ()) if c not in seen]
@@ -67,7 +78,7 @@ def python(graph: Graph) -> str:
 
 
 def _variable(source: str) -> str:
-    return source.replace(":", "_").replace("/", "_").replace(".", "_") if source else "None"
+    return re.sub(r"\W", "_", source) if source else "None"
 
 
 def _call(op: Any) -> str:
@@ -75,27 +86,57 @@ def _call(op: Any) -> str:
     after = [one for one in op.input if one.endswith(":-1")]
     if op.type == "NetOutput":
         return f"\n_ = ge.NetOutput([{', '.join(map(_variable, sources))}], dependencies={after})"
-    if op.type == "Data":
+    if op.type in ("Data", "RefData"):
         desc = op.output_desc[0]
         return (
-            f"{_variable(op.name + ':0')} = ge.Data(index={op.attr['index'].i}, dtype={_dtype(desc)}, "
+            f"{_variable(op.name + ':0')} = ge.{op.type}(index={op.attr['index'].i}, dtype={_dtype(desc)}, "
             f'shape={list(desc.shape.dim)}, placement="{desc.device_type}", node_name="{op.name}")'
         )
-    parts = [_variable(one) for one in sources]
     if op.type == "Const":
-        shown = op.attr["_readable_value"].s.decode() if "_readable_value" in op.attr else "..."
-        parts = [shown, f"dtype={_dtype(op.output_desc[0])}"]
+        desc = op.output_desc[0]
+        parts = [_value(op), f"dtype={_dtype(desc)}"]
+        parts += [f'placement="{desc.device_type}"'] if desc.device_type else []
     else:
+        parts = [f"{name}={value}" for name, value in _inputs(op, sources).items()]
         for key, value in sorted(op.attr.items()):
             read = attr.read(value)
-            if read is not None and not key.startswith("_"):
+            if read is not None and (key.startswith(_KEPT) or not key.startswith("_")):
                 parts.append(f"{key}={read.value!r}")
+        names = [desc.name for desc in op.output_desc]
+        if names != ["y"]:
+            parts.append(f"outputs={names}")
     if after:
         parts.append(f"dependencies={after}")
     results = ", ".join(_variable(f"{op.name}:{i}") for i in range(len(op.output_desc))) or "_"
-    return (
-        f'{results} = ge.{op.type}({", ".join(parts)}{", " if parts else ""}node_name="{op.name}")'
-    )
+    return f'{results} = ge.{op.type}({", ".join([*parts, ""])}node_name="{op.name}")'
+
+
+#: attributes without which a node cannot be run again
+_KEPT = ("_torch_operator", "_given_")
+
+
+def _inputs(op: Any, sources: Sequence[str]) -> dict[str, str]:
+    """name -> text; the parts x0, x1, ... of a dynamic input are one list."""
+    from torchair.ge.interpreter import dynamic_inputs
+
+    lists = dynamic_inputs(op)
+    found: dict[str, Any] = {}
+    for desc, source in zip(op.input_desc, sources, strict=True):
+        stem = desc.name.rstrip("0123456789")
+        if stem in lists and stem != desc.name:
+            found.setdefault(stem, []).append(_variable(source))
+        else:
+            found[desc.name] = _variable(source)
+    return {k: f"[{', '.join(v)}]" if isinstance(v, list) else v for k, v in found.items()}
+
+
+def _value(op: Any) -> str:
+    if "_readable_value" in op.attr:
+        return op.attr["_readable_value"].s.decode()
+    from torchair.ge.interpreter import constant
+
+    stored = op.attr["value"].t
+    return f"tensor({constant(stored.data, stored.desc).tolist()!r})"
 
 
 def _dtype(desc: Any) -> int:

@@ -12,6 +12,7 @@ from torchair.configs._sections import rank_and_world
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
 from torchair.ge import dump
+from torchair.ge._deployment import write_templates
 from torchair.ge._types import ge_type
 from torchair.ge.graph import Const, Graph
 from torchair.ge.ir import GraphDef
@@ -43,16 +44,13 @@ def dynamo_export(
         export_path: a folder, made if it does not exist.
         export_name: name of the file.
         dynamic: whether sizes of inputs stay open.
-        config: options; export.experimental.enable_record_nn_module_stack keeps the modules' names on the nodes.
+        config: options; export.experimental.enable_record_nn_module_stack keeps the modules' names on the nodes,
+            auto_atc_config_generated writes templates of ATC's configuration for exports of several ranks.
     """
     from torchair.compiler import aot_compile, check_support
 
     config = CompilerConfig() if config is None else config
     check_support(config)
-    if config.export.experimental.auto_atc_config_generated:
-        raise NotImplementedError(
-            "dynamo_export: config.export.experimental.auto_atc_config_generated is not supported"
-        )
     export_name = os.path.basename(export_name)
     for path in (export_path, os.path.join(export_path, f"{export_name}.air")):
         if os.path.islink(path):
@@ -66,6 +64,8 @@ def dynamo_export(
 
         def run(inputs: list[Any]) -> Any:
             _write(graph.proto, inputs, names, export_path, export_name)
+            if config.export.experimental.auto_atc_config_generated:
+                write_templates(graph.proto, export_path, export_name)
             raise _ExportSuccess
 
         run._boxed_call = True  # type: ignore[attr-defined]

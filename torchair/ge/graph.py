@@ -235,18 +235,35 @@ def custom_op(
     Returns:
         One result an output, as a tuple if there are several; a dynamic output is a list.
 
-    Differs from upstream: there are no registered prototypes to name what `args` gives, so inputs are x0, x1, ...,
-    attributes attr0, attr1, ... and there is the single output y.
+    Differs from upstream: prototypes are known for this package's operators and for those that the interpreter runs.
+    Of other types, `args` are inputs x0, x1, ..., attributes attr0, attr1, ... and there is the single output y.
     """
     if args:
-        inputs = {f"x{i}": a for i, a in enumerate(args) if _is_input(a)}
-        values = [a for a in args if not _is_input(a)]
-        attrs = {f"attr{i}": attribute(v) for i, v in enumerate(values)}
-        outputs = ["y"]
+        inputs, attrs, outputs = _by_position(op_type, args)
     return node(op_type, inputs, outputs, attrs, node_name)
 
 
-def _is_input(value: Any) -> bool:
+def _by_position(op_type: str, args: Sequence[Any]) -> tuple[Any, Any, list[str]]:
+    from torchair.ge.prototypes import prototype
+
+    known = prototype(op_type)
+    if known is None:
+        inputs = {f"x{i}": a for i, a in enumerate(args) if is_input(a)}
+        values = [a for a in args if not is_input(a)]
+        return inputs, {f"attr{i}": attribute(v) for i, v in enumerate(values)}, ["y"]
+    if len(args) > len(known.arguments):
+        raise AssertionError(
+            f"custom op '{op_type}': expected at most {len(known.arguments)} arguments "
+            f"{list(known.arguments)}, received {len(args)}"
+        )
+    named = dict(zip(known.arguments, args, strict=False))
+    inputs = {name: value for name, value in named.items() if is_input(value)}
+    attrs = {name: attribute(v) for name, v in named.items() if name not in inputs}
+    return inputs, attrs, list(known.outputs)
+
+
+def is_input(value: Any) -> bool:
+    """Whether a value given by position is an input of a node: a tensor, tensors, or an optional one left out."""
     listed = isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value)
     return value is None or listed or isinstance(value, Tensor)
 

@@ -192,20 +192,28 @@ class Interpreter:
         )
 
     def _constant(self, data: bytes, desc: Any, output: Any) -> torch.Tensor:
-        dtype, shape = torch_type(from_proto(desc.dtype)), list(desc.shape.dim)
-        value = (
-            torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        )
-        value = value.reshape(shape)
+        value = constant(data, desc)
         return value.to(self.device) if output.device_type == "NPU" else value
+
+
+def constant(data: bytes, desc: Any) -> torch.Tensor:
+    """The host tensor that the bytes are."""
+    dtype = torch_type(from_proto(desc.dtype))
+    value = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return value.reshape(list(desc.shape.dim))
+
+
+def dynamic_inputs(op: Any) -> tuple[str, ...]:
+    """The inputs of a node that are lists: in the graph they are x0, x1, ..."""
+    if TORCH_OPERATOR in op.attr:
+        arguments = _operator(op)._schema.arguments
+        return tuple(a.name for a in arguments if "List[" in str(a.type))
+    return {"Pack": ("x",), "ConcatV2": ("x",), "If": ("input",)}.get(op.type, ())
 
 
 def _named(op: Any, given: Sequence[Any]) -> dict[str, Any]:
     """Inputs by name; x0, x1, ... of a dynamic input are a list x."""
-    lists = {"Pack": ("x",), "ConcatV2": ("x",)}.get(op.type, ())
-    if TORCH_OPERATOR in op.attr:
-        schema = _operator(op)._schema
-        lists = tuple(a.name for a in schema.arguments if "List[" in str(a.type))
+    lists = dynamic_inputs(op)
     named: dict[str, Any] = {}
     for desc, value in zip(op.input_desc, given, strict=True):
         stem = desc.name.rstrip("0123456789")

@@ -1,8 +1,8 @@
 """Which function makes an ATen operator's nodes: register_fx_node_ge_converter, and the conversion by schema.
 
-An operator of aten, npu or any other library without a converter of its own becomes one node: its type is the
-operator's name in CamelCase (without `npu_`), tensors are inputs, everything else attributes, named as in its schema.
-The attribute `_torch_operator` says which operator it was, so that the interpreter can run it.
+An operator of ATen or of this package without a converter of its own (`_supported` says which) becomes one node: its
+type is the operator's name in CamelCase (without `npu_`), tensors are inputs, everything else attributes, named as in
+its schema. The attribute `_torch_operator` says which operator it was, so that the interpreter can run it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from torchair.ge import attr
+from torchair.ge import _supported, attr
 from torchair.ge._types import DataType
 from torchair.ge.graph import Const, Tensor, TensorSpec, attribute, current, node
 
@@ -75,7 +75,7 @@ def register_fx_node_ge_converter(
 
 def has_converter(target: Any) -> bool:
     """Whether a graph may hold the operator."""
-    return target in _converters or isinstance(target, OpOverload)
+    return target in _converters or _supported.by_schema(target)
 
 
 def convert_call(target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: Any) -> Any:
@@ -145,9 +145,11 @@ def by_schema(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], m
     return results
 
 
-def split_call(target: OpOverload, arguments: dict[str, Any], meta: Any) -> Any:
-    """`by_schema` of arguments that are all given by name."""
-    return by_schema(target, (), arguments, meta)
+def convert_named(target: OpOverload, arguments: dict[str, Any], meta: Any) -> Any:
+    """`convert_call` of arguments that are all given by name."""
+    given = {a.name: arguments.get(a.name, a.default_value) for a in target._schema.arguments}
+    by_name = {a.name: given.pop(a.name) for a in target._schema.arguments if a.kwarg_only}
+    return convert_call(target, tuple(given.values()), by_name, meta)
 
 
 def _outputs(target: OpOverload, meta: Any) -> list[Any]:

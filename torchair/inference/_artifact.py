@@ -1,7 +1,8 @@
 """What cache_compile keeps of a function, how it is written and how it comes to life again.
 
 Kept are the bytecode that dynamo wrote for the function (which takes the graph's inputs out of the arguments), and the
-host code of its one graph. A process that finds them runs neither dynamo nor AOTAutograd nor the C++ compiler.
+host code of its one graph. A process that finds them runs neither dynamo nor AOTAutograd nor Inductor nor the C++
+compiler, and imports none of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from softnpu import __version__
 from torchair._capture import Captured, Plan
 from torchair._host import operators
 from torchair._host.run import HostProgram
-from torchair._host.source import compiled_in, load_source
+from torchair._host.source import Portable, compiled_in
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
 from torchair.inference import _store
@@ -54,8 +55,7 @@ class Saver:
     def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         from torchair.compiler import aot_compile, compile_graph
 
-        self.count += 1
-        if self.count > 1:
+        if self.count:
             self.reason = "it was traced more than once"
             self.path.unlink(missing_ok=True)
             warnings.warn(
@@ -76,7 +76,9 @@ class Saver:
             self._keep(run, graph, inputs)
             return run
 
-        return aot_compile(gm, example_inputs, self.config, self.decompositions, compile_one)
+        run = aot_compile(gm, example_inputs, self.config, self.decompositions, compile_one)
+        self.count += 1  # not before: AOTAutograd may ask dynamo to start again
+        return run
 
     def _keep(self, run: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         program = getattr(run, "program", None)
@@ -90,10 +92,13 @@ class Saver:
             return
         constants = io.BytesIO()
         torch.save((program.constants, [t.cpu() for t in program.held]), constants)
+        portable = Portable.of(program.source, program.constants, self.path.parent / "host")
         self.record = {
             "source": program.source,
+            "program": portable.text,
+            "kernels": portable.kernels,
             "constants": constants.getvalue(),
-            "operators": operators.originals(),
+            "operators": operators.originals(program.source),
             "device": program.device,
             "on_cpu": sorted(program.on_cpu),
             "inputs": [_pattern(value) for value in inputs],
@@ -173,7 +178,7 @@ def load(path: Path, func: Any, config: CompilerConfig) -> Callable[..., Any]:
     for kind, name in record["operators"]:
         operators.restore(kind, name)
     constants, held = torch.load(io.BytesIO(record["constants"]), weights_only=True)
-    code = load_source(record["source"], constants, host)
+    code = Portable(record["program"], record["kernels"]).load(constants, host)
     device = record["device"]
     held = [tensor.to(f"npu:{device}") for tensor in held]
     program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held)
@@ -191,14 +196,38 @@ def load(path: Path, func: Any, config: CompilerConfig) -> Callable[..., Any]:
     for name in _names(caller):
         if name.startswith("__compiled_fn"):
             names[name] = graph
-        elif name.startswith("__import_") and name not in names:
+        elif name.startswith("__import_"):
             module = name.removeprefix("__import_").replace("_dot_", ".")
-            names[name] = importlib.import_module(module)
+            names[name] = _Module(module)
         elif name.startswith("__builtins_dict__"):
             names[name] = vars(importlib.import_module("builtins"))
     function = types.FunctionType(caller, names, closure=func.__closure__)
     owner = getattr(func, "__self__", None)
     return function if owner is None else types.MethodType(function, owner)
+
+
+#: functions of dynamo that its bytecode calls, without dynamo: what they note down is for graphs that it runs itself
+_HELPERS: dict[str, Callable[..., Any]] = {
+    "call_size": lambda tensor, dim: tensor.size(dim),
+    "call_stride": lambda tensor, dim: tensor.stride(dim),
+    "call_storage_offset": lambda tensor: tensor.storage_offset(),
+    "get_current_stream": lambda device: None,
+    "record_pregraph_bytecode_enter": lambda: None,
+    "record_pregraph_bytecode_exit": lambda region: None,
+    "store_user_object_weakrefs": lambda *objects: None,
+}
+
+
+class _Module:
+    """A module that dynamo's bytecode names, imported when something of it is wanted."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if self._name.startswith("torch._dynamo.") and attribute in _HELPERS:
+            return _HELPERS[attribute]
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def _names(code: types.CodeType) -> list[str]:

@@ -60,17 +60,20 @@ class Gears:
     dimensions: list[tuple[int, int]]  # (input, dimension), inputs from the end: -1 is the last
     allowed: set[tuple[int, ...]]  # the sizes of those dimensions, together
 
-    def options(self, names: Sequence[str], shapes: Sequence[Sequence[Any]]) -> dict[str, str]:
-        """The gears in the graph engine's words."""
-        shape_text = []
-        for position, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-            dynamic = {d for i, d in self.dimensions if i + len(names) == position}
-            sizes = [-1 if d in dynamic else int(size) for d, size in enumerate(shape)]
-            shape_text.append(f"{name}:{','.join(map(str, sizes))}")
-        gears = sorted(self.allowed)
+    def options(self, proto: Any) -> dict[str, str]:
+        """The gears in the graph engine's words, for the converted graph."""
+        inputs = [op for op in proto.op if op.type == "Data"]
+        dynamic = {(index + len(inputs), dim) for index, dim in self.dimensions}
+        shapes = []
+        for position, op in enumerate(inputs):
+            sizes = [
+                -1 if (position, dim) in dynamic else size
+                for dim, size in enumerate(op.output_desc[0].shape.dim)
+            ]
+            shapes.append(f"{op.name}:{','.join(map(str, sizes))}")
         return {
-            "ge.inputShape": ";".join(shape_text),
-            "ge.dynamicDims": ";".join(",".join(map(str, gear)) for gear in gears),
+            "ge.inputShape": ";".join(shapes),
+            "ge.dynamicDims": ";".join(",".join(map(str, gear)) for gear in sorted(self.allowed)),
             "ge.dynamicNodeType": "1",
         }
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "compiled_module"
-_MAGIC = b"softnpu torchair cache 1\n"
+_MAGIC = b"softnpu torchair cache 2\n"
 
 
 class BadCache(Exception):

@@ -159,20 +159,47 @@ def test_equality():
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
+    "path",
     [
-        ("debug.deadlock_check", True),
-        ("aoe_config.aoe_mode", "2"),
-        ("experimental_config.aot_config_enable_joint_graph", True),
-        ("export.experimental.enable_lite_export", True),
+        "experimental_config.aot_config_enable_joint_graph",
+        "export.experimental.enable_lite_export",
     ],
 )
-def test_options_without_effect_raise(path, value):
+def test_options_that_cannot_be_had_raise(path):
     config = CompilerConfig()
     section, name = holder(config, path)
-    setattr(section, name, value)
-    with pytest.raises(NotImplementedError, match=f"config.{path} = .* has no effect here: "):
+    setattr(section, name, True)
+    with pytest.raises(NotImplementedError, match=f"config.{path} = True is not supported here: "):
         torchair.get_npu_backend(compiler_config=config)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "mode"),
+    [
+        ("debug.deadlock_check", True, "max-autotune"),
+        ("aoe_config.aoe_mode", "2", "max-autotune"),
+        ("ge_config.oo_level", "O1", "max-autotune"),
+        ("ge_config.aicore_num", "24|48", "max-autotune"),
+        ("experimental_config.topology_sorting_strategy", "BFS", "max-autotune"),
+        ("experimental_config.tiling_schedule_optimize", True, "max-autotune"),
+        ("experimental_config.aclgraph._aclnn_static_shape_kernel", True, "reduce-overhead"),
+        ("experimental_config.aclgraph._super_kernel_optimize", True, "npugraph_ex"),
+    ],
+)
+def test_options_of_the_cards_machinery_warn(path, value, mode):
+    config = CompilerConfig()
+    config.mode = mode
+    section, name = holder(config, path)
+    setattr(section, name, value)
+    with pytest.warns(
+        UserWarning, match=rf"no effect on an emulated device: config\.{path} = .* \(\w+"
+    ):
+        torchair.get_npu_backend(compiler_config=config)
+
+
+def test_short_options_of_the_cards_machinery_warn():
+    with pytest.warns(UserWarning, match="no effect on an emulated device: .*static_shape_kernel"):
+        torchair.npugraph_ex.config_of({"static_kernel_compile": True})
 
 
 def test_options_of_the_other_mode_warn():

@@ -166,6 +166,10 @@ def test_branches_and_operators_that_write(converted):
         library.impl("bump_", _bump, "CompositeExplicitAutograd")
         library.impl("bump_", lambda x, y: None, "Meta")
 
+        @ge.register_fx_node_ge_converter(torch.ops.getest2.bump_.default)
+        def convert(x, y):
+            return ge.custom_op("Bump", inputs={"x": x, "y": y}, outputs=["x"])
+
         def function(x, y):
             z = x * 2
             torch.ops.getest2.bump_(z, y)
@@ -177,7 +181,7 @@ def test_branches_and_operators_that_write(converted):
             torch._dynamo.reset()
             expected = compile_and_run(function, x, y)
             assert {"Bump", "If"} <= {op.type for op in converted[0].proto.op}
-            (actual,) = Interpreter(converted[0].proto)(x, y)
+            (actual,) = Interpreter(converted[0].proto, {"Bump": lambda x, y: x.add_(y)})(x, y)
             torch.testing.assert_close(actual, expected)
             torch.testing.assert_close(actual, x * 2 + y + sign)
 
@@ -188,6 +192,40 @@ def test_unsupported_are_all_named():
     graph.output((graph.call_function(len, (x,)), graph.call_function(max, (x,))))
     with pytest.raises(RuntimeError, match=r"len.*max"):
         ge.convert(torch.fx.GraphModule({}, graph), [], config=None, name="g")
+
+
+def test_operators_without_a_converter_are_named_in_one_error(converted):
+    """A user's operators, also those that write and those in branches, and ATen's beyond what upstream converts."""
+    with torch.library._scoped_library("getest3", "FRAGMENT") as library:
+        library.define("plain(Tensor x) -> Tensor")
+        library.define("writes_(Tensor(a!) x) -> ()")
+        library.define("inside(Tensor x) -> Tensor")
+        library.impl("plain", torch.neg, "CompositeExplicitAutograd")
+        library.impl("writes_", lambda x: None, "CompositeExplicitAutograd")
+        library.impl("inside", torch.neg, "CompositeExplicitAutograd")
+
+        def function(x):
+            y = torch.linalg.qr(torch.ops.getest3.plain(x)).R
+            torch.ops.getest3.writes_(y)
+            return torch.cond(y.sum() > 0, torch.ops.getest3.inside, lambda y: y.clone(), (y,))
+
+        names = ["aten.linalg_qr.default", "getest3.inside.default", "getest3.plain.default"]
+        names = ".*".join([*names, r"getest3.writes_.default; torchair\.register_fx_node"])
+        with pytest.raises(RuntimeError, match=f"operators without a converter: .*{names}"):
+            compile_and_run(function, randn(3, 3))
+    assert converted == []
+
+
+def test_every_core_operator_has_a_converter():
+    core = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if space == "aten":
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            core |= {operator} if torch.Tag.core in operator.tags else set()
+    assert len(core) > 150
+    assert [op for op in core if not ge.has_converter(op)] == []
 
 
 @pytest.mark.parametrize("suffix", ["txt", "pbtxt", "py"])
@@ -205,6 +243,61 @@ def test_graph_dump(tmp_path, suffix):
         assert [op.type for op in ops] == ["Data", "Const", "Mul", "NetOutput"]
     else:
         assert {"pbtxt": 'op: "Mul"', "py": "Mul_0 = ge.Mul("}[suffix] in text
+
+
+def test_python_dump_builds_the_graph_again(tmp_path, converted):
+    """The file is a program: its graph computes what the dumped one does."""
+    weight = randn(6, 4)
+
+    def function(x):
+        parts = torch.split(torch.cat([x, x + 1]) @ weight, 2)
+        normed, index = torch.sort(torch_npu.npu_rms_norm(parts[1], weight[0])[0])
+        table = torch.tensor([0.5, 1.5, 2.5, 3.5], device="npu")
+        return torch.nn.functional.layer_norm(normed, (4,)) * 10 + table, index, parts[0].sum()
+
+    x = randn(3, 6)
+    expected = compile_and_run(function, x)
+    path = tmp_path / "graph.py"
+    converted[0].dump(str(path))
+    with ge.GeGraph("again") as again:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    inputs = {tuple(value.shape): value for value in (x, weight)}
+    datas = [
+        inputs[tuple(op.output_desc[0].shape.dim)] for op in again.proto.op if op.type == "Data"
+    ]
+    for mine, theirs in zip(Interpreter(again.proto)(*datas), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    kept = [(op.type, op.name, list(op.input)) for op in converted[0].proto.op]
+    assert [(op.type, op.name, list(op.input)) for op in again.proto.op] == kept
+
+
+def test_custom_op_by_position():
+    with Graph() as graph:
+        x = ge.Const([1.0, 2.0])
+        y, rstd = ge.custom_op("RmsNorm", x, x, 1e-6)
+        ge.custom_op("MyOp", x, None, [x, x], [1, 2], 1.0)
+        with pytest.raises(
+            AssertionError, match=r"'Add': expected at most 2 arguments .*received 3"
+        ):
+            ge.custom_op("Add", x, x, x)
+    norm, mine = graph.proto.op[-2:]
+    assert [d.name for d in norm.input_desc] == ["self", "gamma"]
+    assert norm.attr["epsilon"].f == pytest.approx(1e-6)
+    assert (y.node.name, rstd.index) == ("RmsNorm", 1)
+    assert [d.name for d in mine.input_desc] == ["x0", "x1", "x20", "x21"]
+    assert list(mine.attr["attr0"].list.i) == [1, 2]
+
+
+def test_options_are_attributes_of_the_graph(converted):
+    config = eager_config()
+    config.ge_config.oo_level = "O1"
+    config.experimental_config.enable_ref_data = True
+    with pytest.warns(UserWarning, match="no effect on an emulated device"):
+        backend = get_npu_backend(compiler_config=config)
+    torch.compile(lambda x: x.add_(1), backend=backend)(randn(4))
+    proto = converted[0].proto
+    assert proto.attr["ge.oo.level"].s == b"O1" and proto.attr["ge.topoSortingMode"].s == b"3"
+    assert [op.type for op in proto.op if "index" in op.attr] == ["RefData"]
 
 
 @pytest.mark.parametrize("external", [False, True])

@@ -18,13 +18,25 @@ def pipeline(
     mode: str | None = None,
     atomic_units: list[str] | None = None,
 ) -> Any:
-    """torch.distributed.pipelining.pipeline. The automatic split by `mode` and `atomic_units` is not there."""
-    for name, value in (("mode", mode), ("atomic_units", atomic_units)):
-        if value is not None:
-            raise NotImplementedError(
-                f"pipeline: the parameter '{name}' is not supported; use split_spec or split_policy."
-                + dist_error(ErrCode.NOT_SUPPORT)
-            )
+    """torch.distributed.pipelining.pipeline: traces by export (`mode` None or "export").
+
+    Differs from upstream: the tracer of `mode="fx"`, with its `atomic_units`, is not there and raises.
+    """
+    if mode not in (None, "export", "fx"):
+        raise ValueError(
+            f"pipeline: the parameter 'mode' must be None, 'export' or 'fx', but received {mode!r}."
+            + dist_error(ErrCode.VALUE)
+        )
+    if mode == "fx":
+        raise NotImplementedError(
+            "pipeline: the parameter 'mode' is not supported as 'fx'; use None or 'export'."
+            + dist_error(ErrCode.NOT_SUPPORT)
+        )
+    if atomic_units is not None:
+        raise ValueError(
+            "pipeline: the parameter 'atomic_units' goes with mode='fx' only."
+            + dist_error(ErrCode.VALUE)
+        )
     from torch.distributed.pipelining import pipeline as of_torch
 
     return of_torch(module, mb_args, mb_kwargs, split_spec, split_policy)

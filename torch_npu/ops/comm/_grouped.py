@@ -64,6 +64,8 @@ def check_operands(
         width = mm_weight.shape[1 if trans_mm_weight else 0]
         must.be(width == mm_x.shape[1], "mm_weight", f"of H2 = {mm_x.shape[1]}", width)
         must.be(0 < width <= _SHARED_WIDTH, "mm_x", f"of H2 up to {_SHARED_WIDTH}", width)
+        width = mm_weight.shape[0 if trans_mm_weight else 1]
+        must.be(0 < width < _WIDTH, "mm_weight", f"of N2 below {_WIDTH}", width)
 
 
 def weight_shape(weight: torch.Tensor, transposed: bool) -> tuple[int, int, int]:

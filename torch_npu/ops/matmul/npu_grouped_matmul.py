@@ -158,7 +158,9 @@ class NpuGroupedMatmul:
         weight = [stand_in("weight", "weight_dtype", t, weight_dtype) for t in weight]
         must.unset("scale_dtype", scale_dtype)
         must.unset("per_token_scale_dtype", per_token_scale_dtype)
-        must.choice("group_type", group_type, (-1, 0, 2))
+        missing = group_type is None
+        words = "Requires manual passing group_type" if missing else "The group type must be one"
+        must.choice("group_type", group_type, (-1, 0, 2), upstream=words)
         split = split_item or 0
         must.choice("split_item", split, (0, 1, 2, 3))
         rules.lists(x, weight, split if group_type == -1 else 2)

@@ -59,14 +59,20 @@ class NpuTransposeBatchmatmul:
         perm_y=None,
         batch_split_factor=1,
     ):
-        must.dtype("input", input, *_FLOATS)
+        words = "{}'s type supported for float16, float32 and bfloat16"
+        must.dtype("input", input, *_FLOATS, upstream=words.format("input"))
         must.ndim("input", input, 3)
+        must.dtype("weight", weight, *_FLOATS, upstream=words.format("weight"))
         must.same_dtype("weight", weight, "input", input)
         must.ndim("weight", weight, 3)
         must.unset("bias", bias)
-        must.choice("perm_x1", perm_x1 and list(perm_x1), (None, [0, 1, 2], [1, 0, 2]))
-        must.choice("perm_x2", perm_x2 and list(perm_x2), (None, [0, 1, 2], [0, 2, 1]))
-        must.choice("perm_y", perm_y and list(perm_y), (None, [1, 0, 2]))
+        for name, perm, others in (
+            ("perm_x1", perm_x1, ([0, 1, 2], [1, 0, 2])),
+            ("perm_x2", perm_x2, ([0, 1, 2], [0, 2, 1])),
+            ("perm_y", perm_y, ([1, 0, 2],)),
+        ):
+            words = f"{name} should be {must.one_of(others)}"
+            must.choice(name, perm and list(perm), (None, *others), upstream=words)
         x, w = _laid_out(input, weight, perm_x1, perm_x2)
         (batch, _, depth), columns = x.shape, w.shape[2]
         fits = w.shape[:2] == (batch, depth)

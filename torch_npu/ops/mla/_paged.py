@@ -171,6 +171,7 @@ class Prolog:
         must.shape("rope_cos", self.rope_cos, (*tokens, DR))
         must.shape("cache_index", self.cache_index, tokens)
         must.shape("kv_cache", self.kv_cache, (None, None, NKV, HCKV))
+        _prolog.check_order(self.cache_mode, kv_cache=self.kv_cache, kr_cache=self.kr_cache)
         blocks, size = self.kv_cache.shape[:2]
         must.be(size in (16, 128), "kv_cache", "of 16 or 128 tokens a block", size)
         must.shape("kr_cache", self.kr_cache, (blocks, size, NKV, DR))

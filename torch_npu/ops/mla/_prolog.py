@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.quant import _formats
 
@@ -60,6 +61,13 @@ def up_project(normed, weight, weight_scale, smooth, dtype, name="int8"):
         return wide(product(rows, weight).to(dtype)), rows, None
     rows, scale = quantise_rows(normed if smooth is None else normed * smooth, name)
     return product(rows, weight, name) * scale * weight_scale, rows, scale
+
+
+def check_order(mode: str, **caches: torch.Tensor) -> None:
+    """The NZ modes order the bytes of a block, so the blocks must be contiguous."""
+    if mode.endswith("NZ"):
+        for name, cache in caches.items():
+            must.be(cache.is_contiguous(), name, f"contiguous in mode {mode}", cache.stride())
 
 
 def scatter(cache: torch.Tensor, rows: torch.Tensor, index: torch.Tensor, mode: str) -> None:

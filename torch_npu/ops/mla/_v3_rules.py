@@ -8,6 +8,7 @@ from softnpu import chips
 from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
+from torch_npu.ops.mla import _prolog
 from torch_npu.ops.mla._v3 import GROUP, MX, PER_CHANNEL, PER_TENSOR, PER_TILE, PrologV3
 
 HIDDEN = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192)
@@ -133,6 +134,7 @@ def _shapes(g: PrologV3) -> None:
         must.be(g.kr_cache.numel() == 0, "kr_cache", "empty", tuple(g.kr_cache.shape))
     else:
         must.shape("kr_cache", g.kr_cache, (*g.kv_cache.shape[:-1], DR))
+    _prolog.check_order(g.cache_mode, kv_cache=g.kv_cache, kr_cache=g.kr_cache)
 
 
 def _scales(g: PrologV3) -> None:

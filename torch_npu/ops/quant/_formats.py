@@ -169,10 +169,11 @@ def chosen(code: int | torch.dtype | None, default: str = "int8") -> str:
     return (None if code is None else _dtypes.name(code)) or default
 
 
-def check(argument: str, code: int | torch.dtype | None, *allowed: str) -> None:
+def check(argument: str, code: int | torch.dtype | None, *allowed: str, upstream: str = "") -> None:
     """The argument (if given) names one of the formats."""
     known = code is None or _dtypes.name(code) in allowed
-    must.be(known, argument, f"the type {must.one_of(allowed)}", _dtypes.text(code), ErrCode.TYPE)
+    expected = f"the type {must.one_of(allowed)}"
+    must.be(known, argument, expected, _dtypes.text(code), ErrCode.TYPE, upstream)
 
 
 def check_packing(argument: str, x: torch.Tensor, name: str) -> None:

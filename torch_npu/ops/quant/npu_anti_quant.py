@@ -45,6 +45,10 @@ class NpuAntiQuant:
 
     def check(x, scale, offset=None, dst_dtype=None, src_dtype=None):
         old, new = _chip.on_310p(), _chip.on_950()
+        results = ("float16",) if old else ("float16", "bfloat16")
+        named = dst_dtype is None or _dtypes.name(dst_dtype)
+        words = "" if named else "Input dst_type must be valid, but got UNKNOWN_SCALAR"
+        _formats.check("dst_dtype", dst_dtype, *results, upstream=words)
         held = (torch.int8,) if old else (torch.int8, torch.int32)
         must.dtype("x", x, *(tuple(_HOLDS) if new else held))
         must.ndim("x", x, 1 if x.dtype == torch.int32 else 0, 8)
@@ -59,7 +63,6 @@ class NpuAntiQuant:
         must.be(fits, "scale", f"of shape (1) or ({last})", tuple(scale.shape), ErrCode.PARAM)
         must.shape("offset", offset, tuple(scale.shape))
         must.same_dtype("offset", offset, "scale", scale)
-        _formats.check("dst_dtype", dst_dtype, "float16", *(() if old else ("bfloat16",)))
         _formats.check("src_dtype", src_dtype, name)
 
     def kernel(x, scale, offset=None, dst_dtype=None, src_dtype=None):

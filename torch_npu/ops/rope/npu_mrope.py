@@ -113,7 +113,8 @@ class NpuMrope:
             tuple(cos_sin_cache.shape),
         )
         must.choice("rotary_mode", rotary_mode, ("half", "interleave", None))
-        must.choice("cache_mode", cache_mode, ("default", "interleave", None))
+        words = "cache_mode only support default or interleave"
+        must.choice("cache_mode", cache_mode, ("default", "interleave", None), upstream=words)
         inside("positions", positions, cos_sin_cache.shape[0])
         if _plain(mrope_section):
             must.shape("positions", positions, (query.shape[0],))

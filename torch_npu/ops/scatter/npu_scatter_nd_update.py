@@ -38,7 +38,8 @@ def _check(self, indices, updates):
 
 
 def _write(target, indices, updates):
-    return target.index_put_(tuple(indices.long().unbind(-1)), updates)
+    # contiguous, so that strides do not decide which update wins where an index occurs twice
+    return target.index_put_(tuple(indices.long().contiguous().unbind(-1)), updates.contiguous())
 
 
 _SAMPLES = [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -19,6 +22,26 @@ def _check_options(prob, dim):
 
 def _kept(mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return mask[: shape.numel()].view(shape).bool()
+
+
+#: elements that are computed at a time, so that temporaries stay small beside the results
+_BLOCK = 1 << 20
+
+
+def _dropped(x, x1, keep, alpha, prob, dim):
+    """The softmax in wide precision, and what dropout leaves of it."""
+    softmax = (wide(x1) + wide(x) * alpha).softmax(dim)
+    return softmax, _mask.drop(softmax, keep, prob)
+
+
+def _empty(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The tensors, which have one shape, some rows at a time."""
+    rows = max(1, _BLOCK // max(1, math.prod(tensors[0].shape[1:])))
+    return zip(*(t.split(rows) for t in tensors), strict=True)
 
 
 @npu_op(
@@ -72,10 +95,26 @@ class NpuDropoutWithAddSoftmax:
         _check_options(prob, dim)
 
     def kernel(self, x1, alpha, prob, dim):
-        softmax = (wide(x1) + wide(self) * alpha).softmax(dim)
         keep = _mask.draw(_mask.aligned(self.numel()), prob, self.device, kernel_generator())
-        dropped = _mask.drop(softmax, keep[: self.numel()].view(self.shape), prob)
+        kept = keep[: self.numel()].view(self.shape)
+        softmax, dropped = _dropped(self, x1, kept, alpha, prob, dim)
         return keep.to(torch.uint8), softmax.to(x1.dtype), dropped.to(self.dtype)
+
+    def native(self, x1, alpha, prob, dim):
+        if dim != -1 or self.dim() < 2:
+            return NpuDropoutWithAddSoftmax.kernel(self, x1, alpha, prob, dim)
+        generator = kernel_generator()
+        mask = torch.ones(_mask.aligned(self.numel()), dtype=torch.uint8, device=self.device)
+        if prob > 0:
+            for part in mask.split(_BLOCK):
+                part.copy_(_mask.draw(part.numel(), prob, self.device, generator))
+        softmax, y = _empty(x1), _empty(self)
+        keep = mask[: self.numel()].view(self.shape).view(torch.bool)
+        for x, addend, kept, to_softmax, to_y in _blocks(self, x1, keep, softmax, y):
+            values, dropped = _dropped(x, addend, kept, alpha, prob, dim)
+            to_softmax.copy_(values)
+            to_y.copy_(dropped)
+        return mask, softmax, y
 
     def backward(ctx, _grad_mask, _grad_softmax, grad):
         args = ctx.args
@@ -133,6 +172,19 @@ class NpuDropoutWithAddSoftmaxBackward:
         g = _mask.drop(wide(grad), _kept(mask, grad.shape), prob)
         dx1 = s * (g - (g * s).sum(dim, keepdim=True))
         return (dx1 * alpha).to(softmax_out.dtype), dx1.to(softmax_out.dtype)
+
+    def native(grad, mask, softmax_out, alpha, prob, dim):
+        body = NpuDropoutWithAddSoftmaxBackward.kernel
+        if dim != -1 or grad.dim() < 2:
+            return body(grad, mask, softmax_out, alpha, prob, dim)
+        kept = mask[: grad.numel()].view(grad.shape)
+        dx, dx1 = _empty(softmax_out), _empty(softmax_out)
+        for g, m, s, to_dx, to_dx1 in _blocks(grad, kept, softmax_out, dx, dx1):
+            for target, values in zip(
+                (to_dx, to_dx1), body(g, m.flatten(), s, alpha, prob, dim), strict=True
+            ):
+                target.copy_(values)
+        return dx, dx1
 
     samples = [
         Sample(

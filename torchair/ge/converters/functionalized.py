@@ -9,7 +9,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto
 
 from torchair.ge import attr
 from torchair.ge.graph import Tensor, attribute, node
-from torchair.ge.registry import pack, register_fx_node_ge_converter, split_call
+from torchair.ge.registry import convert_named, pack, register_fx_node_ge_converter
 
 
 def _copy(value: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def _metas(operator: Any, raw: Any) -> Any:
 def _functionalized(operator: Any, *, raw_meta: Any, **arguments: Any) -> Any:
     written = [a.name for a in operator._schema.arguments if a.alias_info and a.alias_info.is_write]
     copied = {name: _copies(arguments[name]) for name in written}
-    made = split_call(operator, arguments | copied, _metas(operator, raw_meta))
+    made = convert_named(operator, arguments | copied, _metas(operator, raw_meta))
     return [*_results(made, len(operator._schema.returns)), *copied.values()]
 
 
@@ -59,7 +59,7 @@ def _functionalized_v2(operator: Any, *, raw_meta: Any, **options: Any) -> Any:
             arguments[name] = [_view(options, f"_{name}_{i}", bases) for i in range(count)]
         else:
             arguments[name] = _view(options, f"_{name}", bases)
-    made = split_call(operator, arguments, _metas(operator, raw_meta))
+    made = convert_named(operator, arguments, _metas(operator, raw_meta))
     return [*_results(made, len(operator._schema.returns)), *bases]
 
 
@@ -88,7 +88,7 @@ def _view(options: dict[str, Any], prefix: str, bases: list[Tensor]) -> Any:
 
 
 def _slice(base: Tensor, dim: int, start: int, end: int) -> Tensor:
-    made = split_call(
+    made = convert_named(
         torch.ops.aten.slice.Tensor,
         {"self": base, "dim": dim, "start": start, "end": end},
         base.meta,

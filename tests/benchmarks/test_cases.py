@@ -1,0 +1,55 @@
+"""The cases: each has a name of its own, something to be held against, and a place on the page."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import torch_npu  # noqa: F401
+from benchmarks import __main__ as command
+from benchmarks import report
+
+#: files whose cases make nothing before they run
+FILES = (
+    "attention", "gemm", "kernels", "llama", "memory", "optimisers", "overhead", "resnet", "routing", "scaling",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return [c for file in FILES for c in importlib.import_module(f"benchmarks.{file}").cases()]
+
+
+def test_names_are_unique(cases):
+    names = [(c.group, c.name) for c in cases]
+    assert len(names) == len(set(names))
+
+
+def test_every_case_is_held_against_something(cases):
+    assert [c.name for c in cases if not c.versus()] == []
+
+
+def test_fifty_small_operators(cases):
+    assert sum(c.group == "small operators" for c in cases) == 50
+
+
+def test_kernels_have_all_three_comparisons(cases):
+    for case in cases:
+        if case.name.startswith("npu_") and case.name.endswith(("float32", "bfloat16")):
+            wanted = {"norms": 3, "activations": 3, "rotary embedding": 3, "softmax and loss": 3}
+            assert len(case.versus()) == wanted.get(case.group, len(case.versus())), case.name
+
+
+def test_the_page_shows_groups_that_exist(cases):
+    template = (report.HERE / "performance.md").read_text("utf-8")
+    fields = set(re.findall(r"\{\{ (?:table|plot) (.*?) \}\}", template))
+    # those of core.py make large tensors
+    assert fields <= {c.group for c in cases} | {"half precision", "int8"}
+
+
+def test_choosing_by_file_and_text():
+    chosen = [c.name for c in command.chosen("kernels/npu_mish")]
+    names = ("npu_mish", "npu_mish_backward")
+    assert chosen == [f"{n}, {d}" for n in names for d in ("float32", "float16")]

@@ -1,0 +1,1 @@
+"""The commands: softnpu and npu-smi."""

@@ -1,0 +1,61 @@
+"""Names of inputs, attributes and outputs by type of node, for calls that give them by position.
+
+On the card the operators' registered prototypes say them. Here they are known for the operators of this package, by
+their schemas, and for the types that the interpreter runs, by its table.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, NamedTuple
+
+from torch_npu.ops import _registry
+
+
+class Prototype(NamedTuple):
+    """Inputs first, then attributes, as GE has them; `outputs` are names, or (name, number) of a dynamic output."""
+
+    arguments: tuple[str, ...]
+    outputs: tuple[str, ...] = ("y",)
+
+
+@functools.cache
+def prototype(kind: str) -> Prototype | None:
+    """What is known of a type of node; None if nothing is."""
+    from torchair.ge import interpreter, registry
+
+    if kind in interpreter.KERNELS:
+        parameters = inspect.signature(interpreter.KERNELS[kind]).parameters.values()
+        named = tuple(p.name for p in parameters if p.kind is not p.VAR_KEYWORD)
+        return Prototype(named, _OUTPUTS.get(kind, ("y",)))
+    if kind in interpreter._SAME:
+        return Prototype(("x1", "x2") if kind in _two_inputs() else ("x",))
+    for operator in _registry.operators.values():
+        if registry.type_of(operator.overload) == kind:
+            return _of_schema(operator.schema)
+    return None
+
+
+_OUTPUTS = {
+    "LayerNormV4": ("y", "mean", "rstd"),
+    "LogSoftmaxV2": ("logsoftmax",),
+    "Assign": ("ref",),
+}
+
+
+@functools.cache
+def _two_inputs() -> frozenset[str]:
+    from torchair.ge.converters import elementwise
+
+    return frozenset([*elementwise.BINARY.values(), *elementwise.COMPARISON.values(), "FloorDiv"])
+
+
+def _of_schema(schema: Any) -> Prototype:
+    tensors = tuple(a.name for a in schema.arguments if "Tensor" in str(a.type))
+    others = tuple(a.name for a in schema.arguments if a.name not in tensors)
+    count = len(schema.returns)
+    outputs = tuple(
+        r.name or ("y" if count == 1 else f"y{i}") for i, r in enumerate(schema.returns)
+    )
+    return Prototype(tensors + others, outputs)
