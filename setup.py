@@ -1,12 +1,15 @@
 """Builds the one extension, softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata."""
 
+import os
 import platform
 import sysconfig
 from pathlib import Path
 
-import torch
-from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the package installed before may not fit this tree
+
+import torch  # noqa: E402
+from setuptools import setup  # noqa: E402
+from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent
 
