@@ -16,11 +16,11 @@
 #include <unordered_set>
 
 #include "device/device.h"
-#include "kernels/few_rows.h"
 #include "torch/border.h"
 #include "torch/capture.h"
 #include "torch/generator.h"
 #include "torch/ivalues.h"
+#include "torch/products.h"
 #include "torch/sync.h"
 #include "torch/task.h"
 #include "torch/widen.h"
@@ -106,28 +106,6 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   int generator = -1, device = -1;
   int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
 };
-
-// A few rows times a matrix, which need no copy of the matrix; whether it was one.
-bool call_few_rows(const Plan& plan, Stack* stack) {
-  const size_t first = stack->size() - plan.arguments;
-  const bool adds = plan.name == "aten::addmm";
-  if (!(plan.name == "aten::mm" && plan.arguments == 2) && !(adds && plan.arguments == 5)) return false;
-  const at::Tensor& a = (*stack)[first + adds].toTensor();
-  const at::Tensor& b = (*stack)[first + adds + 1].toTensor();
-  if (!kernels::takes_few_rows(a, b)) return false;
-  at::Tensor bias;
-  if (adds) {
-    bias = (*stack)[first].toTensor();
-    const bool plain = (*stack)[first + 3].toScalar().equal(1) && (*stack)[first + 4].toScalar().equal(1);
-    const bool broadcasts = bias.dim() == 1 ? bias.size(0) == b.size(1)
-                                            : bias.dim() == 2 && bias.size(0) == a.size(0) && bias.size(1) == b.size(1);
-    if (!plain || !broadcasts) return false;
-  }
-  at::Tensor result = kernels::few_rows(a, b, bias);
-  torch::jit::drop(*stack, plan.arguments);
-  stack->emplace_back(std::move(result));
-  return true;
-}
 
 // Runs a product on fp32 copies: mutable arguments are read widened and written back rounded.
 void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarType half, Stack* stack) {
@@ -220,7 +198,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
     auto call = [op, &plan, host, half, integers](Stack* on) {
       if (half.has_value()) {
-        if (!call_few_rows(plan, on)) call_widened(op, plan, *half, on);
+        if (!call_product(plan.name, plan.arguments, on)) call_widened(op, plan, *half, on);
       } else if (integers) {
         call_normal(op, plan, on);
       } else {

@@ -210,3 +210,40 @@ def test_int8_refuses_bad_shapes_and_dtypes():
         torch._int_mm(a[0], a)
     with pytest.raises(RuntimeError, match="int8"):
         torch._int_mm(a, a.t().int())
+
+
+def _close(got, left, right, add=0.0):
+    """Half results of large products, against fp64 on the same halves: one rounding and fp32 sums."""
+    exact = left.cpu().double() @ right.cpu().double() + add
+    tolerance = torch.finfo(got.dtype).eps
+    torch.testing.assert_close(got.cpu().double(), exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "rows, depth, columns", [(300, 2100, 1700), (1, 1500, 3001), (40, 9000, 500), (2100, 16, 2100)]
+)
+def test_products_larger_than_the_workspace(rows, depth, columns, dtype):
+    left = (torch.randn(depth, rows) / depth**0.5).to(dtype).npu().t()  # strided
+    right = torch.randn(depth, columns).to(dtype).npu()
+    bias = torch.randn(columns).to(dtype).npu()
+    _close(left @ right, left, right)
+    added = torch.addmm(bias, left, right, beta=0.5, alpha=-1)
+    _close(added, -left, right, 0.5 * bias.cpu().double())
+
+
+@pytest.mark.parametrize("shape", [(40, 300, 200, 310), (2, 1200, 1100, 1300)])
+def test_batches_larger_than_the_workspace(shape):
+    batch, rows, depth, columns = shape
+    left = (torch.randn(batch, rows, depth) / depth**0.5).bfloat16().npu()
+    right = torch.randn(batch, columns, depth).bfloat16().npu().mT
+    _close(left @ right, left, right)
+
+
+def test_products_use_sixteen_mebibytes_of_workspace():
+    left = torch.randn(512, 2048).bfloat16().npu()
+    weight = torch.randn(6000, 2048).bfloat16().npu()
+    before = torch.npu.memory_allocated()
+    torch.npu.reset_peak_memory_stats()
+    result = left @ weight.t()
+    assert torch.npu.max_memory_allocated() - before - result.nbytes <= 16 * 2**20

@@ -1,0 +1,129 @@
+#include "torch/products.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/few_rows.h"
+#include "torch/widen.h"
+
+namespace softnpu {
+
+namespace {
+
+using at::Tensor;
+using c10::Scalar;
+
+// fp32 values in use at once, 16 MiB of them: a quarter of each for the left operand and the result, half for the
+// right.
+constexpr int64_t kWorkspace = 4 << 20;
+constexpr int64_t kLeft = kWorkspace / 4, kRight = kWorkspace / 2, kResult = kWorkspace / 4;
+constexpr int64_t kDepth = 8192;  // the most of K in one block
+constexpr int64_t kWidth = 4096;  // the most columns in one block
+
+struct Addition {  // beta * bias + alpha * (a @ b); none without a bias
+  Tensor bias;
+  Scalar beta = 1, alpha = 1;
+  bool plain() const { return beta.equal(1) && alpha.equal(1); }
+};
+
+bool fits(const Tensor& a, const Tensor& b) {
+  return a.numel() + b.numel() + a.numel() / std::max<int64_t>(a.size(-1), 1) * b.size(-1) <= kWorkspace;
+}
+
+// One block of the result, in fp32; `right` is all of b's block if it is no deeper than kDepth.
+Tensor block(const Tensor& a, const Tensor& b, const Tensor& right, const Tensor& bias, const Addition& add) {
+  const int64_t depth = a.size(1);
+  Tensor sum;
+  for (int64_t k = 0; k < depth; k += kDepth) {
+    const int64_t length = std::min(kDepth, depth - k);
+    const Tensor left = widened(a.narrow(1, k, length));
+    const Tensor slice = right.defined() ? right : widened(b.narrow(0, k, length));
+    if (sum.defined()) {
+      sum.addmm_(left, slice, 1, add.alpha);
+    } else {
+      sum = bias.defined() ? at::addmm(widened(bias), left, slice, add.beta, add.alpha) : at::mm(left, slice);
+    }
+  }
+  return sum;
+}
+
+Tensor blocked(const Tensor& a, const Tensor& b, const Addition& add) {
+  const int64_t rows = a.size(0), columns = b.size(1), depth = std::min(a.size(1), kDepth);
+  const int64_t wide = std::clamp<int64_t>(std::min(kRight / depth, kWidth), 1, columns);
+  const int64_t high = std::clamp<int64_t>(std::min(kLeft / depth, kResult / wide), 1, rows);
+  Tensor result = at::empty({rows, columns}, a.options());
+  const Tensor bias = add.bias.defined() ? add.bias.expand({rows, columns}) : Tensor();
+  for (int64_t j = 0; j < columns; j += wide) {
+    const int64_t width = std::min(wide, columns - j);
+    const Tensor slice = b.narrow(1, j, width);
+    const Tensor right = a.size(1) <= kDepth ? widened(slice) : Tensor();
+    for (int64_t i = 0; i < rows; i += high) {
+      const int64_t height = std::min(high, rows - i);
+      const Tensor part = bias.defined() ? bias.narrow(0, i, height).narrow(1, j, width) : bias;
+      result.narrow(0, i, height).narrow(1, j, width).copy_(block(a.narrow(0, i, height), slice, right, part, add));
+    }
+  }
+  return result;
+}
+
+// As many products at once as the workspace holds; those too large for it one by one.
+Tensor batched(const Tensor& a, const Tensor& b) {
+  const int64_t count = a.size(0);
+  Tensor result = at::empty({count, a.size(1), b.size(2)}, a.options());
+  const int64_t each = (a.numel() + b.numel() + result.numel()) / count;
+  const int64_t together = kWorkspace / std::max<int64_t>(each, 1);
+  for (int64_t i = 0; i < count; i += std::max<int64_t>(together, 1)) {
+    if (together == 0) {
+      result[i].copy_(blocked(a[i], b[i], {}));
+      continue;
+    }
+    const int64_t length = std::min(together, count - i);
+    result.narrow(0, i, length).copy_(at::bmm(widened(a.narrow(0, i, length)), widened(b.narrow(0, i, length))));
+  }
+  return result;
+}
+
+bool product_of(const Tensor& a, const Tensor& b) {
+  return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.size(1) > 0;
+}
+
+std::optional<Tensor> product(const Tensor& a, const Tensor& b, const Addition& add) {
+  if (!product_of(a, b)) return std::nullopt;
+  const auto broadcasts = [&](const Tensor& bias) {
+    return bias.dim() == 1 ? bias.size(0) == b.size(1)
+                           : bias.dim() == 2 && bias.size(0) == a.size(0) && bias.size(1) == b.size(1);
+  };
+  if (add.bias.defined() && !broadcasts(add.bias)) return std::nullopt;
+  if (add.plain() && kernels::takes_few_rows(a, b)) return kernels::few_rows(a, b, add.bias);
+  if (fits(a, b)) return std::nullopt;
+  return blocked(a, b, add);
+}
+
+}  // namespace
+
+bool call_product(const std::string& name, size_t arguments, torch::jit::Stack* stack) {
+  const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments);
+  std::optional<Tensor> result;
+  if (name == "aten::mm" && arguments == 2) {
+    result = product(first[0].toTensor(), first[1].toTensor(), {});
+  } else if (name == "aten::addmm" && arguments == 5) {
+    const Addition add{first[0].toTensor(), first[3].toScalar(), first[4].toScalar()};
+    result = product(first[1].toTensor(), first[2].toTensor(), add);
+  } else if (name == "aten::bmm" && arguments == 2) {
+    const Tensor &a = first[0].toTensor(), &b = first[1].toTensor();
+    const bool valid = a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1);
+    if (valid && a.numel() > 0 && b.numel() > 0 && !fits(a, b)) result = batched(a, b);
+  }
+  if (!result.has_value()) return false;
+  torch::jit::drop(*stack, arguments);
+  stack->emplace_back(std::move(*result));
+  return true;
+}
+
+}  // namespace softnpu
