@@ -8,28 +8,48 @@ namespace {
 
 constexpr int64_t kWork = 1 << 17;  // products that are worth a thread
 
-// b's columns are contiguous (a transposed weight): dot products, two vectors at a time.
+// b's columns are contiguous (a transposed weight): M rows by C columns of dot products, whose sums stay in registers.
+template <int M, int C, class T>
+void tile(const float* a, const T* column, int64_t stride, int64_t depth, float* out, int64_t width) {
+  const int64_t whole = depth - depth % kLanes;
+  Vec sums[M][C];
+  for (auto& row : sums) {
+    for (Vec& sum : row) sum = Vec(0);
+  }
+  for (int64_t k = 0; k < whole; k += kLanes) {
+    Vec right[C];
+    for (int c = 0; c < C; ++c) right[c] = read(column + c * stride + k);
+    for (int m = 0; m < M; ++m) {
+      const Vec left = Vec::loadu(a + m * depth + k);
+      for (int c = 0; c < C; ++c) sums[m][c] = at::vec::fmadd(left, right[c], sums[m][c]);
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int c = 0; c < C; ++c) {
+      float sum = at::vec::vec_reduce_all<float>([](Vec& x, Vec& y) { return x + y; }, sums[m][c]);
+      for (int64_t k = whole; k < depth; ++k) sum += a[m * depth + k] * static_cast<float>(column[c * stride + k]);
+      out[m * width + c] = sum;
+    }
+  }
+}
+
+// More than four rows go in two turns: sixteen registers hold no more sums.
+template <int M, int C, class T>
+void turns(const float* a, const T* column, int64_t stride, int64_t depth, float* out, int64_t width) {
+  constexpr int kFirst = M > 4 ? 4 : M;
+  tile<kFirst, C>(a, column, stride, depth, out, width);
+  if constexpr (M > kFirst) {
+    tile<M - kFirst, C>(a + kFirst * depth, column, stride, depth, out + kFirst * width, width);
+  }
+}
+
 template <int M, class T>
 void columns(const float* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out,
              int64_t width) {
-  const int64_t pairs = depth - depth % (2 * kLanes);
-  for (int64_t n = from; n < to; ++n) {
-    const T* column = b + n * stride;
-    Vec even[M], odd[M];
-    for (int m = 0; m < M; ++m) even[m] = odd[m] = Vec(0);
-    for (int64_t k = 0; k < pairs; k += 2 * kLanes) {
-      const Vec first = read(column + k), second = read(column + k + kLanes);
-      for (int m = 0; m < M; ++m) {
-        even[m] = at::vec::fmadd(Vec::loadu(a + m * depth + k), first, even[m]);
-        odd[m] = at::vec::fmadd(Vec::loadu(a + m * depth + k + kLanes), second, odd[m]);
-      }
-    }
-    for (int m = 0; m < M; ++m) {
-      float sum = at::vec::vec_reduce_all<float>([](Vec& x, Vec& y) { return x + y; }, even[m] + odd[m]);
-      for (int64_t k = pairs; k < depth; ++k) sum += a[m * depth + k] * static_cast<float>(column[k]);
-      out[m * width + n] = sum;
-    }
-  }
+  constexpr int kColumns = M > 2 ? 3 : 4;
+  int64_t n = from;
+  for (; n + kColumns <= to; n += kColumns) turns<M, kColumns>(a, b + n * stride, stride, depth, out + n, width);
+  for (; n < to; ++n) turns<M, 1>(a, b + n * stride, stride, depth, out + n, width);
 }
 
 // b's rows are contiguous: rows added up, two vectors of columns at a time.
