@@ -9,6 +9,8 @@ os.environ.setdefault("SOFTNPU_QUIET", "1")
 import pytest
 import torch
 
+import torch_npu  # noqa: F401
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
