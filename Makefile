@@ -1,13 +1,16 @@
 # Every target sets up what it needs: .venv, its packages, and the extension softnpu/_C (again only what changed).
 #
-#   make demo            train a small language model on the emulated device
+#   make demo            a small language model: training, TorchAir, NPUGraph, profile, report
 #   make test            the test suite             PYTEST_ARGS="tests/ops -k rms_norm" narrows it
 #   make lint            ruff, mypy, clang-format   make format rewrites
 #   make bench           all benchmarks             CASE=matmul narrows it, OUT=file.json keeps the numbers
 #   make bench-compare   OLD=a.json NEW=b.json: what became slower
 #   make bench-report    FILE=a.json: docs/performance.md with its tables and plots
 #   make opinfo          PyTorch's whole operator database, npu against cpu
-#   make docs-generated  docs/coverage.md, docs/ops/*.md and the generated part of docs/differences.md
+#   make docs-generated  docs/coverage.md, docs/ops/*.md, the generated part of docs/differences.md, the stubs
+#   make docs            the site, into site/, in an environment of its own
+#   make clients         accelerate, transformers, peft, ... from PyPI, in an environment of their own
+#   make dist            sdist and wheel into dist/, and the wheel tried in a clean environment
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -21,7 +24,7 @@ READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-compare bench-report opinfo docs-generated clean
+.PHONY: help demo test lint format bench bench-compare bench-report opinfo docs-generated docs clients dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,10 +56,10 @@ $(TOOLS): $(VENV)/.installed
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/python examples/quick_start.py
+	@$(BIN)/python -m examples.demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --durations=25 $(PYTEST_ARGS)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(if $(CASE),--case "$(CASE)") $(if $(OUT),--out $(OUT))
@@ -74,6 +77,35 @@ docs-generated: $(READY)
 	@$(BIN)/python -m tools.coverage
 	@$(BIN)/python -m tools.opdocs
 	@$(BIN)/python -m tools.differences
+	@$(BIN)/python -m tools.stubs
+
+# Environments beside .venv: what they hold must not leak into the tests.
+.venv-docs/.ready: docs/requirements.txt
+	@echo "making .venv-docs"; $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@touch $@
+
+docs: .venv-docs/.ready
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict && echo "site/index.html"
+
+.venv-clients/.ready: tests/clients/requirements.txt $(READY)
+	@echo "making .venv-clients"; $(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/python -m pip --disable-pip-version-check -qq install $(TORCH) "setuptools>=77" wheel ninja numpy
+	@.venv-clients/bin/python -m pip --disable-pip-version-check -qq install --no-build-isolation -e .
+	@.venv-clients/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@touch $@
+
+clients: .venv-clients/.ready
+	@.venv-clients/bin/python -m pytest tests/clients --durations=10 $(PYTEST_ARGS)
+
+dist: $(READY)
+	@$(PIP) install build
+	@rm -rf dist build/smoke
+	@$(BIN)/python -m build --no-isolation --sdist --wheel --outdir dist . >build/dist.txt 2>&1 || { tail -n 40 build/dist.txt; exit 1; }
+	@ls dist
+	@$(PYTHON) -m venv build/smoke
+	@build/smoke/bin/python -m pip --disable-pip-version-check -qq install dist/*.whl
+	@cp tools/smoke.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
 
 # All four, whatever the first ones say.
 lint: $(TOOLS)
@@ -88,4 +120,4 @@ format: $(TOOLS)
 	$(BIN)/clang-format -i $(CPP)
 
 clean:
-	rm -rf $(VENV) build softnpu/_C*.so softnpu.egg-info
+	rm -rf $(VENV) .venv-docs .venv-clients build dist site softnpu/_C*.so softnpu.egg-info

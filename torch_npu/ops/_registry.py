@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch._C import parse_schema
+from torch._prims_common import is_contiguous_or_false
 from torch.utils._pytree import tree_map_only
 
 from softnpu import _C, settings
@@ -150,7 +151,7 @@ def _register(operator: Operator) -> None:
 
 def _laid_out(made: torch.Tensor) -> torch.Tensor:
     """The card lays out what it makes by size alone; views of arguments stay as they are."""
-    return made if made.is_contiguous() or made._is_view() else made.contiguous()
+    return made if made._is_view() or is_contiguous_or_false(made) else made.contiguous()
 
 
 def _checked(operator: Operator, check: Callable[..., None] | None) -> Callable[..., None]:
