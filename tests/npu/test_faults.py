@@ -206,21 +206,23 @@ def test_wrong_arguments(call, kind, message):
 
 
 def test_faults_come_and_go_while_another_thread_works():
-    done, results = threading.Event(), []
+    begun, done, results = threading.Event(), threading.Event(), []
 
     def work():
         x = torch.ones(8, 8, device="npu")
         while not done.is_set():
             results.append((x @ x).relu().sum())
+            begun.set()
 
     thread = threading.Thread(target=work)
     thread.start()
+    assert begun.wait(60)
     for _ in range(20):
         torch.npu.stop_device(1)
         torch.npu.restart_device(1)
     done.set()
     thread.join()
-    assert results and all(r.item() == 512 for r in results)
+    assert all(r.item() == 512 for r in results)
 
 
 def test_training_survives_a_fault_and_ends_the_same():
