@@ -35,12 +35,15 @@ class _Call:
 
     def filled(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """The arguments by name, with these tensors in the places of the original ones."""
-        values = {n: list(v) if isinstance(v, (list, tuple)) else v for n, v in self.values.items()}
+        values = self.values.copy()
+        fresh: dict[str, list[Any]] = {}
         for (name, index), tensor in zip(self.places, tensors, strict=True):
             if index is None:
                 values[name] = tensor
-            else:
-                values[name][index] = tensor
+                continue
+            if name not in fresh:
+                fresh[name] = values[name] = list(values[name])
+            fresh[name][index] = tensor
         return values
 
 
@@ -60,7 +63,7 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
         @staticmethod
         def forward(ctx: Any, call: _Call, keyset: Any, *tensors: Any) -> Any:
             values = call.filled(tensors)
-            result = _below_autograd(operator, keyset, values)
+            result = _below_autograd(operator, keyset, values, mutable)
             outputs = result if isinstance(result, (tuple, list)) else (result,)
             keep = [
                 t
@@ -113,7 +116,7 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
         call = _Call(operator, args, kwargs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors):
             return Differentiate.apply(call, keyset, *call.tensors)
-        return _below_autograd(operator, keyset, call.values)
+        return _below_autograd(operator, keyset, call.values, mutable)
 
     library.impl(operator.name, run, "Autograd", with_keyset=True)
     _C.differentiate_on_demand(operator.schema.name, operator.schema.overload_name)
@@ -123,13 +126,15 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _below_autograd(operator: Operator, keyset: Any, values: dict[str, Any]) -> Any:
+def _below_autograd(
+    operator: Operator, keyset: Any, values: dict[str, Any], mutable: Sequence[str]
+) -> Any:
     args, kwargs = spread(operator, values)
     with torch._C._AutoDispatchBelowAutograd():
         result = operator.overload.redispatch(
             keyset & torch._C._after_autograd_keyset, *args, **kwargs
         )
-    for name in mutable_arguments(operator.schema):
+    for name in mutable:
         if _is_tensor(values[name]):
             torch.autograd.graph.increment_version(values[name])
     return result

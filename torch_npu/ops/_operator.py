@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,7 +49,17 @@ class Operator:
     def room(self) -> str:
         return self.definition.__module__.split(".")[-2]
 
-    @property
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Every argument by name, with its default (None without one)."""
+        return {a.name: a.default_value for a in self.schema.arguments}
+
+    @functools.cached_property
+    def keywords(self) -> tuple[str, ...]:
+        """The keyword-only arguments."""
+        return tuple(a.name for a in self.schema.arguments if a.kwarg_only)
+
+    @functools.cached_property
     def overload(self) -> Any:
         packet = getattr(torch.ops.npu, self.schema.name.split("::")[-1])
         return getattr(packet, self.schema.overload_name or "default")
@@ -74,16 +85,18 @@ def mutable_arguments(schema: FunctionSchema) -> list[str]:
 
 
 def bind(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    arguments = operator.schema.arguments
-    bound = {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
-    return {a.name: bound.get(a.name, a.default_value) for a in arguments}
+    bound = operator.defaults.copy()
+    bound.update(zip(operator.defaults, args, strict=False))
+    bound.update(kwargs)
+    return bound
 
 
 def spread(operator: Operator, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments by name as the dispatcher takes them: positional ones, then keyword-only ones."""
-    arguments = operator.schema.arguments
-    positional = [values[a.name] for a in arguments if not a.kwarg_only]
-    return positional, {a.name: values[a.name] for a in arguments if a.kwarg_only}
+    if not operator.keywords:
+        return list(values.values()), {}
+    rest = {name: values[name] for name in operator.keywords}
+    return [value for name, value in values.items() if name not in rest], rest
 
 
 def signature(schema: FunctionSchema) -> inspect.Signature:
