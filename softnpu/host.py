@@ -7,6 +7,7 @@ A process that starts the device listens on a socket in a folder of its user's; 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -54,7 +55,7 @@ def announce(held: Callable[[], dict[int, int]]) -> None:
     def answer() -> None:
         while True:
             asker, _ = listener.accept()
-            with asker:
+            with asker, contextlib.suppress(OSError):  # who asked may have gone
                 asker.sendall(json.dumps(held()).encode())
 
     def leave() -> None:

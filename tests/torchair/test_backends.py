@@ -19,6 +19,25 @@ def test_names_are_registered():
     assert {"npu", "npugraph_ex", "npugraphs"} <= set(torch._dynamo.list_backends())
 
 
+def test_patches_of_the_device_come_and_go_without_those_of_graph_mode():
+    from torch_npu import _patch
+
+    wrapper = torch._TorchCompileInductorWrapper
+    ours = wrapper.__call__
+    assert ours.__module__ == "torch_npu.dynamo"
+    _patch.undo()
+    try:
+        assert wrapper.__call__ is ours
+    finally:
+        _patch.apply()
+
+
+@pytest.mark.parametrize("device, expected", [("npu", 1.0), ("cpu", 0.0)])
+def test_is_npu_is_known_while_tracing(device, expected):
+    compiled = torch.compile(lambda x: x + 1 if x.is_npu else x, backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(2, device=device)).tolist() == [expected] * 2
+
+
 def test_alias_of_torch_npu():
     import torch_npu.dynamo.torchair.configs.compiler_config as alias
 
@@ -184,14 +203,22 @@ def users_operators():
 
 
 def test_operators_of_other_libraries(users_operators):
-    """They know the npu device alone, and are called with its tensors."""
+    """They know the npu device alone, and are called with its tensors. GE graphs need converters."""
 
     def f(x):
         y = x + 1
         users_operators.bump_(x)
         return users_operators.twice(y) * 3 + x
 
+    for name in ("twice", "bump_"):
+        torchair.register_fx_node_ge_converter(getattr(users_operators, name).default)(
+            lambda x: torchair.ge.custom_op("Users", inputs={"x": x}, outputs=["y"])
+        )
     assert_same_as_eager(f, randn(4))
+
+
+def test_captured_graphs_take_any_operator(users_operators):
+    assert_same_as_eager(lambda x: users_operators.twice(x) + 1, randn(4), backend="npugraph_ex")
 
 
 def test_recompiles_only_for_new_shapes(counted):

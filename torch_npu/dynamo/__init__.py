@@ -106,9 +106,20 @@ def _backend(name: str) -> Callable[..., Any]:
     return call
 
 
+def _trace_is_npu(module: ModuleType) -> None:
+    """`tensor.is_npu` is known while tracing, as `is_cuda` is."""
+    build = module.VariableTracker.build
+
+    def method_attr_is_npu(self: Any, tx: Any) -> Any:
+        return None if self.device is None else build(tx, self.device.type == "npu")
+
+    patches.replace(module.TensorVariable, "method_attr_is_npu", method_attr_is_npu)
+
+
 _LEARNING: dict[str, Callable[[ModuleType], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._dynamo.backends.registry": _register_backends,
+    "torch._dynamo.variables.tensor": _trace_is_npu,
 }
 
 
