@@ -19,7 +19,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
         tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
   }
   at::Tensor alias = cpu_alias(tensor);
-  alias.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
+  if (!alias.is_inference()) alias.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
   return alias;
 }
 
@@ -443,8 +443,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::exchange_and_reduce(const Call& made, cons
 intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                      const c10d::ReduceScatterOptions& opts) {
   check_one(outputs);
-  HCCL_CHECK(inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_), Param,
-             "reduce_scatter: expected one list of ", size_, " input tensors");
+  HCCL_CHECK(inputs.size() == 1 && !inputs[0].empty(), Param, "reduce_scatter: expected one list of input tensors");
   check_reduction("reduce_scatter", outputs[0], opts.reduceOp, false);
   if (put_off(outputs)) {
     return later(OpType::REDUCE_SCATTER, "reduce_scatter", {outputs, inputs[0]}, true, [this, opts](Lists& given) {
@@ -459,8 +458,18 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter(Tensors& outputs, std::vect
                "input tensor must be the same type as the output tensor.");
     rows.push_back(flat(input));
   }
+  Splits counts = sizes_of(rows);
+  const bool even = std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
+  HCCL_CHECK(even || rows.size() == static_cast<size_t>(size_), Param, "reduce_scatter: expected ", size_,
+             " input tensors, or any number of one size, but received ", rows.size());
+  at::Tensor row = at::cat(rows);
+  if (even) {  // upstream takes tensors of one size as one row, and cuts it or fills it with zeros to what it needs
+    const int64_t need = size_ * outputs[0].numel();
+    row = row.numel() < need ? at::constant_pad_nd(row, {0, need - row.numel()}) : row.narrow(0, 0, need);
+    counts.assign(static_cast<size_t>(size_), outputs[0].numel());
+  }
   const Call made = call(OpType::REDUCE_SCATTER, "reduce_scatter", opts.timeout);
-  return exchange_and_reduce(made, outputs[0], at::cat(rows), sizes_of(rows), opts.reduceOp);
+  return exchange_and_reduce(made, outputs[0], row, counts, opts.reduceOp);
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,

@@ -69,9 +69,8 @@ std::string Peers::key(const std::string& what) const { return "softnpu/" + std:
 void Peers::publish() {
   const std::string host = first_word("/proc/sys/kernel/random/boot_id") + link_target("/proc/self/ns/pid");
   const long pid = getpid();
-  store_->set(key("process/" + std::to_string(rank_)),
-              to_bytes(host + " " + link_target("/proc/self/ns/net") + " " + std::to_string(pid) + " " +
-                       process_state(pid).second));
+  store_->set(key("process/" + std::to_string(rank_)), to_bytes(host + " " + link_target("/proc/self/ns/net") + " " +
+                                                                std::to_string(pid) + " " + process_state(pid).second));
 }
 
 void Peers::learn() {
@@ -121,7 +120,8 @@ std::string Peers::without_store(int peer) const {
 }
 
 std::string Peers::search(c10d::Store& store, const std::string& operation, int peer) {
-  const auto until = std::chrono::steady_clock::now() + patience_ * 2 / 3;  // for the others to say that they failed too
+  const auto until =
+      std::chrono::steady_clock::now() + patience_ * 2 / 3;  // for the others to say that they failed too
   std::vector<std::string> lost, silent;
   bool store_alive = true;
   try {

@@ -54,8 +54,8 @@ class Peers : public std::enable_shared_from_this<Peers> {
   };
   std::string key(const std::string& what) const;
   std::string describe(int rank) const;
-  bool wanted() const;        // whether anybody waits
-  bool gone(int rank) const;  // known for certain: a process of this host that exists no more
+  bool wanted() const;             // whether anybody waits
+  bool gone(int rank) const;       // known for certain: a process of this host that exists no more
   bool elsewhere(int rank) const;  // reached by a network only
   std::string search(c10d::Store& store, const std::string& operation, int peer);
   std::string without_store(int peer) const;

@@ -1,6 +1,9 @@
 // The group itself: connection, names, timeouts, and what every operation shares.
 #include "hccl/process_group.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -219,11 +222,29 @@ intrusive_ptr<ProcessGroupHCCL> ProcessGroupHCCL::find(const std::string& name) 
 
 // --- checks --------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// NZ, 5HD, FZ and their like, as ACL numbers them.
+bool in_private_format(const at::Tensor& tensor) {
+  static const auto format = c10::Dispatcher::singleton().findSchemaOrThrow("npu::get_npu_format", "");
+  torch::jit::Stack stack{tensor};
+  format.callBoxed(&stack);
+  const int64_t code = stack.back().toInt();
+  return code == 3 || code == 4 || code == 29 || code == 32 || code == 33;
+}
+
+}  // namespace
+
 void ProcessGroupHCCL::check(const at::Tensor& tensor) const {
   // Inside an operator's kernel the tensors are already CPU aliases of NPU memory.
   const bool ours = on_npu(tensor) || (KernelScope::device() >= 0 && tensor.defined() && tensor.is_cpu());
   HCCL_CHECK(ours && tensor.layout() == at::kStrided, Type, "Tensors must be NPU and dense");
   HCCL_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), Type, "Tensors must be contiguous");
+  if (tensor.storage_offset() != 0 && on_npu(tensor)) {
+    HCCL_CHECK(!in_private_format(tensor), NotSupport,
+               "For a tensor of internal format, it's storage_offset must be 0, but received ",
+               tensor.storage_offset());
+  }
 }
 
 void ProcessGroupHCCL::check_one(const Tensors& tensors) const {

@@ -6,6 +6,7 @@ A job with `fresh=True` starts new interpreters instead, as a launcher does.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import shutil
@@ -28,6 +29,14 @@ import torch_npu
 ROOT = Path(__file__).resolve().parents[2]
 #: read when torch_npu is imported: a server serves one value of each
 AT_IMPORT = ("SOFTNPU_SOC",)
+#: imported by the server for all ranks, besides torch_npu
+PRELOADED = (
+    "pytest",
+    "torch._dynamo",
+    "torch._refs",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+)
 
 
 class Rank:
@@ -134,7 +143,7 @@ def environment_with(env: dict[str, str] | None) -> dict[str, str]:
 
 
 def run(
-    function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 120, **options: Any
+    function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 240, **options: Any
 ) -> list[Any]:
     """What the function returns on each rank; raises if it fails on one."""
     started = start(function, ranks, *args, **options)
@@ -179,6 +188,8 @@ def main(folder: str, rank: int, ranks: int) -> None:
 
 def serve() -> None:
     """The server: forks, and tells how forks ended, until nobody asks any more."""
+    for module in PRELOADED:
+        importlib.import_module(module)
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what ranks print is no answer
     ended: dict[int, int] = {}

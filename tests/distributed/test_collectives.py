@@ -134,6 +134,18 @@ def uneven(rank: int) -> None:
     work = torch_npu.distributed.reduce_scatter_tensor_uneven(mine, whole, sizes, async_op=True)
     work.wait()
     equal(mine, torch.full((sizes[rank], 2), float(rank) * n))
+    for count in (1, n, n + 2):  # a list of one size is one row, cut or filled with zeros
+        rows = [torch.full((6,), float(i + 1), device="npu") for i in range(count)]
+        part = torch.empty(4, device="npu")
+        dist.reduce_scatter(part, rows)
+        row = torch.cat(
+            [torch.full((6,), float(i + 1)) for i in range(count)] + [torch.zeros(4 * n)]
+        )
+        equal(part, n * row[4 * rank : 4 * rank + 4])
+    with pytest.raises(RuntimeError, match="input tensors, or any number of one size"):
+        dist.reduce_scatter(
+            torch.empty(1, device="npu"), [torch.ones(i + 1).npu() for i in range(n + 1)]
+        )
     even = torch.empty(n, device="npu")
     torch_npu.distributed.all_gather_into_tensor_uneven(even, torch.ones(1, device="npu"))
     equal(even, torch.ones(n))
@@ -271,8 +283,19 @@ def layouts(rank: int) -> None:
         )
 
 
+def inference(rank: int) -> None:
+    with torch.inference_mode():
+        value = torch.ones(3, device="npu")
+        dist.all_reduce(value)
+        gathered = [torch.empty(3, device="npu") for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, value)
+    for part in gathered:
+        equal(part, torch.full((3,), float(dist.get_world_size())))
+
+
 def everything(rank: int) -> None:
-    for part in (moving, reducing, uneven, messages, coalesced, objects, works, layouts):
+    parts = (moving, reducing, uneven, messages, coalesced, objects, works, layouts, inference)
+    for part in parts:
         part(rank)
 
 

@@ -1,4 +1,4 @@
-"""Thousands of mixed collectives on four ranks: every result is checked, and memory stays flat.
+"""Thousands of mixed collectives on four ranks: every result is checked, and memory stays flat. And many ranks start.
 
 `SOAK_COLLECTIVES=20000` makes it as long as a night's run wants it.
 """
@@ -10,6 +10,7 @@ import random
 import resource
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -85,3 +86,20 @@ def test_soak():
     ):
         assert operations >= COUNT
         assert after - before < 8 * 1024, f"resident memory grew from {before} to {after} KiB"
+
+
+def meet(rank: int) -> tuple[float, float]:
+    """When all ranks have met, and the processor time that this one took for it."""
+    total = torch.ones(1, device="npu")
+    dist.all_reduce(total)
+    assert total.item() == dist.get_world_size()
+    return time.monotonic(), time.process_time()
+
+
+@pytest.mark.slow
+def test_sixteen_ranks_start():
+    began = time.monotonic()
+    answers = job.run(meet, 16, fresh=True, timeout=300, env={"TEST_JOB_TIMEOUT": "300"})
+    took, work = max(a[0] for a in answers) - began, sum(a[1] for a in answers)
+    print(f"16 ranks met after {took:.1f} s; {work:.1f} s of processor time")
+    assert min(took, work / 2) < 60  # of two cores, whatever else runs on them
