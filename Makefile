@@ -100,7 +100,7 @@ clients: .venv-clients/.ready
 
 dist: $(READY)
 	@$(PIP) install build
-	@rm -rf dist build/smoke
+	@rm -rf dist build/smoke build/lib* build/bdist*
 	@$(BIN)/python -m build --no-isolation --sdist --wheel --outdir dist . >build/dist.txt 2>&1 || { tail -n 40 build/dist.txt; exit 1; }
 	@ls dist
 	@$(PYTHON) -m venv build/smoke

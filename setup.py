@@ -5,10 +5,12 @@ import platform
 import sysconfig
 from pathlib import Path
 
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the package installed before may not fit this tree
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
+    "0"  # the package installed before may not fit this tree
+)
 
 import torch
-from setuptools import setup
+from setuptools import Distribution, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).resolve().parent
@@ -64,4 +66,16 @@ def torch_npu_metadata() -> tuple[str, list[str]]:
     return f"{place}/{folder.name}", [str(folder / name) for name in files]
 
 
-setup(ext_modules=[extension], cmdclass={"build_ext": Build}, data_files=[torch_npu_metadata()])
+class Described(Distribution):
+    """An editable install asks for `has_data`, a name that setuptools itself does not define."""
+
+    def has_data(self) -> bool:
+        return self.has_data_files()
+
+
+setup(
+    distclass=Described,
+    ext_modules=[extension],
+    cmdclass={"build_ext": Build},
+    data_files=[torch_npu_metadata()],
+)

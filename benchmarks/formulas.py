@@ -220,3 +220,20 @@ def adam_w(var, m, v, grad):
     root = (v.float() / (1 - 0.99 * 0.99)).sqrt() + 1e-6
     var.copy_(var.float() * (1 - 1e-5) - 1e-3 / (1 - 0.9 * 0.9) * m.float() / root)
     return var, m, v
+
+
+def sgd(var, momentum, grad):
+    momentum.mul_(0.9).add_(grad)
+    return var.sub_(0.1 * momentum)
+
+
+def rmsprop(var, v, grad):
+    v.mul_(0.99).addcmul_(grad, grad, value=0.01)
+    return var.sub_(0.01 * grad / (v.sqrt() + 1e-8))
+
+
+def adadelta(var, v, moved, grad):
+    v.mul_(0.9).addcmul_(grad, grad, value=0.1)
+    step = ((moved + 1e-6) / (v + 1e-6)).sqrt() * grad
+    moved.mul_(0.9).addcmul_(step, step, value=0.1)
+    return var.sub_(step)

@@ -54,7 +54,8 @@ class Versus:
         """How it was measured, where that differs from the rule."""
         said = [self.label] if self.label else []
         said += ["measured once"] if self.once else []
-        said += [f"1/{self.times:g} of the work, times {self.times:g}"] if self.times != 1 else []
+        if self.times > 1 and float(self.times).is_integer():
+            said.append(f"1/{self.times:g} of the work, times {self.times:g}")
         return ", ".join(said)
 
 

@@ -42,7 +42,7 @@ def reading(tensors: Callable[[], Iterable[torch.Tensor]], **options: Any) -> Ve
 
 def blas(flops: float, goal: Goal | None = None) -> Versus:
     """The time of so many operations in the fp32 BLAS: by a product of square matrices, times what is missing."""
-    label = f"{flops / 1e9:.3g} GFLOP of fp32 BLAS"
+    label = f"{flops / 1e9:.3g} GFLOP at the rate of an fp32 product of {_SIDE} cubed"
     return Versus(lambda: torch.matmul(*_squares()), goal, label, times=flops / (2 * _SIDE**3))
 
 

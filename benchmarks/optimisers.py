@@ -37,54 +37,49 @@ KERNELS = [
     Kernel("npu_apply_adam_w", state, adam_w, formulas.adam_w),
 ]
 
-#: our class, PyTorch's, options of both, and tensors a step reads or writes beside the parameters and gradients
-CLASSES: list[tuple[str, str | None, dict[str, Any], int]] = [
-    ("NpuFusedAdam", "Adam", {}, 4),
-    ("NpuFusedAdamW", "AdamW", {}, 4),
-    ("NpuFusedSGD", "SGD", {"lr": 0.1, "momentum": 0.9}, 2),
-    ("NpuFusedRMSprop", "RMSprop", {}, 2),
-    ("NpuFusedAdadelta", "Adadelta", {}, 4),
-    ("NpuFusedLamb", None, {}, 4),
-    ("NpuFusedAdamP", None, {}, 4),
-    ("NpuFusedBertAdam", None, {"lr": 1e-3}, 4),
+#: our class, PyTorch's, options of both, and the formula of their update, if Inductor is to compile it
+CLASSES: list[tuple[str, str | None, dict[str, Any], Callable[..., Any] | None]] = [
+    ("NpuFusedAdam", "Adam", {}, formulas.adam),
+    ("NpuFusedAdamW", "AdamW", {}, formulas.adam_w),
+    ("NpuFusedSGD", "SGD", {"lr": 0.1, "momentum": 0.9}, formulas.sgd),
+    ("NpuFusedRMSprop", "RMSprop", {}, formulas.rmsprop),
+    ("NpuFusedAdadelta", "Adadelta", {}, formulas.adadelta),
+    ("NpuFusedLamb", None, {}, None),
+    ("NpuFusedAdamP", None, {}, None),
+    ("NpuFusedBertAdam", None, {"lr": 1e-3}, None),
 ]
 
 
 def cases() -> Iterator[Case]:
     for kernel in KERNELS:
         yield from kernel.cases(GROUP)
-    for ours, theirs, options, states in CLASSES:
-        yield fused(ours, theirs, options, states)
+    for ours, theirs, options, formula in CLASSES:
+        yield fused(ours, theirs, options, formula)
 
 
-def _parameters(device: str) -> list[torch.Tensor]:
+def _stepper(kind: Any, device: str, options: dict[str, Any]) -> Callable[[], Any]:
+    """The step of an optimiser over 16 parameters."""
     made = [torch.randn(ROWS // PIECES, WIDTH, device=device) for _ in range(PIECES)]
     for p in made:
         p.requires_grad_()
         p.grad = torch.ones_like(p)
-    return made
+    return kind(made, **options).step
 
 
-def fused(ours: str, theirs: str | None, options: dict[str, Any], states: int) -> Case:
-    """A step over 16 fp32 parameters; PyTorch's class runs as it is and compiled."""
-
-    @functools.cache
-    def subject() -> Callable[[], Any]:
-        return getattr(torch_npu.optim, ours)(_parameters("npu"), **options).step
-
-    @functools.cache
-    def eager() -> Callable[[], Any]:
-        assert theirs is not None
-        return getattr(torch.optim, theirs)(_parameters("cpu"), **options).step
-
-    @functools.cache
-    def compiled() -> Callable[[], Any]:
-        assert theirs is not None
-        return torch.compile(getattr(torch.optim, theirs)(_parameters("cpu"), **options).step)
-
-    moved = 4 * ROWS * WIDTH * (3 + states)  # parameters twice, gradients once, and the state
+def fused(
+    ours: str, theirs: str | None, options: dict[str, Any], formula: Callable[..., Any] | None
+) -> Case:
+    """A step over 16 fp32 parameters; PyTorch's class as it is, and the update as one formula, compiled."""
+    state = 2 if formula is None else formula.__code__.co_argcount - 2  # but for var and grad
+    moved = 4 * ROWS * WIDTH * (3 + 2 * state)  # parameters and state twice, gradients once
     others = {"limit": limits.copying(moved, COPY)}
-    if theirs is not None:
-        others["inductor"] = Versus(lambda: compiled()(), INDUCTOR)
-    baseline = None if theirs is None else lambda: eager()()
-    return Case(GROUP, f"{ours}, float32", lambda: subject()(), baseline, others=others)
+    baseline = None
+    mine = functools.cache(lambda: _stepper(getattr(torch_npu.optim, ours), "npu", options))
+    if theirs is not None and formula is not None:
+        eager = functools.cache(lambda: _stepper(getattr(torch.optim, theirs), "cpu", options))
+        flat = functools.cache(lambda: [torch.rand(ROWS, WIDTH) for _ in range(2 + state)])
+        compiled = torch.compile(formula, dynamic=False)
+        baseline = lambda: eager()()  # noqa: E731
+        label = "the update of one tensor"
+        others["inductor"] = Versus(lambda: compiled(*flat()), INDUCTOR, label)
+    return Case(GROUP, f"{ours}, float32", lambda: mine()(), baseline, others=others)

@@ -21,7 +21,7 @@ from softnpu import __version__
 
 #: flags of /proc/cpuinfo that numeric kernels ask for, on x86 and on Arm
 _FEATURES = re.compile(
-    r"sse4_2|avx\w*|fma|f16c|amx\w*|asimd\w*|sve\w*|fphp|bf16|i8mm|svebf16|sme\w*"
+    r"sse4_2|avx\w*|fma|f16c|amx\w*|asimd\w*|sve\w*|fphp|bf16|i8mm|svebf16|sme2?"
 )
 
 

@@ -15,6 +15,7 @@ from benchmarks.harness import Against, Row, means
 
 COLUMNS = ("case", "npu", "cpu", "inductor", "limit", "other", "goal", "met")
 _FIXED = ("cpu", "inductor", "limit")
+_NUMBERS = ("npu", *_FIXED)
 _SCALES = {
     "s": (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)),
     "B": (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0)),
@@ -67,7 +68,7 @@ def groups(rows: list[Row]) -> list[tuple[str, list[Row]]]:
 def terminal(rows: list[Row]) -> Table:
     table = Table()
     for column in COLUMNS:
-        right = column in ("npu", *_FIXED)
+        right = column in _NUMBERS
         table.add_column(column, justify="right" if right else "left", no_wrap=right)
     for group, members in groups(rows):
         table.add_section()
@@ -80,7 +81,7 @@ def terminal(rows: list[Row]) -> Table:
 
 
 def markdown(rows: list[Row]) -> str:
-    lines = [_line(COLUMNS), _line("---" if c == "case" else "--:" for c in COLUMNS)]
+    lines = [_line(COLUMNS), _line("--:" if c in _NUMBERS else "---" for c in COLUMNS)]
     lines += [_line(cells(row)) for row in rows]
     return "\n".join(lines)
 

@@ -6,7 +6,6 @@ import copy
 import functools
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.harness import Case, Goal
+from benchmarks.harness import Case, Goal, Versus
 
 COMPILED = Goal(1.05)
 HALF = Goal(1 / 5)
@@ -154,18 +153,6 @@ def warm_start() -> Iterator[Case]:
             shutil.rmtree(folder, ignore_errors=True)
         _Starting(folder).npu().cached(x)
 
-    def cold() -> None:
-        began = time.perf_counter()
-        start(True)
-        cold_time.append(time.perf_counter() - began)
-
-    cold_time: list[float] = []
-    cold()
-
-    def as_long_as_cold() -> None:  # compiling anew in every round would take minutes
-        time.sleep(cold_time[0])
-
-    yield Case(
-        "cache_compile", "warm start", functools.partial(start, False), as_long_as_cold, WARM
-    )
+    warm, cold = functools.partial(start, False), functools.partial(start, True)
+    yield Case("cache_compile", "warm start", warm, Versus(cold, WARM, once=True), against="cold")
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,6 @@
 """`make demo`: one small Llama-style model through everything: eager training, TorchAir, NPUGraph, the profiler.
 
-    python examples/demo.py [DIRECTORY]
+    python -m examples.demo [DIRECTORY]
 
 The model of quick_start.py is trained in bfloat16 on the emulated NPU with the fused operators, beside plain PyTorch on
 the CPU device. What it has learnt then runs three ways: eagerly, compiled by TorchAir, and as a captured NPUGraph. Two
@@ -24,7 +24,7 @@ import torchair
 from examples.quick_start import BATCH, LENGTH, TEXT, Llama, Training
 from softnpu.report import report
 
-STEPS, CPU_STEPS, REPEATS = 30, 10, 10
+STEPS, CPU_STEPS, REPEATS = 24, 6, 10
 
 
 def batches() -> Callable[[], torch.Tensor]:

@@ -17,6 +17,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "README.zh.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 FAMILIES = opdocs.families()
@@ -87,3 +88,11 @@ def test_accuracy_is_measured():
     operator = FAMILIES["npu_rms_norm"]
     errors = [float(opdocs._worst(operator, d)) for d in (torch.float16, torch.float32)]
     assert 1e-5 < errors[0] < 1e-2 and 0 < errors[1] < 1e-5
+
+
+def test_every_page_is_in_the_contents_of_the_site():
+    """What `make docs` would refuse, without mkdocs: pages that the list of contents does not have."""
+    nav = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    guests = re.findall(r'": "(\S+\.md)"', (ROOT / "tools" / "site.py").read_text("utf-8"))
+    own = {p.name for p in (ROOT / "docs").glob("*.md")} | {"ops/README.md"}
+    assert own | set(guests) <= set(nav)

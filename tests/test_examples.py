@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from examples import custom_operator, mixed_precision, profiling, serving
+from examples import custom_operator, demo, mixed_precision, profiling, quick_start, serving
 
 
 def test_serving_with_a_graph_generates_what_eager_generates():
@@ -39,6 +40,25 @@ def test_profiling_finds_the_products(tmp_path):
     assert (output / "trace_view.json").exists()
     names = " ".join(name for name, _ in profiling.slowest(output, count=100))
     assert "MatMul" in names, names
+
+
+def test_quick_start_learns_the_same_on_both_devices():
+    weights = quick_start.Llama().state_dict()
+    npu, cpu = (demo.train(device, weights, steps=4) for device in ("npu", "cpu"))
+    assert npu.losses[-1] < npu.losses[0]
+    torch.testing.assert_close(npu.losses, cpu.losses, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.slow
+def test_demo(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["demo", str(tmp_path)])
+    demo.main()
+    said = capsys.readouterr().out
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    (trace,) = tmp_path.glob("*_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json")
+    assert str(trace) in said
+    for row in ("loss, step", "training, ms a step", "TorchAir", "NPUGraph", "peak memory"):
+        assert row in said
 
 
 def test_the_list_of_examples_is_complete():

@@ -24,7 +24,7 @@ def literal(value: Any) -> str:
             else f"({inner}{',' if len(value) == 1 else ''})"
         )
     if isinstance(value, torch.device):
-        return f"torch.{value!r}"
+        return f'torch.device("{value}")'
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchair._host import operators
+from torchair._host import bodies
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
 
@@ -152,12 +152,12 @@ class Captured:
         if self.pool is None and self.shares_pool:
             self.pool = torch.npu.graph_pool_handle()
         random_state = torch.npu.get_rng_state()
-        operators.running.capturing = True
+        bodies.running.capturing = True
         try:
             with torch.npu.graph(graph, pool=self.pool, capture_error_mode=self.error_mode):
                 results = list(self.program(values))
         finally:
-            operators.running.capturing = False
+            bodies.running.capturing = False
             torch.npu.set_rng_state(
                 random_state
             )  # a capture computes nothing: replay draws the numbers

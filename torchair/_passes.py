@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchair import patterns
+from torchair._air import under_one_name
 from torchair._observe import Observer
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
@@ -20,6 +21,7 @@ def optimize(
     gm: GraphModule, example_inputs: Sequence[Any], config: CompilerConfig, observer: Observer
 ) -> None:
     """Runs all passes in place, in upstream's order; each leaves a trace with the observer."""
+    under_one_name(gm)
     experimental = config.experimental_config
     steps: list[tuple[str, Callable[..., Any] | None]] = [
         ("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass.raw),
@@ -33,6 +35,7 @@ def optimize(
         if step is None:
             continue
         step(gm, example_inputs, config)
+        under_one_name(gm)
         gm.graph.lint()
         gm.recompile()
         observer.passed(name, gm)

@@ -129,8 +129,9 @@ PythonCall keep_call(Recording& recording, const py::function& body, const py::o
 }
 
 // Runs a Python kernel as one device task: NPU tensors go in as CPU tensors on the same bytes and come out as NPU.
+// `lay_out`: an operator, whose results the card lays out by size alone, whatever the strides of the inputs.
 py::object run_kernel(const std::string& name, const py::function& body, const py::tuple& args, const py::dict& kwargs,
-                      bool host_ok) {
+                      bool host_ok, bool lay_out) {
   Border border(name);
   auto see = [&](const at::Tensor& tensor) { border.see(tensor, false, host_ok); };
   each_tensor(args.ptr(), see);
@@ -156,8 +157,7 @@ py::object run_kernel(const std::string& name, const py::function& body, const p
   }
   auto out = [&](PyObject* value) -> PyObject* {
     at::Tensor made = THPVariable_Unpack(value);
-    // The card lays out what it makes by size alone, whatever the strides of the inputs.
-    if (made.layout() == at::kStrided && !made.is_contiguous() && !is_alias(made)) made = made.contiguous();
+    if (lay_out && made.layout() == at::kStrided && !made.is_contiguous() && !is_alias(made)) made = made.contiguous();
     task.output(made);
     return THPVariable_Wrap(border.out(std::move(made), /*owned=*/true));
   };
@@ -182,7 +182,7 @@ void PythonCall::run() const {
 
 void bind_python_kernel(py::module& m) {
   m.def("run_kernel", &run_kernel, py::arg("name"), py::arg("body"), py::arg("args"), py::arg("kwargs"),
-        py::arg("host_ok") = false);
+        py::arg("host_ok") = false, py::arg("lay_out") = false);
 }
 
 }  // namespace softnpu

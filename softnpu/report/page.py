@@ -10,6 +10,7 @@ from typing import Any
 from softnpu.report.data import Profile, Track
 
 _TOP = 20
+_NUMBER = ' class="n"'
 _PARTS = (
     ("Computing", "#3b7dd8"), ("Communication(Not Overlapped)", "#d8843b"), ("Free", "#b9c0c8"),
 )  # fmt: skip
@@ -73,17 +74,21 @@ def _with_share(rows: list[dict[str, Any]], keys: Sequence[str]) -> list[list[An
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f'<td class="n">{value:,.1f}</td>'
+        return f"<td{_NUMBER}>{value:,.1f}</td>"
     if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
+        return f"<td{_NUMBER}>{value:,}</td>"
     return f"<td>{html.escape(str(value))}</td>"
 
 
 def _table(kind: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
-    if not body:
+    rows = list(rows)
+    if not rows:
         return f'<p class="{kind}">None in this profile.</p>'
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in headers)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    head = "".join(
+        f'<th scope="col"{_NUMBER if isinstance(value, (int, float)) else ""}>{html.escape(text)}</th>'
+        for text, value in zip(headers, rows[0], strict=True)
+    )
     return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
@@ -158,7 +163,7 @@ _HEAD = """<!DOCTYPE html>
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 1100px; padding: 1rem; }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; }
-td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); } .n { text-align: right; font-variant-numeric: tabular-nums; }
 canvas.timeline { width: 100%; background: var(--soft); cursor: grab; display: block; }
 svg { width: 100%; height: auto; background: var(--soft); } svg text { font-size: 13px; fill: currentColor; }
 .legend { list-style: none; display: flex; gap: 1.2rem; padding: 0; } .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; }
@@ -169,7 +174,7 @@ svg { width: 100%; height: auto; background: var(--soft); } svg text { font-size
 _SCRIPT = """
 "use strict";
 const profiles = JSON.parse(document.getElementById("data").textContent);
-const ROW = 18, LABEL = 190;
+const ROW = 18, LABEL = 260;
 function color(i) { return `hsl(${(i * 67) % 360} 55% 55%)`; }
 function levels(spans) {           // how deep each span lies in others
   const open = [], depth = [];
@@ -200,7 +205,7 @@ for (const canvas of document.querySelectorAll("canvas.timeline")) {
     const px = (width - LABEL) / (to - from), ink = getComputedStyle(canvas).color;
     let drawn = 0;
     for (const track of tracks) {
-      g.fillStyle = ink; g.fillText((track.process + ": " + track.name).slice(0, 30), 2, track.y + 13);
+      g.fillStyle = ink; g.fillText((track.process + ": " + track.name).slice(0, 42), 2, track.y + 13);
       track.spans.forEach(([start, length, name], i) => {
         if (start > to || start + length < from || track.depth[i] > 5) return;
         const x = LABEL + Math.max(0, (start - from) * px);

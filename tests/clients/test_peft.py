@@ -21,13 +21,14 @@ def adapted(**options: object) -> PeftModel:
 
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
 def test_adapters_learn_as_on_the_cpu(tmp_path, options):
-    rate = {"learning_rate": 0.05}
+    # The weights are random: without its embeddings and head, the model could not learn in some steps.
+    options = {**options, "modules_to_save": ["embed_tokens", "lm_head"]}
     npu, cpu = (
-        tiny.losses(adapted(**options), tiny.Counting(), tmp_path, device, **rate)
+        tiny.losses(adapted(**options), tiny.Counting(), tmp_path, device)
         for device in ("npu", "cpu")
     )
-    assert tiny.falls(npu, 0.9)
-    torch.testing.assert_close(torch.tensor(npu), torch.tensor(cpu), rtol=1e-3, atol=1e-3)
+    assert tiny.falls(npu)
+    torch.testing.assert_close(torch.tensor(npu), torch.tensor(cpu), rtol=1e-4, atol=1e-4)
 
 
 def test_only_adapters_learn_and_they_merge_and_load(tmp_path):

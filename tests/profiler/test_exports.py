@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_npu.profiler as prof
-from tests.profiler.support import make_profile
+from tests.profiler.support import make_profile, op
 from torch_npu.profiler._model import Model
 from torch_npu.profiler.writers import stacks
 from torch_npu.profiler.writers.memory_timeline import CATEGORIES
@@ -25,6 +25,12 @@ from torch_npu.profiler.writers.memory_timeline import CATEGORIES
 def test_stacks(tmp_path, metric, lines):
     stacks.export(Model(make_profile(tmp_path)), tmp_path / "stacks.log", metric)
     assert (tmp_path / "stacks.log").read_text("utf-8").splitlines() == lines
+
+
+def test_stacks_below_a_microsecond_are_left_out(tmp_path):
+    data = {"op": [op("short", 0, 0.9, stack=["a"]), op("long", 5, 6, stack=["b"])]}
+    stacks.export(Model(make_profile(tmp_path, data)), tmp_path / "s.log", "self_cpu_time_total")
+    assert (tmp_path / "s.log").read_text("utf-8") == "b 1\n"
 
 
 def test_stacks_are_a_log_file(tmp_path, capsys):

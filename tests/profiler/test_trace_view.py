@@ -157,7 +157,7 @@ def test_a_real_run_is_well_formed(tmp_path):
                 train_step()
             with torch.npu.stream(side):
                 torch.ones(64, device="npu").exp()
-            gc.collect()
+            gc.collect(0)
             profiler.step()
     flows = check_timeline(read_trace(outputs(tmp_path) / "trace_view.json"))
     assert set(flows) == {"async_npu", "async_task_queue", "fwdbwd", "HostToDevice", "MsTx"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
@@ -17,8 +18,9 @@ from tests.profiler.support import (
     task,
     us,
 )
-from torch_npu.profiler import _intervals, _kernels
+from torch_npu.profiler import _intervals, _kernels, writers
 from torch_npu.profiler._model import Model, group_id
+from torch_npu.profiler.writers import _csv
 
 
 def test_intervals():
@@ -29,6 +31,14 @@ def test_intervals():
     assert _intervals.gaps(spans) == [(3, 5)]
     assert _intervals.clip(spans, 2, 6) == [(2, 3), (5, 6)]
     assert _intervals.total(spans) == 10
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0.000"), (7, "0.007"), (999, "0.999"), (1000, "1.000"), (1_234_567, "1234.567"), (-1500, "-1.500")],
+)  # fmt: skip
+def test_microseconds_are_exact(ns, text):
+    assert _csv.us(ns) == text
 
 
 @pytest.mark.parametrize(
@@ -215,6 +225,13 @@ def test_point_to_point_uses_ranks_of_the_group(tmp_path):
     out = analysed(tmp_path, data, profiler_level="Level1", rank=4)
     matrix = json.loads((out / "communication_matrix.json").read_text("utf-8"))
     assert set(matrix["step3"]["p2p"][f"send-top1@{group_id('group_0')}"]) == {"0-1"}
+
+
+def test_writers_of_na_say_so_in_the_list_of_differences():
+    """docs/differences.md is made from these paragraphs."""
+    for writer in writers.TEXT + writers.DB:
+        if "NA" in vars(writer) or '"N/A"' in inspect.getsource(writer):
+            assert "\n\nDiffers from upstream: " in (writer.__doc__ or ""), writer.__name__
 
 
 COUNTER_FILES = {

@@ -245,3 +245,43 @@ def test_namespace():
     assert "_aclgraphcache_" in str(cached.path)
     with pytest.raises(ValueError, match="unknown option 'no', the options are"):
         torch.npu.npugraph_ex.inference.cache_compile(randn, options={"no": 1})
+
+
+def test_tensors_are_saved_in_every_replay(tmp_path):
+    """torch.npu.save_npugraph_tensor in a captured graph: one file a run, none while it is captured."""
+
+    def f(x):
+        y = x * 2
+        torch.npu.save_npugraph_tensor(y, save_path=str(tmp_path / "y.pt"))
+        return y + 1
+
+    compiled = torch.compile(f, backend="npugraph_ex", fullgraph=True)
+    for value in (1.0, 2.0, 3.0):
+        compiled(torch.full((2,), value, device="npu"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"y_device_0_{i}.pt" for i in range(3)]
+    saved = [torch.load(tmp_path / f"y_device_0_{i}.pt")[0].item() for i in range(3)]
+    assert saved == [2.0, 4.0, 6.0]
+
+
+def test_passes_know_marks_as_operators_of_npugraph_ex(captured):
+    """A range that a pass writes puts operators on a stream of their own."""
+    marks = torch.ops.npugraph_ex
+
+    def on_another_stream(gm, example_inputs, config):
+        (node,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.abs.default)
+        with gm.graph.inserting_before(node):
+            gm.graph.call_function(
+                marks.scope_enter.default, (["_user_stream_label"], ["of_a_pass"])
+            )
+        with gm.graph.inserting_after(node):
+            record = gm.graph.call_function(marks.record.default)
+        with gm.graph.inserting_after(record):
+            leave = gm.graph.call_function(marks.scope_exit.default)
+        with gm.graph.inserting_after(leave):
+            gm.graph.call_function(marks.wait.default, ([record],))
+
+    f = compiled(lambda x: x.abs() + 1, {"post_grad_custom_pre_pass": on_another_stream})
+    x = randn(4)
+    with torch.no_grad():
+        torch.testing.assert_close(f(x), x.abs() + 1)
+    assert ("of_a_pass", 0) in torchair.ops._tagged._streams

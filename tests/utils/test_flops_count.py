@@ -50,6 +50,23 @@ def counted(counter, call) -> int:
             lambda: torch.nn.functional.conv2d(npu(2, 3, 8, 8), npu(6, 3, 3, 3)),
             2 * 2 * 6 * 3 * 9 * 36,
         ),
+        (
+            lambda: torch.nn.functional.conv2d(
+                npu(2, 4, 8, 8), npu(6, 2, 3, 3), stride=2, padding=1, groups=2
+            ),
+            2 * 2 * 6 * 2 * 9 * 16,
+        ),
+        (
+            lambda: torch.nn.functional.conv1d(npu(2, 3, 10), npu(5, 3, 4), dilation=2),
+            2 * 2 * 5 * 3 * 4 * 4,
+        ),
+        (
+            lambda: torch.nn.functional.conv_transpose2d(npu(2, 3, 4, 4), npu(3, 5, 2, 2)),
+            2 * 2 * 3 * 5 * 4 * 16,
+        ),
+        (lambda: torch_npu.npu_bmmV2(npu(2, 3, 4), npu(2, 4, 5), []), 2 * 2 * 3 * 4 * 5),
+        (lambda: torch.mv(npu(3, 4), npu(4)), 2 * 3 * 4),
+        (lambda: torch.einsum("bij,bjk->bik", npu(2, 3, 4), npu(2, 4, 5)), 2 * 2 * 3 * 4 * 5),
     ],
 )
 def test_products_and_convolutions(counter, call, flops):

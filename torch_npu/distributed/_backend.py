@@ -71,7 +71,7 @@ def check_config(config: Mapping[str, Any]) -> None:
         if not isinstance(value, wanted) or isinstance(value, bool):
             name = "int" if wanted is int else "string"
             raise RuntimeError(
-                f"Value type of {key} should be {name}, but received {type(value).__name__}."
+                f"Value type of {key} should be {name}. Received: {type(value).__name__}."
                 + dist_error(ErrCode.TYPE)
             )
     if config.get("hccl_exec_timeout", 0) > _INT32_MAX:

@@ -103,7 +103,7 @@ def monitored_barrier(before: Any) -> Any:
     def patched(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False):
         if c10d._rank_not_in_group(group) or dist.get_backend(group) != "hccl":
             return before(group, timeout, wait_all_ranks)
-        limit = timeout or c10d._get_default_timeout("hccl")
+        limit = timeout or c10d._get_default_timeout(dist.Backend("hccl"))
         c10d._check_valid_timeout(limit)
         backend_of(group)._monitored_barrier(limit, wait_all_ranks)
         return None

@@ -175,7 +175,7 @@ def _device_kernel(operator: Operator, check: Callable[..., None]) -> Callable[.
 
     def launch(*args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
-        return _C.run_kernel(name, body, args, kwargs, host_ok)
+        return _C.run_kernel(name, body, args, kwargs, host_ok, True)
 
     return launch
 

@@ -182,7 +182,10 @@ def _log(path: str) -> logging.Logger:
 
 
 def _record_op_args(model: Model) -> None:
-    """record_op_args: each operator with the shapes and types it was called with, beside the profile."""
+    """record_op_args: each operator with the shapes and types it was called with, beside the profile.
+
+    Differs from upstream: the file is JSON of our own, op_args.json; there is no AOE to read it.
+    """
     if not model.experimental.get("record_op_args"):
         return
     seen: dict[str, dict[str, Any]] = {}

@@ -6,7 +6,9 @@ import os
 import weakref
 from typing import Any
 
+from torch_npu.profiler import dynamic_profile
 from torch_npu.profiler._messages import error, warn
+from torch_npu.utils._path_manager import PathManager
 
 
 class _NonIntrusiveProfile:
@@ -26,9 +28,6 @@ class _NonIntrusiveProfile:
         if not path or cls._handle is not None:
             return
         from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        from torch_npu.profiler import dynamic_profile
-        from torch_npu.utils._path_manager import PathManager
 
         try:
             PathManager.check_input_directory_path(path)
@@ -55,6 +54,4 @@ class _NonIntrusiveProfile:
             if not first:
                 return  # the other optimizer has counted this round
         if cls._last is not None and cls._last() is optimizer:
-            from torch_npu.profiler import dynamic_profile
-
             dynamic_profile.step()

@@ -1,8 +1,10 @@
 """torch_npu.profiler.dynamic_profile: profiles that are switched on from outside, in a program that runs.
 
 `init` writes a template of profiler_config.json; each `step` looks whether the file was changed since, and an edit with a
-`start_step` makes a profile. Differs from upstream: the file is looked at in every step instead of every two seconds by a
-second process, so that there is no shared memory and no such process.
+`start_step` makes a profile.
+
+Differs from upstream: the file is looked at in every step instead of every two seconds by a second process, so that
+there is no shared memory and no such process.
 """
 
 from __future__ import annotations

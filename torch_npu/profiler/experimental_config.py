@@ -97,7 +97,7 @@ class _ExperimentalConfig:
         sys_io: write nic.csv and roce.csv.
         sys_interconnection: write hccs.csv and pcie.csv.
 
-    Differs from upstream: host_sys OSRT (system calls) and NUMA collect nothing and warn; what l2_cache, sys_io,
+    Differs from upstream: OSRT (system calls) and NUMA of host_sys collect nothing and warn; what l2_cache, sys_io,
     sys_interconnection and aic_metrics would count has columns and N/A.
     """
 

@@ -1,7 +1,8 @@
 """torch_npu.utils: helpers beside the device."""
 
 from torch_npu.npu.utils import get_cann_version
-from torch_npu.utils.affinity import reset_thread_affinity, set_thread_affinity
+from torch_npu.utils.affinity import _reset_thread_affinity as reset_thread_affinity
+from torch_npu.utils.affinity import _set_thread_affinity as set_thread_affinity
 from torch_npu.utils.combine_tensors import (
     get_part_combined_tensor,
     is_combined_tensor_valid,

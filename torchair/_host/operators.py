@@ -21,9 +21,9 @@ from torch._ops import OpOverload
 from torch.fx.node import _side_effectful_functions, has_side_effect
 from torch.utils import _pytree as pytree
 
-from softnpu import _C
 from torch_npu.ops import _registry
 from torch_npu.ops._operator import Operator, function_of, mutable_arguments
+from torchair._host import bodies
 
 NAMESPACE = "softnpu_host"
 
@@ -34,16 +34,6 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
 #: (kind, operator) -> its twin; kinds are the functions below that make twins
 _twins: dict[tuple[str, OpOverload], OpOverload] = {}
 _lock = threading.Lock()
-
-
-class _Running(threading.local):
-    """The device whose graph this thread runs, and whether it runs only to be captured."""
-
-    device = 0
-    capturing = False
-
-
-running = _Running()
 
 
 def torch_npu_operator(overload: OpOverload) -> Operator | None:
@@ -88,12 +78,12 @@ def kernel_twin(operator: Operator) -> OpOverload:
 
 def random_twin(overload: OpOverload) -> OpOverload:
     """The twin of a random ATen operator: its numbers come from the device's generator."""
-    return _twin("random", overload, _seeded(overload), overload)
+    return _twin("random", overload, bodies.seeded(overload), overload)
 
 
 def device_twin(overload: OpOverload) -> OpOverload:
     """The twin that calls the operator itself, with NPU tensors on the host tensors' bytes."""
-    return _twin("device", overload, _on_device(overload), overload)
+    return _twin("device", overload, bodies.on_device(overload), overload)
 
 
 def wide_twin(overload: OpOverload) -> OpOverload:
@@ -101,7 +91,7 @@ def wide_twin(overload: OpOverload) -> OpOverload:
 
     It stays whole because Inductor would drop the rounding between two casts, and with it eager's results.
     """
-    return _twin("wide", overload, _widened(overload), overload)
+    return _twin("wide", overload, bodies.widened(overload), overload)
 
 
 def whole_twin(overload: OpOverload) -> OpOverload:
@@ -215,96 +205,3 @@ def host_fake(fake: torch.Tensor) -> torch.Tensor:
     if fake.device.type == "cpu":
         return fake
     return torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device="cpu")
-
-
-def _widened(overload: OpOverload) -> Callable[..., Any]:
-    def product(*args: Any, **kwargs: Any) -> Any:
-        half = next(v.dtype for v in args if isinstance(v, torch.Tensor))
-
-        def wide(value: Any) -> Any:
-            is_half = isinstance(value, torch.Tensor) and value.dtype == half
-            return value.float() if is_half else value
-
-        def narrow(value: Any) -> Any:
-            is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-            return value.to(half) if is_wide else value
-
-        result = overload(*map(wide, args), **{name: wide(v) for name, v in kwargs.items()})
-        if not isinstance(result, tuple):
-            return narrow(result)
-        if overload is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
-            return narrow(result[0]), result[1]  # the sums of exponentials stay fp32
-        return tuple(map(narrow, result))
-
-    return product
-
-
-def _seeded(overload: OpOverload) -> Callable[..., Any]:
-    if any(argument.name == "generator" for argument in overload._schema.arguments):
-
-        def with_generator(*args: Any, **kwargs: Any) -> Any:
-            position = [a.name for a in overload._schema.arguments].index("generator")
-            if len(args) > position:
-                args = (*args[:position], _C.kernel_generator(), *args[position + 1 :])
-                return overload(*args, **kwargs)
-            return overload(*args, **kwargs | {"generator": _C.kernel_generator()})
-
-        return with_generator
-    packet = overload.overloadpacket
-    suffix = {"default": "generator"}.get(
-        overload._overloadname, f"generator_with_{overload._overloadname}"
-    )
-    for candidate in (suffix, f"{overload._overloadname}_generator"):
-        if candidate in packet.overloads():
-            chosen = getattr(packet, candidate)
-            return lambda *args, **kwargs: chosen(*args, **kwargs, generator=_C.kernel_generator())
-
-    def with_default_generator(*args: Any, **kwargs: Any) -> Any:
-        with _lock:
-            before = torch.default_generator.get_state()
-            torch.default_generator.set_state(_C.kernel_generator().get_state())
-            try:
-                return overload(*args, **kwargs)
-            finally:
-                torch.default_generator.set_state(before)
-
-    return with_default_generator
-
-
-def _on_device(overload: OpOverload) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if running.capturing and overload in _side_effectful_functions:
-            return None  # prints, saves: replay does
-        index = running.device
-        inside, outside = {}, {}
-
-        def to_device(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            view = device_view(value, index)
-            inside[id(view)] = value
-            outside[id(view)] = view  # keeps the id taken
-            return view
-
-        def to_host(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or value.device.type != "npu":
-                return value
-            return inside.get(id(value)) if id(value) in inside else _C.host_view(value)
-
-        args, kwargs = pytree.tree_map(to_device, (args, kwargs))
-        result = overload(*args, **kwargs)
-        if overload.namespace == "_c10d_functional":
-            wait = torch.ops._c10d_functional.wait_tensor.default
-            result = pytree.tree_map_only(torch.Tensor, wait, result)
-        return pytree.tree_map(to_host, result)
-
-    return call
-
-
-def device_view(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """An NPU tensor on the bytes of a host tensor, which it keeps alive."""
-    bytes_ = tensor.untyped_storage()
-    storage = torch.UntypedStorage(bytes_.nbytes(), device=f"npu:{index}")
-    _C.adopt_host_storage(storage, bytes_)
-    view = torch.empty(0, dtype=tensor.dtype, device=f"npu:{index}")
-    return view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

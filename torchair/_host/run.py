@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 
 from softnpu import _C
-from torchair._host import operators
+from torchair._host import bodies
 from torchair._host.lower import lower
 
 
@@ -55,11 +55,11 @@ class HostProgram:
             values[place] = tensor
         # Tells a capture that there is more to this task than the operators it sees.
         (tensors[0] if tensors else torch.empty(0)).data_ptr()
-        before, operators.running.device = operators.running.device, self.device
+        before, bodies.running.device = bodies.running.device, self.device
         try:
             return list(self.code(values))
         finally:
-            operators.running.device = before
+            bodies.running.device = before
 
 
 def compile_on_host(

@@ -131,4 +131,11 @@ def _decomposable() -> frozenset[Any]:
 
 @functools.cache
 def _of_this_package() -> frozenset[Any]:
-    return frozenset(operator.overload for operator in _registry.operators.values())
+    """The package's operators, and the hidden forms in which graphs hold those that return what they write."""
+    found = set()
+    for operator in _registry.operators.values():
+        found.add(operator.overload)
+        hidden = f"_functional_{operator.name.replace('.', '_')}"
+        if hasattr(torch.ops.npu, hidden):
+            found.add(getattr(torch.ops.npu, hidden).default)
+    return frozenset(found)

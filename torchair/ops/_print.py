@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from torchair._air import mark
-from torchair._host import operators
+from torchair._host import bodies, operators
 
 
 def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:
@@ -62,7 +62,7 @@ def _print(
     summarize_size: int,
     tensor_detail: bool,
 ) -> None:
-    if operators.running.capturing:  # replay prints
+    if bodies.running.capturing:  # replay prints
         return
     for tensor in tensors:
         msg_format = msg_format.replace(placeholder, summary(tensor, summarize_size), 1)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -21,7 +22,8 @@ def build(device: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     model.to(device)
-    fully_shard(model)
+    # The mesh names the device: without it the accelerator is meant, for a model on the CPU too.
+    fully_shard(model, mesh=init_device_mesh(device, (dist.get_world_size(),)))
     return model, torch.optim.AdamW(model.parameters(), lr=0.02)
 
 

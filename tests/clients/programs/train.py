@@ -1,6 +1,6 @@
 """A training loop with accelerate, written for no device in particular; writes its losses as JSON.
 
-accelerate launch train.py OUT [--cpu]
+accelerate launch train.py OUT
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from accelerate.utils import set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def main(out: Path, cpu: bool) -> None:
-    accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=2)
+def main(out: Path) -> None:
+    accelerator = Accelerator(gradient_accumulation_steps=2)
     set_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 1))
     inputs = torch.randn(64, 8)
@@ -38,6 +38,7 @@ def main(out: Path, cpu: bool) -> None:
             losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
     accelerator.wait_for_everyone()
     accelerator.save_state(str(out / "state"))
+    accelerator.wait_for_everyone()
     before = torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -57,4 +58,4 @@ def main(out: Path, cpu: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--cpu" in sys.argv)
+    main(Path(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_npu
 from tests.ops.attention.fusion_reference import (
@@ -18,6 +19,7 @@ from tests.ops.attention.fusion_reference import (
 from tests.ops.families import on
 from tests.ops.support import assert_accurate, gradcheck, make, relaxed
 from torch_npu.ops._registry import operators
+from torch_npu.ops.attention import _masks
 
 SCALE = 0.3
 
@@ -571,6 +573,13 @@ def test_compressed_mask_of_other_values():
     mask[3, 4] = False
     with pytest.raises(RuntimeError, match="argument 'atten_mask' must be the compressed triangle"):
         call(atten_mask=mask, sparse_mode=2)
+
+
+def test_compressed_mask_that_a_graph_sees_first():
+    _masks.compressed.cache_clear()
+    with FakeTensorMode():
+        call(atten_mask=make(2048, 2048, dtype=torch.bool), sparse_mode=2)
+    call(atten_mask=TRIANGLE.npu(), sparse_mode=2)
 
 
 def test_modes_of_tnd_alone():

@@ -22,7 +22,7 @@ WRONG = [
     ),
     ({"norm_eps": -1.0}, "'norm_eps' must be not negative"),
     ({"comm_alg": "fullmesh"}, "'comm_alg' must be left at ''"),
-    ({"shared_expert_num": 2}, "'shared_expert_num' must be left at 1"),
+    ({"shared_expert_num": 2}, "'shared_expert_num' must be 0 or 1, but received 2"),
 ]
 
 

@@ -51,6 +51,10 @@ WRONG = [
         {"x": lambda: make(4, 32, dtype=torch.int32, high=3)},
         "'scales' must be given when x is int32",
     ),
+    (
+        {"x": lambda: make(4, 5152, dtype=torch.int32, high=3)},
+        "'x' must be of H up to 5120, but received 5152",
+    ),
 ]
 
 

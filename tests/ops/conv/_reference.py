@@ -4,6 +4,8 @@ import itertools
 
 import torch
 
+from tests.ops.support import make
+
 
 def on_host(args, dtype=torch.float64):
     """The arguments with their tensors on the CPU, in the reference's precision."""
@@ -59,3 +61,11 @@ def scatter(x, weight, bias, padding, output_padding, stride, dilation, groups):
                 filters = weight[(c, slice(None), *tap)]
                 y[(slice(None), slice(first, first + per_out), *at)] += pixel[:, None] * filters
     return y if bias is None else y + bias.reshape(1, -1, *[1] * dims)
+
+
+def arguments(case, dtype=torch.float32, bias=True, transposed=False, **options):
+    """The arguments of a case (shapes of input and weight, then plain ones), drawn; `groups` stands last."""
+    x, weight, *rest = case
+    channels = weight[1] * rest[-1] if transposed else weight[0]
+    offsets = make(channels, dtype=dtype, **options) if bias else None
+    return make(*x, dtype=dtype, **options), make(*weight, dtype=dtype, **options), offsets, *rest

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import torch_npu
 from softnpu import settings
-from tests.ops.conv._reference import convolve, on_host
+from tests.ops.conv._reference import arguments, convolve, on_host
 from tests.ops.support import assert_accurate, gradcheck, make
 
 CASES = {
@@ -17,10 +17,8 @@ CASES = {
 }
 
 
-def inputs(case, dtype=torch.float32, bias=True, **options):
-    x, weight, *rest = CASES[case]
-    offsets = make(weight[0], dtype=dtype, **options) if bias else None
-    return make(*x, dtype=dtype, **options), make(*weight, dtype=dtype, **options), offsets, *rest
+def inputs(case, *args, **options):
+    return arguments(CASES[case], *args, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

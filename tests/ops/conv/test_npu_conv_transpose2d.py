@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import torch_npu
-from tests.ops.conv._reference import on_host, scatter
+from tests.ops.conv._reference import arguments, on_host, scatter
 from tests.ops.support import assert_accurate, gradcheck, make
 
 #: input, weight, padding, output_padding, stride, dilation, groups
@@ -16,10 +16,8 @@ CASES = {
 }
 
 
-def inputs(case, dtype=torch.float32, bias=True, **options):
-    x, weight, *rest = CASES[case]
-    offsets = make(weight[1] * rest[-1], dtype=dtype, **options) if bias else None
-    return make(*x, dtype=dtype, **options), make(*weight, dtype=dtype, **options), offsets, *rest
+def inputs(case, *args, **options):
+    return arguments(CASES[case], *args, transposed=True, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -68,8 +68,8 @@ REFUSED = [
         "'group_list' must be of more than one group",
     ),
     # scenes
-    (lambda: {"group_type": None}, "'group_type' must be -1, 0 or 2, but received None"),
-    (lambda: {"group_type": 1}, "'group_type' must be -1, 0 or 2, but received 1"),
+    (lambda: {"group_type": None}, "'group_type' must be -1, 0 or 2, but received None .*Requires manual passing group_type"),
+    (lambda: {"group_type": 1}, "'group_type' must be -1, 0 or 2, but received 1 .*The group type must be"),
     (lambda: {"split_item": 4}, "'split_item' must be 0, 1, 2 or 3, but received 4"),
     (lambda: {"split_item": 0}, "'split_item' must be 2 or 3 for group_type 0, but received 0"),
     (lambda: {"group_type": -1, "split_item": 3}, "'split_item' must be 0 or 1 for group_type -1"),

@@ -78,12 +78,13 @@ def test_reserved_bias():
 
 def test_bad_permutations():
     with pytest.raises(
-        RuntimeError, match=r"'perm_x1' must be .*\[1, 0, 2\], but received \[1, 1, 2\]"
+        RuntimeError,
+        match=r"'perm_x1' must be .*\[1, 0, 2\], but received \[1, 1, 2\].*perm_x1 should be",
     ):
         call(perm_x1=[1, 1, 2])
-    with pytest.raises(RuntimeError, match="'perm_x2' must be"):
+    with pytest.raises(RuntimeError, match="'perm_x2' must be .*perm_x2 should be"):
         call(perm_x2=[1, 0, 2])
-    with pytest.raises(RuntimeError, match="'perm_y' must be"):
+    with pytest.raises(RuntimeError, match="'perm_y' must be .*perm_y should be"):
         call(perm_y=[0, 1, 2])
 
 
@@ -93,6 +94,8 @@ def test_bad_dtype():
         RuntimeError, match="npu_transpose_batchmatmul: argument 'input' must be of dtype"
     ):
         torch_npu.npu_transpose_batchmatmul(x, x)
+    with pytest.raises(RuntimeError, match="weight's type supported for float16, float32 and bfl"):
+        torch_npu.npu_transpose_batchmatmul(x.half(), x)
 
 
 def test_sizes():

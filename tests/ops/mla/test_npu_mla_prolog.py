@@ -127,6 +127,14 @@ def test_bad_cache_mode():
     fails("'cache_mode' must be 'PA_BSND' or 'PA_NZ', but received 'BSND'", cache_mode="BSND")
 
 
+def test_cache_with_gaps():
+    def edit(a):
+        a.kv_cache = torch.cat([a.kv_cache, a.kv_cache], -1)[..., :512]
+
+    message = r"'kv_cache' must be contiguous in mode PA_NZ, but received \(16384, 1024, 1024, 1\)"
+    fails(message, edit=edit, cache_mode="PA_NZ")
+
+
 def test_slot_out_of_range():
     def edit(a):
         a.cache_index = a.cache_index + 16

@@ -149,3 +149,10 @@ def test_dtypes():
         RuntimeError, match="argument 'cos_sin_cache' must be of the dtype of 'query'"
     ):
         torch_npu.npu_mrope(positions, query, key, table.half(), size)
+
+
+def test_unknown_cache_mode():
+    positions, query, key, table, size = inputs()
+    message = "argument 'cache_mode' must be .*cache_mode only support default or interleave"
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_mrope(positions, query, key, table, size, cache_mode="paged")

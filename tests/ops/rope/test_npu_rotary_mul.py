@@ -164,7 +164,8 @@ def test_unknown_mode():
 def test_quarter_needs_ascend950():
     with pytest.raises(
         RuntimeError,
-        match="npu_rotary_mul: argument 'rotary_mode' must be 'half' or 'interleave'.*'quarter'",
+        match="npu_rotary_mul: argument 'rotary_mode' must be 'half' or 'interleave'.*'quarter'"
+        ".*The rotary_mode of npu_rotary_mul should be half or interleave, but got quarter",
     ):
         torch_npu.npu_rotary_mul(*inputs((5, 3, 8), (5, 1, 8)), "quarter")
 

@@ -8,6 +8,7 @@ import pytest
 
 import torchair
 from torchair.configs.compiler_config import CompilerConfig, check_support
+from torchair.npugraph_ex import config_of
 
 YES_NO = [True, False]
 #: option -> (default, values it takes)
@@ -199,7 +200,7 @@ def test_options_of_the_cards_machinery_warn(path, value, mode):
 
 def test_short_options_of_the_cards_machinery_warn():
     with pytest.warns(UserWarning, match="no effect on an emulated device: .*static_shape_kernel"):
-        torchair.npugraph_ex.config_of({"static_kernel_compile": True})
+        config_of({"static_kernel_compile": True})
 
 
 def test_options_of_the_other_mode_warn():

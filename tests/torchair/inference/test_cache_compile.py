@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,13 +27,14 @@ class Model(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(4, 3)
         torch.nn.init.ones_(self.linear.weight)
+        self.norm = torch.nn.LayerNorm(3)  # its epsilon makes dynamo start again while it compiles
         self.cached = cache_compile(self.prompt, cache_dir=str(folder), **options)
 
     def forward(self, x, kv):
         return self.cached(x, kv)
 
     def prompt(self, x, kv):
-        return self.linear(x.data) + kv[0] * (2.0 if x.is_prompt else 3.0)
+        return self.norm(self.linear(x.data)) + kv[0] * (2.0 if x.is_prompt else 3.0)
 
 
 def arguments(rows=6):
@@ -86,6 +90,25 @@ def test_second_model_starts_from_the_file(folder):
     x, kv = arguments(9)
     torch.testing.assert_close(model(x, kv), model.prompt(x, kv))
     assert not model(x, kv).requires_grad
+
+
+def test_another_process_starts_without_a_compiler(folder):
+    """It imports neither dynamo nor Inductor, and computes the same."""
+    program = f"""
+import sys, warnings
+import torch
+warnings.simplefilter("error")
+from tests.torchair.inference import test_cache_compile as cached
+model = cached.Model({str(folder)!r}).npu()
+x, kv = cached.arguments(5)
+torch.testing.assert_close(model(x, kv), model.prompt(x, kv), atol=1e-5, rtol=1e-5)
+print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+    root = Path(__file__).resolve().parents[3]
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=False
+    )
+    assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
 
 
 def test_files_are_the_owners_alone(folder):

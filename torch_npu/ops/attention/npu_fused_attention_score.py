@@ -66,6 +66,8 @@ class NpuFusedAttentionScoreFwd:
         uint8, one byte for each probability, 1 keeps.
     """
 
+    random = True
+
     saves = ("query_layer", "key_layer", "value_layer", "output:1", "output:2")
 
     def check(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
@@ -148,6 +150,8 @@ class NpuFusedAttentionScore:
     cards; here any format on any chip does. bmm_score_transpose_a and dx_transpose, which no page
     explains, raise.
     """
+
+    random = True
 
     def check(
         query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, *flags, **named

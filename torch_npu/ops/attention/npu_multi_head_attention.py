@@ -104,6 +104,8 @@ class NpuMultiHeadAttention:
         (B * tgt_len, H). Only y has a gradient.
     """
 
+    random = True
+
     saves = (*_INPUTS, *_WEIGHTS, *_BIASES, *(f"output:{i}" for i in range(1, 8)))
 
     def check(query, key, value, query_weight, key_weight, value_weight, attn_mask, out_proj_weight,

@@ -11,6 +11,7 @@ from torch_npu.ops.comm._moe import INFO, Layout
 
 HALF = (torch.float16, torch.bfloat16)
 _INT32_MAX = 2**31 - 1
+_WIDEST_PACKED = 5120  # H of tokens that are packed in int32
 _SECOND_A2 = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)
 _FIRST = {"A2": (16, 32, 64)}
 _FIRST_A3 = (8, 16, 32, 64, 128, 144, 256, 288)
@@ -176,7 +177,9 @@ def check_special(zero, copy, const, moe_expert_num, comm_alg=""):
     )
 
 
-def check_performance(performance_info, ep_world_size):
+def check_performance(performance_info, ep_world_size, comm_alg=""):
+    if comm_alg == "hierarchy" and not is_a2():
+        must.unset("performance_info", performance_info)
     must.dtype("performance_info", performance_info, torch.int64)
     must.shape("performance_info", performance_info, (ep_world_size,))
 
@@ -192,6 +195,8 @@ def check_dispatch(
     must.choice("quant_mode", quant_mode, (0,) if x.dtype == torch.int32 else (0, 2))
     must.dtype("scales", scales, torch.float32)
     if x.dtype == torch.int32:
+        must.be(comm_alg != "hierarchy", "comm_alg", "'fullmesh' when x is int32", comm_alg)
+        must.be(x.shape[1] <= _WIDEST_PACKED, "x", f"of H up to {_WIDEST_PACKED}", x.shape[1])
         must.present("scales", scales, "when x is int32")
         must.shape("scales", scales, (x.shape[0],))
     elif quant_mode == 0:

@@ -57,7 +57,7 @@ class NpuMoeDistributeCombineAddRmsNorm:
         tp_world_size: 0 or 1.
         tp_rank_id: 0.
         expert_shard_type: 0.
-        shared_expert_num: 1.
+        shared_expert_num: 0 or 1; there are no ranks of shared experts.
         shared_expert_rank_num: 0.
         global_bs: as given to dispatch_v2.
         out_dtype: reserved.
@@ -84,7 +84,7 @@ class NpuMoeDistributeCombineAddRmsNorm:
         shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, out_dtype=0, comm_quant_mode=0,
         group_list_type=0, comm_alg="", norm_eps=1e-6, zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
     ):  # fmt: skip
-        must.unset("shared_expert_num", shared_expert_num, 1)
+        must.choice("shared_expert_num", shared_expert_num, (0, 1))
         must.unset("shared_expert_rank_num", shared_expert_rank_num, 0)
         rules.check_domain(
             expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,

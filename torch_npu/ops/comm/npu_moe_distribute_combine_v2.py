@@ -95,7 +95,7 @@ class NpuMoeDistributeCombineV2:
         rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 2, experts, comm_alg)
         rules.check_info("assist_info_for_combine", assist_info_for_combine, expand_x)
         rules.check_mask(x_active_mask, expert_ids, comm_alg)
-        rules.check_performance(performance_info, ep_world_size)
+        rules.check_performance(performance_info, ep_world_size, comm_alg)
         rules.check_special_operands(
             expand_x, expert_ids, ori_x, const_expert_alpha_1, const_expert_alpha_2, const_expert_v,
             copy_expert_num, const_expert_num,

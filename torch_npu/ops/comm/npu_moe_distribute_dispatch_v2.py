@@ -90,7 +90,7 @@ class NpuMoeDistributeDispatchV2:
         experts = moe_expert_num + zero_expert_num + copy_expert_num + const_expert_num
         rules.check_sizes("x", x.shape[1], expert_ids, 2, experts, comm_alg)
         rules.check_mask(x_active_mask, expert_ids, comm_alg)
-        rules.check_performance(performance_info, ep_world_size)
+        rules.check_performance(performance_info, ep_world_size, comm_alg)
         must.choice("expert_token_nums_type", expert_token_nums_type, (0, 1))
         must.unset("elastic_info", elastic_info)
         must.unset("y_dtype", y_dtype)

@@ -32,6 +32,8 @@ class DropoutWithByteMask:
     a copy.
     """
 
+    random = True
+
     def check(self, p, train):
         _mask.check_input("self", self)
         _mask.check_probability(p)
@@ -70,6 +72,8 @@ class DropoutWithByteMaskAndMask:
 
     Differs from upstream: the same seed gives other elements than on the card.
     """
+
+    random = True
 
     saves = ("output:1",)
 

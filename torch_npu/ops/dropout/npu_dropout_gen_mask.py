@@ -36,6 +36,8 @@ class NpuDropoutGenMask:
     Differs from upstream: the same seed gives other bits than the card's generator would.
     """
 
+    random = True
+
     def check(size, p, *, dtype=None, layout=None, device=None, pin_memory=None):
         must.be(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
         _mask.check_probability(p)

@@ -72,6 +72,8 @@ class NpuDropoutWithAddSoftmax:
     fixed seed).
     """
 
+    random = True
+
     saves = ("output:0", "output:1")
 
     def check(self, x1, alpha, prob, dim):

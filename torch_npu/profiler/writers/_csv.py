@@ -13,6 +13,9 @@ NA = "N/A"
 
 def us(ns: int) -> str:
     """Microseconds with three decimals, exact."""
+    if ns >= 1000:  # nearly always, and often
+        text = str(ns)
+        return f"{text[:-3]}.{text[-3:]}"
     sign = "-" if ns < 0 else ""
     whole, part = divmod(abs(ns), 1000)
     return f"{sign}{whole}.{part:03d}"

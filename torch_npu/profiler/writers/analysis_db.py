@@ -1,6 +1,8 @@
 """analysis.db: steps as a table, and communication as three more in profiles that communicate.
 
 Times of communication are milliseconds; those of steps are microseconds, as tools read them.
+
+Differs from upstream: times of waiting, synchronisation and idling in CommAnalyzerTime are 0, as in communication.json.
 """
 
 from __future__ import annotations

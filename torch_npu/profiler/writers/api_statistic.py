@@ -1,6 +1,6 @@
 """api_statistic.csv: calls of the layers below the framework; from Level1 on.
 
-Here a launch is the task itself, so that its time is the task's.
+Differs from upstream: a launch is the task itself, so its time is the task's; names derive from the operators.
 """
 
 from __future__ import annotations

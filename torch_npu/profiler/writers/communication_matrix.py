@@ -1,6 +1,6 @@
 """communication_matrix.json: volume and time between each pair of ranks, by step; from Level1 on.
 
-Links of a collective share its time and its volume evenly: what one pair moved is not measured.
+Differs from upstream: links of a collective share its time and its volume evenly; all are HCCS.
 """
 
 from __future__ import annotations

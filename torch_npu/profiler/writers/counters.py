@@ -1,7 +1,7 @@
 """Files of hardware counters: l2_cache.csv, soc_pmu.csv, nic.csv, roce.csv, hccs.csv, pcie.csv.
 
-There is no cache, network card or bus to count. Each file has the documented columns, names what would have been counted,
-and says N/A for every count.
+Differs from upstream: there is no cache, network card or bus to count. Each file has the documented columns, names
+what would have been counted, and says N/A for every count; the tables NIC, ROCE, HCCS, PCIE and TASK_PMU_INFO are empty.
 """
 
 from __future__ import annotations

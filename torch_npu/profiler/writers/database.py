@@ -1,6 +1,9 @@
 """ascend_pytorch_profiler.db (with the rank in its name, if there is one): everything, as tables.
 
 Here is what describes the profile and the host; devices, and memory with marks and load, have modules of their own.
+
+Differs from upstream: blockNum, mixBlockNum, opState, hf32Eligible, algType, relay, retry, bandwidths and the sizes in
+MEMCPY_INFO are N/A or NULL; PYTORCH_API has operators and Python calls and none of the task queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""kernel_details.csv: every kernel that ran on a device. Counters of AI cores have columns and no values."""
+"""kernel_details.csv: every kernel that ran on a device.
+
+Differs from upstream: names and types of kernels derive from the operators (`aten::add` is `aclnnAdd_AddAiCore_Add`),
+the accelerator core from the type, times from the host. OP State, Block Num, Mix Block Num, HF32 Eligible, Context ID and
+every counter of AI cores (aic_metrics) are N/A; formats are ND.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""memory_record.csv: device memory over time; with profile_memory."""
+"""memory_record.csv: device memory over time; with profile_memory.
+
+Differs from upstream: there is no graph engine (GE) and no workspace apart: PTA, PTA+GE and APP tell of the same memory.
+"""
 
 from __future__ import annotations
 

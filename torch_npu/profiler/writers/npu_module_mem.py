@@ -1,4 +1,7 @@
-"""npu_module_mem.csv: device memory by component; with profile_memory. Here one component holds all: the application."""
+"""npu_module_mem.csv: device memory by component; with profile_memory.
+
+Differs from upstream: one component holds all memory: the application (APP).
+"""
 
 from __future__ import annotations
 

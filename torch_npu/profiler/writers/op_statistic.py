@@ -1,4 +1,7 @@
-"""op_statistic.csv: how often each type of kernel ran, and how long; from Level1 on."""
+"""op_statistic.csv: how often each type of kernel ran, and how long; from Level1 on.
+
+Differs from upstream: types and cores of kernels derive from the operators.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def export(model: Model, path: Path, metric: str) -> None:
             time = sum(task.duration for task in op.tasks)
         else:
             time = op.duration - op.children_ns
-        if time > 0:
+        if time >= 1000:  # a line is at least a microsecond
             frames = ";".join(frame.replace(";", ",") for frame in reversed(op.stack))
             lines.append(f"{frames} {time // 1000}")
     path.parent.mkdir(parents=True, exist_ok=True)

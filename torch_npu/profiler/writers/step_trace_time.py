@@ -1,4 +1,8 @@
-"""step_trace_time.csv: what each device did in each step, in microseconds."""
+"""step_trace_time.csv: what each device did in each step, in microseconds.
+
+Differs from upstream: computing is the host's time in device tasks, and communication the time from a collective's call
+until it is complete; Bubble and Stage follow from receives as on the card.
+"""
 
 from __future__ import annotations
 

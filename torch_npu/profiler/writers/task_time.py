@@ -1,4 +1,7 @@
-"""task_time.csv: when each task of a device was scheduled."""
+"""task_time.csv: when each task of a device was scheduled.
+
+Differs from upstream: a task's time is that of its work on the host, on the thread that launched it.
+"""
 
 from __future__ import annotations
 
