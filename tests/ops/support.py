@@ -68,3 +68,12 @@ def gradcheck(function: Callable[..., Any], *inputs: Any, **options: Any) -> Non
     """fp64 gradcheck on the device with documented constraints off (pages rarely allow fp64)."""
     with settings.override(strict=False):
         assert torch.autograd.gradcheck(function, inputs, **options)
+
+
+def assert_same(got: list[Any], expected: list[Any]) -> None:
+    """Two flat outcomes of a call: tensors close, everything else equal."""
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(other, torch.Tensor):
+            torch.testing.assert_close(one, other, equal_nan=True)
+        else:
+            assert one == other

@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from tests.ops.support import make
+from tests.ops.support import assert_same, make
 from torch_npu.ops._operator import Sample
 from torch_npu.ops._registry import operators
 
@@ -60,14 +60,6 @@ def outcome(function: Callable[..., Any], name: str) -> list[Any]:
     args, kwargs = samples(name)[0].inputs(make)
     torch.manual_seed(3)
     return seen(function(*args, **kwargs), (args, kwargs))
-
-
-def assert_same(got: list[Any], expected: list[Any]) -> None:
-    for one, other in zip(got, expected, strict=True):
-        if isinstance(other, torch.Tensor):
-            torch.testing.assert_close(one, other, equal_nan=True)
-        else:
-            assert one == other
 
 
 def compiled(function: Callable[..., Any], backend: str, dynamic: bool) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tests.ops.support import assert_same
 from tests.ops.test_all_operators import SAMPLES, inputs
 from torch_npu.ops._operator import mutable_arguments
 from torch_npu.ops._registry import operators
@@ -61,14 +62,6 @@ def outcome(name: str, given: list[Any], structure: Any) -> list[Any]:
     return [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in flat]
 
 
-def assert_same(got: list[Any], expected: list[Any]) -> None:
-    for one, other in zip(got, expected, strict=True):
-        if isinstance(other, torch.Tensor):
-            torch.testing.assert_close(one, other, equal_nan=True)
-        else:
-            assert one == other
-
-
 def places(name: str, flat: list[Any]) -> list[int]:
     """Where the tensors are whose strides may change."""
     packed = (torch.int32,) if name in PACKED else ()
@@ -106,6 +99,24 @@ def test_strided_equals_contiguous(name, index):
             assert "contiguous" in str(refusal) or "with gaps" in str(refusal)
         else:
             assert_same(got, expected)
+
+
+@pytest.mark.parametrize("name", [n for n in READING if "format_cast" not in n])
+def test_results_are_contiguous(name):
+    """The card lays out what it makes by size alone; what an operator returns of its arguments stays as it is."""
+    flat, structure = tree_flatten(inputs(name, 0))
+    chosen = places(name, flat)
+    given = [transposed(v) if i in chosen else v for i, v in enumerate(flat)]
+    args, kwargs = tree_unflatten(given, structure)
+    memory = {v.untyped_storage().data_ptr() for v in given if isinstance(v, torch.Tensor)}
+    try:
+        results = tree_flatten(operators[name].overload(*args, **kwargs))[0]
+    except RuntimeError as refusal:
+        assert "contiguous" in str(refusal) or "with gaps" in str(refusal)
+        return
+    for result in results:
+        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in memory:
+            assert result.is_contiguous()
 
 
 @pytest.mark.parametrize("name", READING)
