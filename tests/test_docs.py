@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-import torch_npu  # noqa: F401  (the blocks may rely on the device being there)
+import torch_npu
 from tools import differences, opdocs
 from torch_npu.ops import _registry
 
@@ -35,6 +36,9 @@ def blocks(page: Path) -> list[str]:
 def test_python_block_runs(page, index, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_registry, "operators", dict(_registry.operators))  # a block may define one
+    # importing it does something, but only the first time
+    monkeypatch.delitem(sys.modules, "torch_npu.contrib.transfer_to_npu", raising=False)
+    monkeypatch.delattr(torch_npu.contrib, "transfer_to_npu", raising=False)
     code = compile(blocks(page)[index], f"{page.name}, block {index}", "exec")
     exec(code, {"__name__": "__main__"})
 

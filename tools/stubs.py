@@ -9,9 +9,9 @@ partial stub package: it adds `torch.npu` to what torch itself says.
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
@@ -64,9 +64,10 @@ def device() -> str:
 
 
 def _submodules() -> Iterator[str]:
-    for name in sorted(dir(torch_npu)):
-        if not name.startswith("_") and isinstance(getattr(torch_npu, name), ModuleType):
-            yield name
+    """Those that programs reach as attributes; `testing` has to be imported by name."""
+    for module in pkgutil.iter_modules(torch_npu.__path__):
+        if not module.name.startswith("_") and module.name != "testing":
+            yield module.name
 
 
 def _python(name: str, function: object) -> str:

@@ -22,7 +22,6 @@ from torch_npu import _register  # noqa: E402
 _register.device()
 
 from torch_npu import npu  # noqa: E402
-from torch_npu.npu._graph_debug import save_npugraph_tensor  # noqa: E402, F401
 
 _register.module(npu)
 

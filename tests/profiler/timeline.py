@@ -31,7 +31,7 @@ def check_timeline(events: list[Event]) -> Counter[str]:
             assert min(event["args"].values()) >= 0, event
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     tracks = _tracks(events, exact)
-    assert set(tracks) <= named, "a track has no name"
+    assert set(tracks) <= named, f"tracks without a name: {set(tracks) - named}"
     for read in (exact, rounded):
         for place, spans in _tracks(events, read).items():
             _check_nesting(place, spans)
