@@ -24,9 +24,3 @@ def _clean(tmp_path, monkeypatch) -> Iterator[None]:
     _NonIntrusiveProfile.remove()
     dynamic_profile._reset()
     ProfPathCreator().init()
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path_factory, monkeypatch) -> None:
-    """A profile without a handler keeps its data in the current directory."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 
@@ -63,10 +64,10 @@ def trained(tmp_path_factory):
     profiler = prof.profile(
         record_shapes=True, profile_memory=True, with_stack=True, with_modules=True
     )
-    with profiler:
+    with contextlib.chdir(tmp_path_factory.mktemp("trained")), profiler:
         step()
         step()
-    yield profiler
+    return profiler
 
 
 def test_memory_by_category(tmp_path, trained):
