@@ -1,7 +1,7 @@
 # Every target sets up what it needs: .venv, its packages, and the extension softnpu/_C (again only what changed).
 #
 #   make demo            a small language model: training, TorchAir, NPUGraph, profile, report
-#   make test            the test suite             PYTEST_ARGS="tests/ops -k rms_norm" narrows it
+#   make test            the test suite, in two     PYTEST_ARGS="tests/ops -k rms_norm" narrows it
 #   make lint            ruff, mypy, clang-format   make format rewrites
 #   make bench           all benchmarks             CASE=matmul narrows it, OUT=file.json keeps the numbers
 #   make bench-compare   OLD=a.json NEW=b.json: what became slower
@@ -59,7 +59,13 @@ demo: $(READY)
 	@$(BIN)/python -m examples.demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --durations=25 $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
+else
+	@mkdir -p build; $(BIN)/python -m pytest --durations=15 tests/ops >build/operators.txt 2>&1 & operators=$$!; \
+	failed=0; $(BIN)/python -m pytest --durations=15 --ignore tests/ops || failed=1; \
+	wait $$operators || failed=1; cat build/operators.txt; exit $$failed
+endif
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(if $(CASE),--case "$(CASE)") $(if $(OUT),--out $(OUT))

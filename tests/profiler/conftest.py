@@ -16,6 +16,7 @@ def _clean(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     for variable in ("RANK", "ASCEND_WORK_PATH", "PROF_CONFIG_PATH", "TASK_QUEUE_ENABLE"):
         monkeypatch.delenv(variable, raising=False)
+    dynamic_profile._reset()
     yield
     run = profiler_interface.running()
     if run is not None:

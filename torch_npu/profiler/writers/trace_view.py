@@ -77,6 +77,8 @@ def queued() -> bool:
 
 def _python(model: Model) -> Iterator[Event]:
     pid, threads = model.pid, {op.thread for op in model.ops}
+    if model.with_npu and queued():
+        threads |= {task.thread for task in model.tasks}
     yield from name_process(pid, "Python", "CPU", 0)
     for thread in sorted(threads):
         yield from name_thread(pid, thread, f"Thread {thread}", thread)
