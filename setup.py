@@ -5,9 +5,8 @@ import platform
 import sysconfig
 from pathlib import Path
 
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
-    "0"  # the package installed before may not fit this tree
-)
+# The package installed before may not fit this tree.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 from setuptools import Distribution, setup

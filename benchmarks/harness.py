@@ -12,7 +12,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -223,14 +223,21 @@ def means(rows: Iterable[Row]) -> list[Row]:
     return made
 
 
+def misses(rows: Iterable[Row]) -> Iterator[tuple[Row, str]]:
+    """Each row with what it missed: the name of a baseline, or "" for a row that is wrong."""
+    for row in rows:
+        if row.error:
+            yield row, ""
+        yield from ((row, name) for name, against in row.versus.items() if against.met is False)
+
+
 def unmet(rows: list[Row]) -> list[str]:
     """The goals that were missed, in words."""
     missed = []
-    for row in [*rows, *means(rows)]:
-        if row.error:
-            missed.append(f"{row.group}, {row.name}: {row.error}")
-        for name, against in row.versus.items():
-            if against.met is False:
-                goal = f"the goal is {against.goal} by {name}"
-                missed.append(f"{row.group}, {row.name}: {against.ratio:.3g}, {goal}")
+    for row, name in misses([*rows, *means(rows)]):
+        told = row.error
+        if name:
+            against = row.versus[name]
+            told = f"{against.ratio:.3g}, the goal is {against.goal} by {name}"
+        missed.append(f"{row.group}, {row.name}: {told}")
     return missed

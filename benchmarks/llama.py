@@ -19,6 +19,7 @@ from torch import nn
 import torch_npu
 from benchmarks import formulas, limits
 from benchmarks.harness import Case, Goal, Versus
+from benchmarks.models import keep_angles
 
 GROUP = "Llama, 100M parameters, bfloat16"
 FASTER, FP32, STILL = Goal(1 / 20), Goal(1.2), Goal(1.0)
@@ -75,10 +76,7 @@ class Llama(nn.Module):
         self.last = nn.Parameter(torch.ones(HIDDEN))
         self.head = nn.Linear(HIDDEN, WORDS, bias=False)
         size = HIDDEN // HEADS
-        angles = torch.outer(torch.arange(LENGTH), 10000 ** (-torch.arange(0, size, 2) / size))
-        angles = torch.cat([angles, angles], -1)[None, None]
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
+        keep_angles(self, LENGTH, size)
         self.register_buffer("cache", torch.zeros(LAYERS, 2, 1, HEADS, LENGTH, size))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

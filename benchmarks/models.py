@@ -8,6 +8,14 @@ from torch import nn
 import torch_npu
 
 
+def keep_angles(module: nn.Module, length: int, size: int) -> None:
+    """Buffers `cos` and `sin` of a rotary embedding, [1, 1, length, size]."""
+    angles = torch.outer(torch.arange(length), 10000 ** (-torch.arange(0, size, 2) / size))
+    angles = torch.cat([angles, angles], -1)[None, None]
+    module.register_buffer("cos", angles.cos())
+    module.register_buffer("sin", angles.sin())
+
+
 class DecoderLayer(nn.Module):
     """One layer of a Llama-style decoder with its own key and value cache, for one new token a call."""
 
@@ -57,11 +65,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(words, hidden)
         self.layers = nn.ModuleList(DecoderLayer(hidden, heads, length) for _ in range(layers))
         self.head = nn.Linear(hidden, words, bias=False)
-        size = hidden // heads
-        angles = torch.outer(torch.arange(length), 10000 ** (-torch.arange(0, size, 2) / size))
-        angles = torch.cat([angles, angles], -1)[None, None]
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
+        keep_angles(self, length, hidden // heads)
 
     def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         x = self.embed(token)[None]

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from benchmarks import plot, record, table
-from benchmarks.harness import Row, means
+from benchmarks.harness import Row, means, misses
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -93,14 +93,13 @@ class Page:
 
     def _missed(self, _: str) -> str:
         lines = []
-        for row in self.rows:
-            where = f"{row.group}, {row.name}"
-            if row.error:
-                lines.append(f"- {where}: {row.error}")
-            for name, against in row.versus.items():
-                if against.met is False:
-                    told = f"- {where}: {against.ratio:.3g} by {name}, the goal is {against.goal}."
-                    lines.append(f"{told} {self._why(where, name)}")
+        for row, name in misses(self.rows):
+            where, told = f"{row.group}, {row.name}", row.error
+            if name:
+                against = row.versus[name]
+                told = f"{against.ratio:.3g} by {name}, the goal is {against.goal}."
+                told += f" {self._why(where, name)}"
+            lines.append(f"- {where}: {told}")
         return "\n".join(lines) or "None."
 
     def _why(self, where: str, name: str) -> str:

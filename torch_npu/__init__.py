@@ -62,6 +62,3 @@ def __dir__() -> list[str]:
 for _name, _variables in _LATER.items():
     if any(_variable in _os.environ for _variable in _variables):
         __getattr__(_name)
-
-if "profiler" in globals():
-    globals()["profiler"]._NonIntrusiveProfile.init()

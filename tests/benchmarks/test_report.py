@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from xml.etree import ElementTree
 
 import pytest
@@ -106,7 +105,3 @@ def test_strict_wants_a_reason(tmp_path, monkeypatch):
 @pytest.mark.parametrize("reason", report.reasons(), ids=lambda r: r["case"])
 def test_reasons_are_complete(reason):
     assert set(reason) <= {"case", "versus", "text"} and reason["text"].strip()
-
-
-def test_reasons_are_toml():
-    tomllib.loads((report.HERE / "reasons.toml").read_text("utf-8"))

@@ -39,3 +39,5 @@ __all__ = [
     "supported_profiler_level",
     "tensorboard_trace_handler",
 ]
+
+_NonIntrusiveProfile.init()

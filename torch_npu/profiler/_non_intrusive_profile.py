@@ -20,7 +20,7 @@ class _NonIntrusiveProfile:
 
     @classmethod
     def init(cls) -> None:
-        """Called when torch_npu is imported; does nothing unless the variable is set."""
+        """Called when the profiler is imported, by torch_npu itself if the variable is set; else does nothing."""
         path = os.environ.get("PROF_CONFIG_PATH", "")
         for variable in ("MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"):
             if os.environ.get(variable) == "1":
