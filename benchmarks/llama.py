@@ -38,6 +38,8 @@ class Layer(nn.Module):
         self.down = nn.Linear(INNER, HIDDEN, bias=False)
         self.before = nn.Parameter(torch.ones(HIDDEN))
         self.between = nn.Parameter(torch.ones(HIDDEN))
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(1, HEADS, LENGTH, HIDDEN // HEADS))
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if self.operators:
@@ -48,7 +50,7 @@ class Layer(nn.Module):
         return (torch_npu.npu_rotary_mul if self.operators else formulas.rotary)(x, *rope)
 
     def forward(self, x: torch.Tensor, rope: Any, cache: Any = None) -> torch.Tensor:
-        """`cache` is (keys, values, position, mask) in decoding."""
+        """`cache` is (position, mask) in decoding: the layer keeps keys and values."""
         batch, length, _ = x.shape
         split = self.qkv(self.norm(x, self.before)).view(batch, length, 3, HEADS, -1)
         q, k, v = split.permute(2, 0, 3, 1, 4)
@@ -56,10 +58,10 @@ class Layer(nn.Module):
         if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            keys, values, position, mask = cache
-            keys.index_copy_(2, position, k)
-            values.index_copy_(2, position, v)
-            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            position, mask = cache
+            self.keys.index_copy_(2, position, k)
+            self.values.index_copy_(2, position, v)
+            y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, HIDDEN))
         gated = self.up(self.norm(x, self.between))
         active = (torch_npu.npu_swiglu if self.operators else formulas.swiglu)(gated)
@@ -75,9 +77,7 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(Layer(operators) for _ in range(LAYERS))
         self.last = nn.Parameter(torch.ones(HIDDEN))
         self.head = nn.Linear(HIDDEN, WORDS, bias=False)
-        size = HIDDEN // HEADS
-        keep_angles(self, LENGTH, size)
-        self.register_buffer("cache", torch.zeros(LAYERS, 2, 1, HEADS, LENGTH, size))
+        keep_angles(self, LENGTH, HIDDEN // HEADS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x, length = self.embed(tokens), tokens.shape[1]
@@ -91,8 +91,8 @@ class Llama(nn.Module):
         x = self.embed(token)[None]
         rope = self.cos.index_select(2, position), self.sin.index_select(2, position)
         mask = (torch.arange(LENGTH, device=x.device) <= position).view(1, 1, 1, -1)
-        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
-            x = layer(x, rope, (keys, values, position, mask))
+        for layer in self.layers:
+            x = layer(x, rope, (position, mask))
         return self._logits(x)[0].argmax(-1)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:

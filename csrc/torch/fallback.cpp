@@ -4,7 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/op_registration/adaption.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -107,35 +106,6 @@ struct Plan {  // what a call must do at the border, worked out once per operato
   int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
 };
 
-// Runs a product on fp32 copies: mutable arguments are read widened and written back rounded.
-void call_widened(const c10::OperatorHandle& op, const Plan& plan, at::ScalarType half, Stack* stack) {
-  const size_t first = stack->size() - plan.arguments;
-  const bool writes_output = plan.any_mutable && op.schema().arguments().back().is_out();
-  c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 2> targets;  // alias, its fp32 stand-in
-  for (size_t i = 0; i < plan.arguments; ++i) {
-    IValue& value = (*stack)[first + i];
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    const at::Tensor tensor = value.toTensor();
-    const bool output = writes_output && plan.is_mutable[i];
-    at::Tensor wide = output ? at::empty({0}, tensor.options().dtype(at::kFloat)) : widened(tensor);
-    if (plan.is_mutable[i]) targets.emplace_back(tensor, wide);
-    value = IValue(std::move(wide));
-  }
-  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
-  const size_t results = stack->size() - plan.returns;
-  for (size_t i = 0; i < plan.returns; ++i) {
-    map_tensors((*stack)[results + i], [&](at::Tensor wide) {
-      if (!wide.defined()) return wide;
-      for (auto& [target, stand_in] : targets) {
-        if (!stand_in.is_same(wide)) continue;
-        at::native::resize_output(target, wide.sizes());
-        return target.copy_(wide);
-      }
-      return wide.to(half);
-    });
-  }
-}
-
 // Normal numbers for integers, which the CPU refuses: drawn in fp32 and cut off, as the card does.
 void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
   IValue& value = (*stack)[stack->size() - plan.arguments];
@@ -198,7 +168,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
     auto call = [op, &plan, host, half, integers](Stack* on) {
       if (half.has_value()) {
-        if (!call_product(plan.name, plan.arguments, on)) call_widened(op, plan, *half, on);
+        call_half(op, *half, on);
       } else if (integers) {
         call_normal(op, plan, on);
       } else {

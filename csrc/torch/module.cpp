@@ -16,6 +16,7 @@
 #include "torch/graph.h"
 #include "torch/hooks.h"
 #include "torch/npu_watch.h"
+#include "torch/products.h"
 #include "torch/python_kernel.h"
 #include "torch/stat_dict.h"
 #include "torch/sync.h"
@@ -294,6 +295,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("host_view", &host_view);
   m.def("device_view", &device_view);
   m.def("kernel_device", &KernelScope::device);
+  m.def("implement_half", &implement_half);
   m.def("rebase_storage", &rebase_storage);
   m.def("adopt_host_storage", &adopt_host_storage);
 

@@ -1,15 +1,18 @@
 #include "torch/products.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "kernels/few_rows.h"
+#include "torch/ivalues.h"
 #include "torch/widen.h"
 
 namespace softnpu {
@@ -17,7 +20,11 @@ namespace softnpu {
 namespace {
 
 using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
 using c10::Scalar;
+using torch::jit::Stack;
 
 // fp32 values in use at once, 16 MiB of them: a quarter of each for the left operand and the result, half for the
 // right.
@@ -105,9 +112,8 @@ std::optional<Tensor> product(const Tensor& a, const Tensor& b, const Addition& 
   return blocked(a, b, add);
 }
 
-}  // namespace
-
-bool call_product(const std::string& name, size_t arguments, torch::jit::Stack* stack) {
+// Runs mm, addmm or bmm without fp32 copies of whole operands, if a way fits; whether one did.
+bool call_product(const std::string& name, size_t arguments, Stack* stack) {
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments);
   std::optional<Tensor> result;
   if (name == "aten::mm" && arguments == 2) {
@@ -124,6 +130,68 @@ bool call_product(const std::string& name, size_t arguments, torch::jit::Stack* 
   torch::jit::drop(*stack, arguments);
   stack->emplace_back(std::move(*result));
   return true;
+}
+
+// Mutable arguments are read widened and written back rounded.
+void call_widened(const c10::OperatorHandle& op, at::ScalarType half, Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const size_t first = stack->size() - arguments.size(), returns = op.schema().returns().size();
+  c10::SmallVector<std::pair<Tensor, Tensor>, 2> targets;  // tensor, its fp32 stand-in
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    IValue& value = (*stack)[first + i];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const Tensor tensor = value.toTensor();
+    Tensor wide = arguments[i].is_out() ? at::empty({0}, tensor.options().dtype(at::kFloat)) : widened(tensor);
+    if (writes(arguments[i])) targets.emplace_back(tensor, wide);
+    value = IValue(std::move(wide));
+  }
+  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  const size_t results = stack->size() - returns;
+  for (size_t i = 0; i < returns; ++i) {
+    map_tensors((*stack)[results + i], [&](Tensor wide) {
+      if (!wide.defined()) return wide;
+      for (auto& [target, stand_in] : targets) {
+        if (!stand_in.is_same(wide)) continue;
+        at::native::resize_output(target, wide.sizes());
+        return target.copy_(wide);
+      }
+      return wide.to(half);
+    });
+  }
+}
+
+class HalfKernel final : public c10::OperatorKernel {
+ public:
+  explicit HalfKernel(const c10::OperatorHandle& original) : original_(original) {}
+  void operator()(const c10::OperatorHandle&, DispatchKeySet, Stack* stack) {
+    const size_t count = original_.schema().arguments().size();
+    const auto half = shared_half(stack->data() + stack->size() - count, count);
+    TORCH_CHECK(half.has_value(), original_.schema().name(), ": expected tensors of one half-precision dtype");
+    call_half(original_, *half, stack);
+  }
+
+ private:
+  const c10::OperatorHandle original_;
+};
+
+}  // namespace
+
+void call_half(const c10::OperatorHandle& op, at::ScalarType half, Stack* stack) {
+  const auto& schema = op.schema();
+  if (!call_product(schema.name(), schema.arguments().size(), stack)) call_widened(op, half, stack);
+}
+
+void implement_half(const std::string& name, const std::string& original) {
+  const auto handle = [](const std::string& full) {
+    const size_t dot = full.find('.');
+    return c10::Dispatcher::singleton().findSchemaOrThrow(full.substr(0, dot).c_str(),
+                                                          dot == std::string::npos ? "" : full.substr(dot + 1).c_str());
+  };
+  const size_t colons = name.find("::");
+  // It lives as long as the operator: for ever.
+  auto* library = new torch::Library(torch::Library::IMPL, name.substr(0, colons), DispatchKey::CPU, __FILE__, __LINE__);
+  library->impl(name.substr(colons + 2).c_str(),
+                torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HalfKernel>(handle(original))));
 }
 
 }  // namespace softnpu

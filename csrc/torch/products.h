@@ -1,14 +1,17 @@
-// Products of half-precision matrices without fp32 copies of whole operands: a few rows, or block by block.
+// Products of half-precision matrices: a few rows at a time, block by block, or on fp32 copies; rounded once.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include <string>
 
 namespace softnpu {
 
-// Runs mm, addmm or bmm (by qualified name) on the half tensors at the end of the stack, if a way fits; whether one
-// did.
-bool call_product(const std::string& name, size_t arguments, torch::jit::Stack* stack);
+// Runs an operator that multiplies on the host tensors at the end of the stack, which share the dtype `half`.
+void call_half(const c10::OperatorHandle& op, at::ScalarType half, torch::jit::Stack* stack);
+
+// Gives the operator `name` such a kernel on host tensors: what `original`, which has its arguments, does to them.
+void implement_half(const std::string& name, const std::string& original);
 
 }  // namespace softnpu

@@ -7,6 +7,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from torchair import _streams
+from torchair._calls import boxed
+from torchair._eager import Eager, needs_streams
 from torchair._host.run import compile_on_host
 
 
@@ -27,6 +30,9 @@ def _inner(gm: GraphModule, example_inputs: Sequence[Any], **options: Any) -> An
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(allow_non_fake_inputs=True)
+    _streams.untie(gm)
+    if needs_streams(gm):
+        return boxed(Eager(gm))
     output = next(iter(reversed(gm.graph.nodes)))
     kept = ("static_input_idxs", "is_backward", "is_inference")
     return compile_on_host(

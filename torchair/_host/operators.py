@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
 from torch.fx.node import _side_effectful_functions, has_side_effect
 from torch.utils import _pytree as pytree
 
+from softnpu import _C
 from torch_npu.ops import _registry
 from torch_npu.ops._operator import Operator, function_of, mutable_arguments
 from torchair._host import bodies
@@ -29,6 +30,13 @@ NAMESPACE = "softnpu_host"
 
 #: rooms of cheap operators: a formula that fuses with its neighbours beats a native kernel that does not
 _DISSOLVING = ("activation", "norm", "rope", "softmax")
+
+
+class _Half(NamedTuple):
+    """The body of a product's twin: eager's own kernel for half precision, without Python."""
+
+    original: str
+
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
 #: (kind, operator) -> its twin; kinds are the functions below that make twins
@@ -91,7 +99,9 @@ def wide_twin(overload: OpOverload) -> OpOverload:
 
     It stays whole because Inductor would drop the rounding between two casts, and with it eager's results.
     """
-    return _twin("wide", overload, bodies.widened(overload), overload)
+    if "attention" in overload.name():
+        return _twin("wide", overload, bodies.widened(overload), overload)
+    return _twin("wide", overload, _Half(overload.name()), overload)
 
 
 def whole_twin(overload: OpOverload) -> OpOverload:
@@ -153,14 +163,19 @@ def originals(source: str) -> list[tuple[str, str]]:
 
 def _has_cpu_kernel(overload: OpOverload) -> bool:
     name = overload.name()
-    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    keys = (
+        "CPU",
+        "CompositeImplicitAutograd",
+        "CompositeExplicitAutograd",
+        "CompositeExplicitAutogradNonFunctional",
+    )
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
 
 
 def _twin(
     kind: str,
     overload: OpOverload,
-    body: Callable[..., Any] | None,
+    body: Callable[..., Any] | _Half | None,
     shapes: Callable[..., Any] | None,
 ) -> OpOverload:
     if body is None or shapes is None:
@@ -172,7 +187,10 @@ def _twin(
 
 
 def _define(
-    kind: str, overload: OpOverload, body: Callable[..., Any], shapes: Callable[..., Any]
+    kind: str,
+    overload: OpOverload,
+    body: Callable[..., Any] | _Half,
+    shapes: Callable[..., Any],
 ) -> OpOverload:
     schema = overload._schema
     plain = f"{kind}_{schema.name.replace('::', '_')}"
@@ -187,11 +205,14 @@ def _define(
 
 
 def _make(
-    schema: str, tags: Any, body: Callable[..., Any], shapes: Callable[..., Any]
+    schema: str, tags: Any, body: Callable[..., Any] | _Half, shapes: Callable[..., Any]
 ) -> OpOverload:
     name = schema.partition("(")[0]
     _library.define(schema, tags=tuple(tag for tag in tags if tag != torch.Tag.core))
-    _library.impl(name, body, "CompositeExplicitAutograd")
+    if isinstance(body, _Half):
+        _C.implement_half(f"{NAMESPACE}::{name}", body.original)
+    else:
+        _library.impl(name, body, "CompositeExplicitAutograd")
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, host_fake, shapes(*args, **kwargs))
