@@ -112,6 +112,26 @@ at::Tensor cpu_alias(const at::Tensor& npu) {
   return alias_on(npu, make_twin(npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
 }
 
+at::Tensor borrowed(const at::Tensor& npu) {
+  TensorImpl& from = *npu.unsafeGetTensorImpl();
+  const DispatchKeySet keys = swap_keys(from.key_set(), kNpuOnly, DispatchKeySet(BackendComponent::CPUBit)) -
+                              c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  auto to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, c10::Storage(from.unsafe_storage()), keys, from.dtype());
+  Tag::device(*to) = c10::Device(c10::kCPU);
+  copy_geometry(from, *to);
+  if (from.is_wrapped_number()) to->set_wrapped_number(true);
+  return at::Tensor::wrap_tensor_impl(std::move(to));
+}
+
+at::Tensor adopted(at::Tensor made, c10::Device npu) {
+  TensorImpl& impl = *made.unsafeGetTensorImpl();
+  c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+  TORCH_INTERNAL_ASSERT(made.use_count() == 1 && (block_of(storage.data_ptr()) != nullptr || storage.nbytes() == 0));
+  retag_storage(storage, npu);
+  retag_as_npu(impl, npu);
+  return made;
+}
+
 bool is_alias(const at::Tensor& cpu) { return cpu.has_storage() && cpu.storage().data_ptr().get_deleter() == &let_go; }
 
 at::Tensor Border::alias(const at::Tensor& npu) {

@@ -64,7 +64,11 @@ at::Tensor npu_view(const at::Tensor& tensor, c10::Device npu, bool keep_alive);
 
 // A CPU tensor on the bytes of a strided NPU tensor, for kernels written by hand.
 at::Tensor cpu_alias(const at::Tensor& npu);
-// Whether a CPU tensor is such an alias, or one that a Border made.
+// The same on the NPU tensor's own storage: for kernels that read and write elements and do nothing else.
+at::Tensor borrowed(const at::Tensor& npu);
+// What such a kernel made, its bytes drawn from the device, as a tensor of the NPU.
+at::Tensor adopted(at::Tensor made, c10::Device npu);
+// Whether a CPU tensor is an alias that keeps the NPU storage: cpu_alias or a Border made it.
 bool is_alias(const at::Tensor& cpu);
 
 }  // namespace softnpu

@@ -263,6 +263,8 @@ FALLBACK(NestedTensorPrivateUse1, NestedTensorCPU)
 
 }  // namespace
 
+void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) { run(op, plan_of(op), DispatchKey::CPU, stack); }
+
 // An explicit kernel for each operator, because a composite kernel would win over a backend fallback.
 void register_fallbacks() {
   auto library = [](DispatchKey key) {

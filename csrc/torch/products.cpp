@@ -189,7 +189,8 @@ void implement_half(const std::string& name, const std::string& original) {
   };
   const size_t colons = name.find("::");
   // It lives as long as the operator: for ever.
-  auto* library = new torch::Library(torch::Library::IMPL, name.substr(0, colons), DispatchKey::CPU, __FILE__, __LINE__);
+  auto* library =
+      new torch::Library(torch::Library::IMPL, name.substr(0, colons), DispatchKey::CPU, __FILE__, __LINE__);
   library->impl(name.substr(colons + 2).c_str(),
                 torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HalfKernel>(handle(original))));
 }
