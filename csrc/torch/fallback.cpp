@@ -163,12 +163,17 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
       TORCH_CHECK(border.involves_npu(), "Expected a 'cpu' device type for generator but found 'npu'");
       generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(border.device())));
     }
-    std::optional<at::ScalarType> half;
-    if (plan.multiplies) half = shared_half(stack->data() + first, plan.arguments);
+    std::optional<at::ScalarType> half, common;
+    if (plan.multiplies) {
+      half = shared_half(stack->data() + first, plan.arguments);
+      if (!half && !plan.any_mutable) common = mixed_floats(plan.name, stack->data() + first, plan.arguments);
+    }
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
-    auto call = [op, &plan, host, half, integers](Stack* on) {
+    auto call = [op, &plan, host, half, common, integers](Stack* on) {
       if (half.has_value()) {
         call_half(op, *half, on);
+      } else if (common.has_value()) {
+        call_promoted(op, *common, on);
       } else if (integers) {
         call_normal(op, plan, on);
       } else {

@@ -91,6 +91,8 @@ class Replay {
 
   void run(const Step& step) const {
     if (const auto* task = std::get_if<TaskStep>(&step.what)) {
+      std::optional<OnStream> aside;
+      if (step.stream != program_->origin) aside.emplace(program_->device, step.stream);
       run_task(*task, program_->device);
     } else if (const auto* reset = std::get_if<ExternalReset>(&step.what)) {
       Queues::all().take_back(reset->signal);
@@ -156,7 +158,7 @@ void NpuGraph::capture_end() {
                   std::to_string(capture_->origin) + ", the current one is " + std::to_string(stream) + ".");
   }
   const auto capture = std::move(capture_);
-  auto program = std::make_shared<Program>(capture->device, capture->pool);
+  auto program = std::make_shared<Program>(capture->device, capture->origin, capture->pool);
   program->steps = capture->finish();
   program->randoms = capture->randoms();
   program_ = std::move(program);
@@ -180,7 +182,7 @@ void NpuGraph::replay() {
 void NpuGraph::reset() {
   if (capture_ != nullptr) {  // dropped in the middle: what it wrote is put back, its memory given back
     const auto capture = std::move(capture_);
-    const Program memory(capture->device, capture->pool);
+    const Program memory(capture->device, capture->origin, capture->pool);
     capture->abandon();
   }
   program_.reset();

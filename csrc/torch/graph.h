@@ -11,10 +11,11 @@ namespace softnpu {
 
 // What was captured, with its memory; a replay that is still queued keeps it.
 struct Program {
-  Program(int device, PoolId pool) : device(device), pool(pool) {}
+  Program(int device, StreamId origin, PoolId pool) : device(device), origin(origin), pool(pool) {}
   ~Program();
   Program(const Program&) = delete;
   const int device;
+  const StreamId origin;  // its tasks run on the stream of the replay, those of other streams on their own
   const PoolId pool;
   std::vector<Step> steps;
   std::vector<std::shared_ptr<GraphRandom>> randoms;

@@ -100,7 +100,7 @@ struct Lane<kind, Result(Args...), cpu> {
     Gate gate;
     (gate.see(args), ...);
     bool open = gate.open();
-    if constexpr (kind == Kind::multiplies) open &= !at::isReducedFloatingType(first(args...).scalar_type());
+    if constexpr (kind == Kind::multiplies) open &= !(half(args) || ...);
     if constexpr (std::is_reference_v<Result>) open &= on_npu(first(args...));
     if (!open) return general(args...);
     ensure_started();
@@ -117,6 +117,9 @@ struct Lane<kind, Result(Args...), cpu> {
   }
 
  private:
+  static bool half(const Tensor& tensor) { return at::isReducedFloatingType(tensor.scalar_type()); }
+  static bool half(const Scalar&) { return false; }
+
   template <class First, class... Rest>
   static First& first(First& self, Rest&...) {
     return self;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 
 #include "kernels/few_rows.h"
 #include "torch/ivalues.h"
@@ -179,6 +180,37 @@ class HalfKernel final : public c10::OperatorKernel {
 void call_half(const c10::OperatorHandle& op, at::ScalarType half, Stack* stack) {
   const auto& schema = op.schema();
   if (!call_product(schema.name(), schema.arguments().size(), stack)) call_widened(op, half, stack);
+}
+
+std::optional<at::ScalarType> mixed_floats(const std::string& name, const IValue* arguments, size_t count) {
+  static const std::unordered_set<std::string> promoting{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
+  bool single = false;
+  std::optional<at::ScalarType> half;  // two kinds of them do not mix
+  for (size_t i = 0; i < count; ++i) {
+    if (!arguments[i].isTensor()) continue;
+    const at::ScalarType type = arguments[i].toTensor().scalar_type();
+    if (type == at::kFloat) {
+      single = true;
+    } else if (at::isReducedFloatingType(type) && half.value_or(type) == type) {
+      half = type;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (!single || !half.has_value() || promoting.count(name) == 0) return std::nullopt;
+  return at::kFloat;
+}
+
+void call_promoted(const c10::OperatorHandle& op, at::ScalarType common, Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const bool adds = op.schema().name().rfind("aten::add", 0) == 0 || op.schema().name().rfind("aten::badd", 0) == 0;
+  IValue* const first = stack->data() + stack->size() - count;
+  const at::ScalarType type = first[adds ? 1 : 0].toTensor().scalar_type();
+  for (size_t i = 0; i < count; ++i) {
+    if (first[i].isTensor()) first[i] = IValue(first[i].toTensor().to(common));
+  }
+  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  stack->back() = IValue(stack->back().toTensor().to(type));
 }
 
 void implement_half(const std::string& name, const std::string& original) {

@@ -4,12 +4,20 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
 #include <string>
 
 namespace softnpu {
 
 // Runs an operator that multiplies on the host tensors at the end of the stack, which share the dtype `half`.
 void call_half(const c10::OperatorHandle& op, at::ScalarType half, torch::jit::Stack* stack);
+
+// The dtype in which an operator that multiplies must run because its floating tensors differ, as on the card, which
+// promotes them; nothing if they are alike.
+std::optional<at::ScalarType> mixed_floats(const std::string& name, const c10::IValue* arguments, size_t count);
+
+// Runs such an operator in that dtype; the result has the dtype of the first matrix.
+void call_promoted(const c10::OperatorHandle& op, at::ScalarType common, torch::jit::Stack* stack);
 
 // Gives the operator `name` such a kernel on host tensors: what `original`, which has its arguments, does to them.
 void implement_half(const std::string& name, const std::string& original);

@@ -247,3 +247,36 @@ def test_products_use_sixteen_mebibytes_of_workspace():
     torch.npu.reset_peak_memory_stats()
     result = left @ weight.t()
     assert torch.npu.max_memory_allocated() - before - result.nbytes <= 16 * 2**20
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_products_of_half_and_single_precision_promote_as_the_card_does(half):
+    a, b = values(3, 4, dtype=half), values(4, 5, dtype=torch.float32)
+    bias = values(5, dtype=torch.float32)
+    cases = {
+        "mm": (lambda x, y, z: torch.mm(x, y), a.double() @ b.double()),
+        "bmm": (lambda x, y, z: torch.bmm(x[None], y[None])[0], a.double() @ b.double()),
+        "addmm": (lambda x, y, z: torch.addmm(z, x, y), a.double() @ b.double() + bias.double()),
+        "linear": (lambda x, y, z: F.linear(x, y.mT, z), a.double() @ b.double() + bias.double()),
+    }
+    for name, (function, want) in cases.items():
+        got = function(a.npu(), b.npu(), bias.npu())
+        assert got.dtype == half, name
+        torch.testing.assert_close(got.cpu(), want.to(half), msg=name)
+    assert torch.mm(b.mT.npu(), a.mT.npu()).dtype == torch.float32
+    with pytest.raises(RuntimeError, match="dtype"):
+        torch.mm(a.npu(), b.int().npu())
+
+
+def test_gradients_of_mixed_products():
+    a = values(3, 4, dtype=torch.float16).npu().requires_grad_()
+    b = values(4, 5, dtype=torch.float32).npu().requires_grad_()
+    torch.mm(a, b).sum().backward()
+    assert (a.grad.dtype, b.grad.dtype) == (torch.float16, torch.float32)
+    one = torch.ones(3, 5)
+    torch.testing.assert_close(
+        a.grad.cpu().float(), one @ b.detach().cpu().mT, rtol=1e-3, atol=1e-2
+    )
+    torch.testing.assert_close(
+        b.grad.cpu(), a.detach().cpu().float().mT @ one, rtol=1e-3, atol=1e-2
+    )

@@ -474,3 +474,24 @@ def test_dropout_of_attention_in_a_graph_fits_its_backward(name):
     assert all(torch.equal(a, b) for a, b in zip(grads, expected_grads, strict=True))
     graph.replay()
     assert torch.equal(first, result) == (name == "npu_fusion_attention")
+
+
+def test_tasks_of_a_side_stream_replay_on_it():
+    from softnpu import _C
+
+    side, graph, x = torch.npu.Stream(), torch.npu.NPUGraph(), torch.randn(16, device="npu")
+    with torch.npu.graph(graph):
+        y = x.exp()
+        side.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(side):
+            z = y.sin()
+        torch.npu.current_stream().wait_stream(side)
+        out = z * 2
+    _C.trace_start(False, 1000)
+    graph.replay()
+    _C.trace_stop()
+    streams = {name: stream for name, _, _, stream, *_ in _C.trace_take()}
+    torch.testing.assert_close(out, x.exp().sin() * 2)
+    here = torch.npu.current_stream().stream_id
+    found = (streams["aten::exp"], streams["aten::sin"], streams["aten::mul"])
+    assert found == (here, side.stream_id, here)

@@ -7,6 +7,7 @@ An operator is a class under `torch_npu/ops/<room>/<name>.py`:
         '''formula, shapes, dtypes per chip, constraints, and how it differs from upstream'''
 
         def check(self, eps=1e-6): ...       # raises through `_check`; runs eagerly and under FakeTensor
+        by_shape = True                      # optional: `check` looks at shapes, dtypes and plain values alone
         def kernel(self, eps=1e-6): ...      # the formula on plain tensors, one device task
         def native(self, eps=1e-6): ...      # optional: the fast form; `kernel` stays its oracle
         def meta(self, eps=1e-6): ...        # optional: shapes, where `kernel` cannot trace
@@ -29,7 +30,7 @@ from torch._C import parse_schema
 from torch._prims_common import is_contiguous_or_false
 from torch.utils._pytree import tree_map_only
 
-from softnpu import _C, settings
+from softnpu import _C, chips, settings
 from torch_npu import _errors
 from torch_npu.ops._autograd import autocast, register_autograd
 from torch_npu.ops._forms import register_functional, register_out
@@ -57,6 +58,10 @@ __all__ = [
 
 #: name (with overload) -> operator; filled by the decorator, read by exports, tests and docs
 operators: dict[str, Operator] = {}
+
+#: how many shapes an operator keeps that its check let pass
+_REMEMBERED = 1024
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 #: name -> plain function that is exported beside the operators
 _functions: dict[str, Callable[..., Any]] = {}
@@ -158,6 +163,9 @@ def _checked(operator: Operator, check: Callable[..., None] | None) -> Callable[
     if check is None:
         return lambda *args, **kwargs: None
 
+    if getattr(operator.definition, "by_shape", False):
+        check = _remembering(check)
+
     def run(*args: Any, **kwargs: Any) -> None:
         if not settings.strict():
             return
@@ -167,6 +175,36 @@ def _checked(operator: Operator, check: Callable[..., None] | None) -> Callable[
             raise _errors.operator_error(operator.name, bad) from None
 
     return run
+
+
+def _remembering(check: Callable[..., None]) -> Callable[..., None]:
+    """Asks the check once for the same shapes, dtypes and values on the same chip."""
+    passed: set[Any] = set()
+
+    def ask(*args: Any, **kwargs: Any) -> None:
+        key = None if kwargs else _shapes(args)
+        if key is not None and key in passed:
+            return
+        check(*args, **kwargs)
+        if key is not None:
+            if len(passed) >= _REMEMBERED:
+                passed.clear()
+            passed.add(key)
+
+    return ask
+
+
+def _shapes(args: tuple[Any, ...]) -> Any:
+    """What a check by shape sees of plain arguments, on this chip; None if there is more to them."""
+    key: list[Any] = [chips.current().name]
+    for value in args:
+        if type(value) in _PLAIN:
+            key += (value.shape, value.dtype)
+        elif value is None or type(value) in (bool, int, float, str):
+            key.append(value)
+        else:
+            return None
+    return tuple(key)
 
 
 def _device_kernel(operator: Operator, check: Callable[..., None]) -> Callable[..., Any]:

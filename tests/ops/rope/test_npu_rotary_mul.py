@@ -256,3 +256,17 @@ def test_old_chips():
             torch_npu.npu_rotary_mul(*inputs((2, 3, 5, 64), (1, 1, 5, 64)))
         with pytest.raises(RuntimeError, match="'r1' must be of a shape documented"):
             torch_npu.npu_rotary_mul(*inputs((2, 3, 5, 128), (2, 1, 5, 128)))
+
+
+def test_what_passed_once_is_checked_again_where_it_differs():
+    x, cos, sin = (t.npu() for t in inputs((2, 3, 5, 16), (1, 1, 5, 16)))
+    for _ in range(2):
+        torch_npu.npu_rotary_mul(x, cos, sin)
+    with pytest.raises(RuntimeError, match="rotary_mode"):
+        torch_npu.npu_rotary_mul(x, cos, sin, "third")
+    with pytest.raises(RuntimeError, match="r1"):
+        torch_npu.npu_rotary_mul(x, cos.double(), sin.double())
+    with pytest.raises(RuntimeError, match="r2"):
+        torch_npu.npu_rotary_mul(x, cos, sin[:, :, :4])
+    with on("310P"), pytest.raises(RuntimeError, match="128 long"):
+        torch_npu.npu_rotary_mul(x, cos, sin)

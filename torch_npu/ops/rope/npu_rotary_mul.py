@@ -66,6 +66,8 @@ class NpuRotaryMul:
     exceed it.
     """
 
+    by_shape = True
+
     def check(self, r1, r2, rotary_mode="half", rotate=None):
         _check_inputs("npu_rotary_mul", self, r1, r2, rotary_mode)
         check_rotary(self, r1, rotary_mode, gradient=False)
