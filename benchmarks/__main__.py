@@ -53,6 +53,9 @@ def main(text: str, out: str | None, threads: int | None, budget: float, strict:
     if threads is not None:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
+    # What shall be compiled is compiled, however many cases share its code: else it would run eagerly.
+    torch._dynamo.config.recompile_limit = 1000
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     about, start = record.machine(), time.perf_counter()
     rows, quiet = [], Console(stderr=True)
     with quiet.status("measuring") as status:

@@ -18,7 +18,7 @@ from typing import Any
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 100
 BUDGET = 0.4  # seconds a case, unless five rounds take longer
-PATIENCE = 3.0  # seconds after which three rounds must do
+PATIENCE = 1.5  # seconds after which three rounds must do
 WARM = 0.05  # seconds of calls that do not count, two of them at least
 INNER = 2e-3  # seconds that one measurement should last: short calls are repeated
 

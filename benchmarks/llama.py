@@ -24,7 +24,7 @@ from benchmarks.models import keep_angles
 GROUP = "Llama, 100M parameters, bfloat16"
 FASTER, FP32, STILL = Goal(1 / 20), Goal(1.2), Goal(1.0)
 LAYERS, HIDDEN, HEADS, INNER, WORDS, LENGTH = 12, 768, 12, 2048, 8192, 128
-BATCH, TOKENS, DECODED = 4, 64, 64
+BATCH, TOKENS, DECODED = 2, 64, 64
 PARTS = 2 * BATCH  # of a training step, one of which the CPU device does in bf16
 
 

@@ -78,6 +78,7 @@ class _Entry:
     graph: Any
     values: list[Any]  # inputs as captured; integers among them are read anew in each replay
     results: list[Any]
+    sources: list[int | None]  # for each result, the input whose memory it is a view of
 
 
 class Captured:
@@ -102,8 +103,10 @@ class Captured:
         self.frozen = bool(config.experimental_config.frozen_parameter)
         self.pool = config.aclgraph_config.use_custom_pool.raw
         self.shares_pool = not options.disable_mempool_reuse_in_same_fx
+        self.own = frozenset((*plan.written, *plan.parameters))  # inputs that are not copied
         self.entries: dict[Any, _Entry] = {}
         self.captures = 0
+        self.others: list[int] | None = None
 
     def __call__(self, inputs: list[Any]) -> Any:
         given = list(inputs)
@@ -125,17 +128,29 @@ class Captured:
         return self._results(entry, given)
 
     def _key(self, given: list[Any]) -> Any:
-        """What a captured graph is for: shapes, integers, addresses that it keeps."""
-        kept = set(self.plan.written) | (set() if self.frozen else set(self.plan.parameters))
-        parts: list[Any] = []
-        for index, value in enumerate(given):
+        """What a captured graph is for: shapes, integers, addresses that it keeps.
+
+        Of a parameter the address says all: dynamo has compiled for its shape.
+        """
+        parts: list[Any] = (
+            [] if self.frozen else [given[i].data_ptr() for i in self.plan.parameters]
+        )
+        for index in self._others(given):
+            value = given[index]
             if isinstance(value, torch.Tensor):
-                parts.append((value.shape, value.stride()))
-                if index in kept:
+                parts += (value.shape, value.stride())
+                if index in self.own:
                     parts.append(value.data_ptr())
             elif index not in self.plan.updated:
                 parts.append(value)
         return tuple(parts)
+
+    def _others(self, given: list[Any]) -> list[int]:
+        """The positions of inputs that are no parameters; the number of inputs is the graph's."""
+        if self.others is None:
+            parameters = set(self.plan.parameters)
+            self.others = [index for index in range(len(given)) if index not in parameters]
+        return self.others
 
     def _capture(self, given: list[Any]) -> _Entry | None:
         self.captures += 1
@@ -143,9 +158,8 @@ class Captured:
             logger.warning("more than %s captures: the graph runs eagerly from now on", self.limit)
             self.entries.clear()
             return None
-        own = {*self.plan.written, *self.plan.parameters}
         values = [
-            value.clone() if self._copied(index, value, own) and self.clone_input else value
+            value.clone() if self._copied(index, value) and self.clone_input else value
             for index, value in enumerate(given)
         ]
         graph = torch.npu.NPUGraph()
@@ -161,29 +175,27 @@ class Captured:
             torch.npu.set_rng_state(
                 random_state
             )  # a capture computes nothing: replay draws the numbers
-        return _Entry(graph, values, results)
+        return _Entry(graph, values, results, [_source(values, result) for result in results])
 
-    @staticmethod
-    def _copied(index: int, value: Any, own: set[int]) -> bool:
-        return isinstance(value, torch.Tensor) and value.device.type == "npu" and index not in own
+    def _copied(self, index: int, value: Any) -> bool:
+        on_device = isinstance(value, torch.Tensor) and value.device.type == "npu"
+        return on_device and index not in self.own
 
     def _update(self, entry: _Entry, given: list[Any]) -> None:
-        own = {*self.plan.written, *self.plan.parameters}
-        for index, value in enumerate(given):
+        for index in self._others(given):
+            value = given[index]
             if not isinstance(value, torch.Tensor):
                 entry.values[index] = value
-            elif index not in own and value.data_ptr() != entry.values[index].data_ptr():
+            elif index not in self.own and value.data_ptr() != entry.values[index].data_ptr():
                 entry.values[index].copy_(value)
 
     def _results(self, entry: _Entry, given: list[Any]) -> list[Any]:
         """The results, with views of copied inputs made views of the caller's again."""
         results = []
-        for result in entry.results:
+        for result, source in zip(entry.results, entry.sources, strict=True):
             if not isinstance(result, torch.Tensor) or result.device.type != "npu":
                 results.append(result)
-                continue
-            source = self._source(entry, result)
-            if source is not None:
+            elif source is not None:
                 base = given[source]
                 shift = result.storage_offset() - entry.values[source].storage_offset()
                 offset = base.storage_offset() + shift
@@ -192,11 +204,14 @@ class Captured:
                 results.append(result.clone() if self.clone_output else result.detach())
         return results
 
-    @staticmethod
-    def _source(entry: _Entry, result: torch.Tensor) -> int | None:
-        place = result.untyped_storage().data_ptr()
-        for index, value in enumerate(entry.values):
-            on_device = isinstance(value, torch.Tensor) and value.device == result.device
-            if on_device and place != 0 and value.untyped_storage().data_ptr() == place:
-                return index
+
+def _source(values: list[Any], result: Any) -> int | None:
+    """The input on whose memory the result lies."""
+    if not isinstance(result, torch.Tensor) or result.device.type != "npu":
         return None
+    place = result.untyped_storage().data_ptr()
+    for index, value in enumerate(values):
+        on_device = isinstance(value, torch.Tensor) and value.device == result.device
+        if on_device and place != 0 and value.untyped_storage().data_ptr() == place:
+            return index
+    return None
