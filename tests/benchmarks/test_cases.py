@@ -13,7 +13,8 @@ from benchmarks import kernels, report
 
 #: files whose cases make nothing before they run
 FILES = (
-    "attention", "gemm", "kernels", "llama", "memory", "optimisers", "overhead", "resnet", "routing", "scaling",
+    "arithmetic", "attention", "gemm", "kernels", "llama", "memory", "optimisers", "overhead", "resnet", "routing",
+    "scaling",
 )  # fmt: skip
 
 
