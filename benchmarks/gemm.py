@@ -87,7 +87,8 @@ def few_rows(rows: int) -> Case:
     slow = Versus(part, label="bf16", times=PART)
     read = limits.reading(lambda: host()[1:], goal=READ, label="reading the weight")
     name = f"linear {rows}x{depth}x{out}, bfloat16"
-    return Case(GROUP, name, lambda: F.linear(*mine()), slow, None, check, others={"limit": read})
+    others = {"limit": read, "fp32 BLAS": limits.blas(2 * rows * depth * out)}
+    return Case(GROUP, name, lambda: F.linear(*mine()), slow, None, check, others=others)
 
 
 def workspace() -> Case:

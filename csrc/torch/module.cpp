@@ -181,12 +181,9 @@ uintptr_t raw_alloc(int index, size_t bytes, StreamId stream) {
 }
 
 void raw_free(uintptr_t address) {
-  const auto* at = reinterpret_cast<const void*>(address);
-  for (int i = 0; i < device_count(); ++i) {
-    Block* block = device(i).arena.find(at);
-    if (block != nullptr && block->ptr == at) return device(i).arena.free(block);
-  }
-  TORCH_CHECK(false, "invalid device pointer: ", address, " was not allocated by the NPU caching allocator");
+  Block* block = block_at(reinterpret_cast<const void*>(address));
+  TORCH_CHECK(block != nullptr, "invalid device pointer: ", address, " was not allocated by the NPU caching allocator");
+  block->arena->free(block);
 }
 
 // --- sharing storages between processes ----------------------------------------------------------------------------
