@@ -16,20 +16,11 @@ namespace {
 using at::Tensor;
 using at::vec::fmadd;
 
-template <size_t Ins, class F>
-void step(const char* op, const std::array<Tensor, Ins>& inputs, const F& f) {
-  at::TensorIteratorConfig config;
-  for (size_t i = 0; i < 3; ++i) config.add_output(inputs[i]);
-  for (const Tensor& t : inputs) config.add_const_input(t);
-  at::TensorIterator iterator = config.set_check_mem_overlap(false).resize_outputs(false).build();
-  typed(inputs[0], op, [&](auto type) { elementwise<decltype(type), 3, Ins>(iterator, f); });
-}
-
 void apply_adam(const Tensor& var, const Tensor& m, const Tensor& v, const Tensor& grad, double beta1, double beta2,
                 double rate, double epsilon, bool nesterov) {
   const Vec decay(static_cast<float>(beta1)), first(static_cast<float>(1 - beta1)), rest(static_cast<float>(rate));
   const Vec second(static_cast<float>(1 - beta2)), tiny(static_cast<float>(epsilon));
-  step<4>("apply_adam", {var, m, v, grad}, [&](const auto& x) {
+  update<3, 4>("apply_adam", {var, m, v, grad}, [&](const auto& x) {
     const Vec g = x[3], moment = fmadd(first, g - x[1], x[1]), square = fmadd(second, g * g - x[2], x[2]);
     const Vec ahead = nesterov ? fmadd(decay, moment, first * g) : moment;
     return std::array<Vec, 3>{x[0] - rest * ahead / (square.sqrt() + tiny), moment, square};
@@ -44,18 +35,18 @@ void apply_adam_w(const Tensor& var, const Tensor& m, const Tensor& v, const Ten
   const Vec keep2(static_cast<float>(beta2)), second(static_cast<float>(1 - beta2));
   const Vec eta(static_cast<float>(rate)), shrink(static_cast<float>(decay)), tiny(static_cast<float>(epsilon));
   const Vec divisor(static_cast<float>(correction));
-  const auto update = [&](const auto& x, const auto& bound) {
+  const auto stepped = [&](const auto& x, const auto& bound) {
     const Vec moment = fmadd(keep1, x[1], first * x[3]), square = fmadd(keep2, x[2], second * x[3] * x[3]);
     const Vec root = (bound(square) / divisor).sqrt() + tiny;
     return std::array<Vec, 3>{x[0] * shrink - eta * moment / root, moment, square};
   };
   if (given(largest)) {
-    step<5>("apply_adam_w", {var, m, v, grad, *largest}, [&](const auto& x) {
-      return update(x, [&](const Vec& square) { return at::vec::maximum(x[4], square); });
+    update<3, 5>("apply_adam_w", {var, m, v, grad, *largest}, [&](const auto& x) {
+      return stepped(x, [&](const Vec& square) { return at::vec::maximum(x[4], square); });
     });
   } else {
-    step<4>("apply_adam_w", {var, m, v, grad},
-            [&](const auto& x) { return update(x, [](const Vec& square) { return square; }); });
+    update<3, 4>("apply_adam_w", {var, m, v, grad},
+                 [&](const auto& x) { return stepped(x, [](const Vec& square) { return square; }); });
   }
 }
 

@@ -1,95 +1,17 @@
-// The forward of blocked attention, and the problem description that the backward shares. See attention.h.
+// The forward of blocked attention. See attention.h.
 #include "attention.h"
 
 #include <torch/library.h>
 
+#include "attention_few.h"
+
 namespace softnpu::attention {
-
-namespace {
-
-int64_t pick(const IntList& list, int64_t index, int64_t otherwise) {
-  if (!list.has_value() || list->empty()) return otherwise;
-  return (*list)[list->size() == 1 ? 0 : index];
-}
-
-}  // namespace
-
-void expect(const at::Tensor& t, const char* name, at::IntArrayRef least, bool repeats) {
-  bool fits = t.dim() == static_cast<int64_t>(least.size());
-  for (int64_t d = 0; fits && d < t.dim(); ++d) fits = t.size(d) >= least[d] || (repeats && t.size(d) == 1);
-  TORCH_CHECK(fits, "softnpu::attention: ", name, " must be at least of shape ", least, ", received ", t.sizes());
-}
-
-Problem::Problem(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o)
-    : heads(q.size(1)),
-      kv_heads(k.size(1)),
-      group(kv_heads == 0 ? 0 : heads / kv_heads),
-      d(q.size(3)),
-      dv(v.size(3)),
-      scale(o.scale),
-      query(q),
-      key(k),
-      value(v),
-      mask(view_of(o.mask)),
-      bias(view_of(o.bias)),
-      slopes(view_of(o.slopes)),
-      sink(view_of(o.sink)),
-      bias_scale(o.bias_scale),
-      bias_toeplitz(o.bias_toeplitz),
-      slopes_sqrt(o.slopes_sqrt),
-      slopes_shift(o.slopes_shift) {
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "softnpu::attention: query, key and value are 4-D");
-  TORCH_CHECK(o.keep_prob > 0 && o.keep_prob <= 1, "softnpu::attention: keep_prob is ", o.keep_prob);
-  TORCH_CHECK(k.size(3) == d && v.size(0) == k.size(0) && v.size(1) == kv_heads && v.size(2) == k.size(2) &&
-                  group * kv_heads == heads && k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(),
-              "softnpu::attention: query, key and value do not fit together");
-  const int64_t far = int64_t(1) << 40;
-  const int64_t count = o.q_len.has_value() ? static_cast<int64_t>(o.q_len->size()) : std::max(q.size(0), k.size(0));
-  int64_t first = 0, rows = 0, columns = 0;
-  for (int64_t b = 0; b < count; ++b) {
-    Segment s{
-        pick(o.q_start, b, 0),     pick(o.q_len, b, q.size(2)), pick(o.kv_start, b, 0), pick(o.kv_len, b, k.size(2)),
-        pick(o.band_low, b, -far), pick(o.band_high, b, far),   pick(o.prefix, b, 0),   first};
-    s.low = std::max(s.low, -far);
-    s.high = std::min(s.high, far);
-    TORCH_CHECK(s.q_start >= 0 && s.q_len >= 0 && s.q_start + s.q_len <= q.size(2) && s.kv_start >= 0 &&
-                    s.kv_len >= 0 && s.kv_start + s.kv_len <= k.size(2),
-                "softnpu::attention: segment ", b, " lies outside the sequence");
-    s.prefix = std::clamp<int64_t>(s.prefix, 0, s.kv_len);
-    first += heads * s.q_len * s.kv_len;
-    segments.push_back(s);
-    rows = std::max(rows, s.q_len);
-    columns = std::max(columns, s.kv_len);
-  }
-  TORCH_CHECK((q.size(0) == 1 || q.size(0) == count) && (k.size(0) == 1 || k.size(0) == count),
-              "softnpu::attention: ", count, " segments in batches of ", q.size(0), " and ", k.size(0));
-  if (mask) {
-    TORCH_CHECK(mask.type == at::kBool || mask.type == at::kByte, "softnpu::attention: mask is ", mask.type);
-    expect(*o.mask, "mask", {count, heads, rows, columns}, true);
-  }
-  if (bias) {
-    expect(*o.bias, "bias", {count, heads, bias_toeplitz ? 1 : rows, columns}, true);
-    bias_rows = o.bias->size(2);
-    bias_columns = o.bias->size(3);
-  }
-  if (slopes) expect(*o.slopes, "slopes", {count, heads}, true);
-  if (sink) expect(*o.sink, "sink", {heads});
-  TORCH_CHECK((!slopes || slopes.type == at::kFloat) && (!sink || sink.type == at::kFloat),
-              "softnpu::attention: slopes and sink must be float32");
-  if (o.dropout_bits.has_value()) expect(*o.dropout_bits, "dropout_bits", {(first + 7) / 8});
-  dropout.active = o.keep_prob < 1;
-  dropout.inverse = 1 / o.keep_prob;
-  dropout.seed = static_cast<uint64_t>(o.seed);
-  dropout.offset = static_cast<uint64_t>(o.offset);
-  dropout.limit = static_cast<uint64_t>(std::llround(o.keep_prob * 4294967296.0));
-  if (o.dropout_bits.has_value()) dropout.bits = o.dropout_bits->data_ptr<uint8_t>();
-}
-
 namespace {
 
 constexpr int64_t kRows = 384;     // rows of a task: K and V are packed once for all of them
 constexpr int64_t kColumns = 256;  // keys of a block
 constexpr int64_t kStrip = 24;     // rows whose scores stay in the first-level cache
+constexpr int64_t kFew = 16;       // rows for which packing K and V does not pay
 
 struct Task {
   int64_t segment, kv_head, head, heads, i0, rows;  // rows [i0, i0 + rows) of each of `heads` heads
@@ -128,6 +50,22 @@ struct Workspace {
   }
 };
 
+// Where the tokens of a block of keys or values lie.
+template <class T>
+void tokens_of(const Problem& p, const View& cache, const Task& t, int64_t first, int64_t n, const T** out) {
+  for (int64_t j = 0; j < n;) {
+    const T* from = p.token<T>(cache, t.segment, t.kv_head, first + j);
+    const int64_t end = p.page_size == 0 ? n : std::min(n, j + p.page_size - (first + j) % p.page_size);
+    for (; j < end; ++j, from += cache.stride[2]) out[j] = from;
+  }
+}
+
+// The same tokens, widened, one after the other.
+template <class T, class A>
+void gather(const T* const* tokens, int64_t stride, int64_t n, int64_t width, A* out) {
+  for (int64_t j = 0; j < n; ++j) widen(tokens[j], stride, width, out + j * width, A(1));
+}
+
 template <class T, class A>
 void forward_task(const Problem& p, const Task& t, const View& out, const View& max, const View& sum, int64_t copies,
                   Workspace<A>& w) {
@@ -135,6 +73,9 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
   const A minus = -std::numeric_limits<A>::infinity();
   const Segment& seg = p.segments[t.segment];
   const int64_t total = t.heads * t.rows, dvp = round_up(p.dv, P);
+  const bool few = std::is_same_v<A, float> && total <= kFew && p.d % 8 == 0 && p.dv % P == 0 && p.key.stride[3] == 1 &&
+                   p.value.stride[3] == 1;
+  const T *keys[kColumns], *values[kColumns];
   w.fit(p, total);
   std::fill_n(w.out, total * dvp, A(0));
   for (int64_t h = 0; h < t.heads; ++h) {
@@ -148,10 +89,14 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
     const int64_t n = std::min(kColumns, seg.kv_len - j0);
     const auto [low, high] = seg.columns(t.i0, t.i0 + t.rows, j0, n);
     if (low >= high) continue;
-    p.rows<T, A>(p.key, t.segment, t.kv_head, seg.kv_start + j0, n, p.d, A(1), w.wide, p.d);
-    pack_transposed(w.wide, p.d, n, p.d, w.k);
-    p.rows<T, A>(p.value, t.segment, t.kv_head, seg.kv_start + j0, n, p.dv, A(1), w.wide, p.dv);
-    pack_straight(w.wide, p.dv, n, p.dv, w.v);
+    tokens_of(p, p.key, t, seg.kv_start + j0, n, keys);
+    tokens_of(p, p.value, t, seg.kv_start + j0, n, values);
+    if (!few) {
+      gather(keys, p.key.stride[3], n, p.d, w.wide);
+      pack_transposed(w.wide, p.d, n, p.d, w.k);
+      gather(values, p.value.stride[3], n, p.dv, w.wide);
+      pack_straight(w.wide, p.dv, n, p.dv, w.v);
+    }
     for (int64_t r0 = 0; r0 < total; r0 += kStrip) {
       const int64_t rows = std::min(kStrip, total - r0);
       const bool one_head = r0 / t.rows == (r0 + rows - 1) / t.rows;
@@ -160,7 +105,11 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
       if (from >= to) continue;
       from = from / P * P;
       const int64_t width = round_up(to, P) - from;
-      product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d, w.s, kColumns);
+      if (few) {
+        if constexpr (std::is_same_v<A, float>) dots(rows, to - from, p.d, w.q + r0 * p.d, keys + from, w.s, kColumns);
+      } else {
+        product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d, w.s, kColumns);
+      }
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t row = r0 + r, head = t.head + row / t.rows, i = t.i0 + row % t.rows;
         A* s = w.s + r * kColumns;
@@ -185,7 +134,12 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
           for (int64_t c = 0; c < to - from; ++c) s[c] *= w.scratch[c];
         }
       }
-      product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P, w.out + r0 * dvp, dvp);
+      if (few) {
+        if constexpr (std::is_same_v<A, float>)
+          weigh(rows, to - from, p.dv, w.s, kColumns, values + from, w.out + r0 * dvp, dvp);
+      } else {
+        product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P, w.out + r0 * dvp, dvp);
+      }
     }
   }
   for (int64_t row = 0; row < total; ++row) {
@@ -216,11 +170,11 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                const MaybeTensor& bias, double bias_scale, bool bias_toeplitz, const MaybeTensor& slopes,
                bool slopes_sqrt, int64_t slopes_shift, const MaybeTensor& sink, IntList q_start, IntList q_len,
                IntList kv_start, IntList kv_len, IntList band_low, IntList band_high, IntList prefix, double keep_prob,
-               int64_t seed, int64_t offset, const MaybeTensor& dropout_bits) {
-  const Problem p(
-      query, key, value,
-      {scale, mask,     bias,   bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink,   q_start,
-       q_len, kv_start, kv_len, band_low,   band_high,     prefix, keep_prob,   seed,         offset, dropout_bits});
+               int64_t seed, int64_t offset, const MaybeTensor& dropout_bits, const MaybeTensor& pages) {
+  const Problem p(query, key, value,
+                  {scale,        mask,   bias,      bias_scale, bias_toeplitz, slopes,       slopes_sqrt,
+                   slopes_shift, sink,   q_start,   q_len,      kv_start,      kv_len,       band_low,
+                   band_high,    prefix, keep_prob, seed,       offset,        dropout_bits, pages});
   expect(out, "out", {query.size(0), p.heads, query.size(2), p.dv});
   for (const MaybeTensor* stats : {&softmax_max, &softmax_sum}) {
     if (!stats->has_value()) continue;
@@ -270,16 +224,16 @@ void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tens
   "*, float scale=1.0, Tensor? mask=None, Tensor? bias=None, float bias_scale=1.0, bool bias_toeplitz=False, " \
   "Tensor? slopes=None, bool slopes_sqrt=False, int slopes_shift=0, Tensor? sink=None, int[]? q_start=None, "  \
   "int[]? q_len=None, int[]? kv_start=None, int[]? kv_len=None, int[]? band_low=None, int[]? band_high=None, " \
-  "int[]? prefix=None, float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None) -> ()"
+  "int[]? prefix=None, float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None"
 
 TORCH_LIBRARY_FRAGMENT(softnpu, m) {
   m.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor(a!) out, Tensor(b!)? softmax_max=None, "
-      "Tensor(c!)? softmax_sum=None, " SOFTNPU_ATTENTION_OPTIONS);
+      "Tensor(c!)? softmax_sum=None, " SOFTNPU_ATTENTION_OPTIONS ", Tensor? pages=None) -> ()");
   m.def(
       "attention_backward(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor out, Tensor softmax_max, "
       "Tensor softmax_sum, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!)? dbias=None, "
-      "Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, " SOFTNPU_ATTENTION_OPTIONS);
+      "Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, " SOFTNPU_ATTENTION_OPTIONS ") -> ()");
   m.def("dropout_bits(int seed, int offset, float keep_prob, Tensor(a!) bits) -> ()");
 }
 

@@ -7,11 +7,12 @@
 //       Tensor? slopes=None, bool slopes_sqrt=False, int slopes_shift=0, Tensor? sink=None,
 //       int[]? q_start=None, int[]? q_len=None, int[]? kv_start=None, int[]? kv_len=None,
 //       int[]? band_low=None, int[]? band_high=None, int[]? prefix=None,
-//       float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None) -> ()
+//       float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None, Tensor? pages=None) -> ()
 //
 //   softnpu::attention_backward(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor out,
 //       Tensor softmax_max, Tensor softmax_sum, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv,
-//       Tensor(d!)? dbias=None, Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, *, <the same options>) -> ()
+//       Tensor(d!)? dbias=None, Tensor(e!)? dslopes=None, Tensor(f!)? dsink=None, *, <the same options but pages>) ->
+//       ()
 //
 // Tensors, all by strides (pass transposed or expanded views, nothing is copied):
 //   query, out, grad, dq   [B, N, Sq, D], out and grad with Dv; fp16, bf16, fp32 or fp64
@@ -32,6 +33,9 @@
 // many segments: then all segments lie in that one batch (the TND layout as [1, N, T, D]); likewise `key` and `value`.
 // mask, bias, bands and dropout count i and j from the segment's start. Rows of `out` in no segment are not written;
 // dq, dk and dv are zeroed by the caller.
+//
+// Pages: with `pages` [B, count] int64, key and value are caches [blocks, Nkv, size, D], and token j of segment b is
+// row j % size of block pages[b, j / size].
 //
 // Bands: j takes part when i + band_low[b] <= j <= i + band_high[b], or j < prefix[b]. One value serves all segments.
 // Causal from the top left: band_high = 0; from the bottom right: band_high = kv_len - q_len. Blocks outside the
@@ -111,7 +115,7 @@ struct Options {
   IntList q_start, q_len, kv_start, kv_len, band_low, band_high, prefix;
   double keep_prob;
   int64_t seed, offset;
-  MaybeTensor dropout_bits;
+  MaybeTensor dropout_bits, pages = std::nullopt;
 };
 
 // One segment: lengths, band and where its positions begin in the dropout sequence.
@@ -144,6 +148,8 @@ struct Problem {
   bool slopes_sqrt;
   int64_t slopes_shift;
   Dropout dropout;
+  std::vector<int64_t> pages;  // by segment, the block of each page
+  int64_t page_size = 0, page_count = 0;
 
   Problem(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o);
 
@@ -153,6 +159,13 @@ struct Problem {
             int64_t ld) const {
     for (int64_t r = 0; r < count; ++r)
       widen(view.at<T>(b, head, start + r), view.stride[3], width, out + r * ld, factor);
+  }
+
+  // Token j of a cache (key or value).
+  template <class T>
+  const T* token(const View& cache, int64_t b, int64_t head, int64_t j) const {
+    if (page_size == 0) return cache.at<T>(b, head, j);
+    return cache.at<T>(pages[b * page_count + j / page_size], head, j % page_size);
   }
 
   // Where row i of the bias (or of its gradient) begins, so that index j is column j of the scores; in elements.

@@ -45,6 +45,19 @@ SOFTNPU_WALK void quantise_plain(const Job& job, int64_t r, int64_t n, const T* 
                [&](int64_t i, auto c) { return read(rest + i, c) / Vec(scale); });
 }
 
+// The largest and the smallest of value(i, count) over a row; NaN if any is.
+template <class Value>
+SOFTNPU_INLINE std::pair<float, float> edges(int64_t n, const Value& value) {
+  constexpr float kFar = std::numeric_limits<float>::infinity();
+  Vec high(-kFar), low(kFar);
+  sweep(n, [&](int64_t i, auto c) {
+    const Vec v = value(i, c);
+    high = at::vec::maximum(high, first(v, c, high));
+    low = at::vec::minimum(low, first(v, c, low));
+  });
+  return {max(high), min(low)};
+}
+
 // value(i, count) are the smoothed elements of one row.
 template <class Value>
 SOFTNPU_WALK void quantise(const Job& job, int64_t r, int64_t n, const Value& value) {
@@ -56,8 +69,7 @@ SOFTNPU_WALK void quantise(const Job& job, int64_t r, int64_t n, const Value& va
     quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor; });
     return;
   }
-  const float high = n == 0 ? 0.0f : row_max(n, value);
-  const float low = n == 0 ? 0.0f : -row_max(n, [&](int64_t i, auto c) { return value(i, c).neg(); });
+  const auto [high, low] = n == 0 ? std::pair(0.0f, 0.0f) : edges(n, value);
   const float scale = job.scale[r] = (high - low) / (job.limits.high - job.limits.low);
   const float offset = job.offset[r] = job.limits.high - high / scale;
   const Vec divisor(scale), shift(offset);

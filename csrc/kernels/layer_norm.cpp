@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-#include "vec.h"
+#include "elementwise.h"
 
 namespace softnpu::kernels {
 namespace {
@@ -20,19 +20,36 @@ namespace {
 using at::Tensor;
 using at::vec::fmadd;
 
+constexpr int64_t kPiece = 4096;  // elements that stay in the first-level cache
+
 struct Moments {
   float mean, rstd;
 };
 
+// The mean of a piece, and the sum of squares away from it.
 template <class T>
-SOFTNPU_WALK Moments moments(const T* x, int64_t n, float eps) {
-  const float count = static_cast<float>(n);
-  const float mean = row_sum(n, [&](int64_t i, auto c) { return read(x + i, c); }) / count;
-  const float variance = row_sum(n, [&](int64_t i, auto c) {
+SOFTNPU_WALK std::pair<float, float> spread(const T* x, int64_t n) {
+  const float mean = row_sum(n, [&](int64_t i, auto c) { return read(x + i, c); }) / static_cast<float>(n);
+  const float squares = row_sum(n, [&](int64_t i, auto c) {
     const Vec away = read(x + i, c) - Vec(mean);
     return away * away;
   });
-  return {mean, 1.0f / std::sqrt(variance / count + eps)};
+  return {mean, squares};
+}
+
+// One pass over memory: pieces that stay in the first-level cache are looked at twice, and joined.
+template <class T>
+Moments moments(const T* x, int64_t n, float eps) {
+  double mean = 0, squares = 0;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t count = std::min(kPiece, n - i);
+    const auto [middle, around] = spread(x + i, count);
+    const double away = middle - mean, share = static_cast<double>(count) / static_cast<double>(i + count);
+    mean += away * share;
+    squares += around + away * away * share * static_cast<double>(i);
+  }
+  const double variance = squares / static_cast<double>(n);
+  return {static_cast<float>(mean), static_cast<float>(1.0 / std::sqrt(variance + eps))};
 }
 
 Tensor float_or_none(const MaybeTensor& t) { return given(t) ? as_float(*t) : Tensor(); }
@@ -88,8 +105,9 @@ Channels channels_of(const Tensor& x, int64_t groups, const Tensor& weight, cons
 
 template <class T>
 SOFTNPU_WALK void activate(const T* x, int64_t n, const Moments& m, float weight, float bias, float scale, T* y) {
-  const Vec mean(m.mean), rstd(m.rstd), w(weight), b(bias), s(scale);
-  sweep(n, [&](int64_t i, auto c) { write(y + i, swish(fmadd((read(x + i, c) - mean) * rstd, w, b), s), c); });
+  const Vec mean(m.mean), w(m.rstd * weight), b(bias), s(scale);
+  const auto active = [&](const Vec& v) { return swish(fmadd(v - mean, w, b), s); };
+  elements<T>(x, n, y, active);
 }
 
 // One element a channel: the weights of a group lie side by side.
@@ -143,25 +161,24 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_swish(const Tensor& x, int64_t gro
 template <class T>
 SOFTNPU_WALK std::pair<float, float> slopes(const T* dy, const T* x, int64_t n, const Moments& m, float weight,
                                             float bias, float scale, float* dz) {
-  const Vec mean(m.mean), rstd(m.rstd), w(weight), b(bias), s(scale);
-  const float total = row_sum(n, [&](int64_t i, auto c) {
-    const Vec z = fmadd((read(x + i, c) - mean) * rstd, w, b);
-    const Vec d = read(dy + i, c) * swish_slope(z, s);
+  const Vec mean(m.mean), w(m.rstd * weight), b(bias), s(scale);
+  Vec total(0.0f), product(0.0f);
+  sweep(n, [&](int64_t i, auto c) {
+    const Vec away = read(x + i, c) - mean;
+    const Vec d = read(dy + i, c) * swish_slope(fmadd(away, w, b), s);  // 0 past the end, as dy is
     write(dz + i, d, c);
-    return d;
+    total = total + d;
+    product = fmadd(d, away, product);
   });
-  const float product =
-      row_sum(n, [&](int64_t i, auto c) { return read(dz + i, c) * ((read(x + i, c) - mean) * rstd); });
-  return {total, product};
+  return {sum(total), sum(product) * m.rstd};
 }
 
 template <class T>
 SOFTNPU_WALK void input_gradient(const float* dz, const T* x, int64_t n, const Moments& m, float weight, float mean_dz,
                                  float mean_product, T* dx) {
-  const Vec mean(m.mean), rstd(m.rstd), w(weight), centre(mean_dz), along(mean_product);
+  const Vec mean(m.mean), w(m.rstd * weight), centre(-m.rstd * mean_dz), along(-m.rstd * m.rstd * mean_product);
   sweep(n, [&](int64_t i, auto c) {
-    const Vec normed = (read(x + i, c) - mean) * rstd;
-    write(dx + i, rstd * (read(dz + i, c) * w - centre - normed * along), c);
+    write(dx + i, fmadd(read(dz + i, c), w, fmadd(read(x + i, c) - mean, along, centre)), c);
   });
 }
 
@@ -187,8 +204,13 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_swish_backward(const Tensor& dy, c
         for (int64_t c = 0; c < ch.per_group; ++c) {
           const int64_t at = c * ch.area;
           const float w = ch.weight_of(first + c);
-          const auto [s, p] = slopes(gs + start + at, xs + start + at, ch.area, m, w, ch.bias_of(first + c),
-                                     static_cast<float>(scale), dz.data() + at);
+          float s = 0, p = 0;
+          for (int64_t i = at; i < at + ch.area; i += kPiece) {
+            const auto [piece, product] = slopes(gs + start + i, xs + start + i, std::min(kPiece, at + ch.area - i), m,
+                                                 w, ch.bias_of(first + c), static_cast<float>(scale), dz.data() + i);
+            s += piece;
+            p += product;
+          }
           sums[first + c] += p;
           sums[channels + first + c] += s;
           total += w * s;

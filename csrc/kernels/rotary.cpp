@@ -119,10 +119,10 @@ Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, c10::string
   return y.tensor();
 }
 
-// The dimensions of x (but the last) in which cos differs, then those in which it repeats.
-at::DimVector kept_first(const Tensor& cos) {
+// The dimensions of x (but the last) in which cos repeats, then those in which it differs.
+at::DimVector kept_last(const Tensor& cos) {
   at::DimVector order;
-  for (const bool repeats : {false, true}) {
+  for (const bool repeats : {true, false}) {
     for (int64_t d = 0; d + 1 < cos.dim(); ++d) {
       if ((cos.size(d) == 1) == repeats) order.push_back(d);
     }
@@ -133,38 +133,48 @@ at::DimVector kept_first(const Tensor& cos) {
 
 std::tuple<Tensor, Tensor, Tensor> rotary_backward(const Tensor& dy, const Tensor& x, const Tensor& cos,
                                                    const Tensor& sin, c10::string_view mode) {
-  const at::DimVector order = kept_first(cos);
+  const at::DimVector order = kept_last(cos);
   Tensor dx = at::empty(x.sizes(), x.options());
   Tensor dcos = at::empty(cos.sizes(), cos.options()), dsin = at::empty(cos.sizes(), cos.options());
   const Rows grads(dy.permute(order), 1), from(x.permute(order), 1), to(dx.permute(order), 1);
   const Rows angles(cos, 1), others(sin, 1), angle_grads(dcos, 1), other_grads(dsin, 1);
-  const int64_t n = from.width, kept = angles.count, repeats = kept == 0 ? 0 : from.count / kept;
+  const int64_t kept = angles.count, repeats = kept == 0 ? 0 : from.count / kept;
   typed(x, "rotary_backward", [&](auto type) {
     using T = decltype(type);
-    parallel_rows(kept, n * repeats, [&](int64_t begin, int64_t end) {
-      Cursor g(grads, begin * repeats), v(from, begin * repeats), out_row(to, begin * repeats);
-      Cursor c(angles, begin), s(others, begin), dc(angle_grads, begin), ds(other_grads, begin);
-      std::vector<float> block(2 * n), sums(2 * n);
-      for (int64_t k = begin; k < end; ++k) {
-        for (auto* each : {&block, &sums}) std::fill(each->begin(), each->end(), 0.0f);
-        for (int64_t r = 0; r < repeats; ++r) {
-          if (r > 0 && r % Partial::kBlock == 0) {
-            Partial::add(block.data(), sums.data(), 2 * n);
-            std::fill(block.begin(), block.end(), 0.0f);
+    by_mode(mode, from.width, [&](int64_t offset, int64_t pairs, const auto in, const auto out) {
+      // A few angles at a time, whose sums stay in the first-level cache: their rows lie side by side, repeat by
+      // repeat.
+      const int64_t n = 2 * pairs, few = std::max<int64_t>(1, 2048 / std::max<int64_t>(1, n));
+      parallel_rows((kept + few - 1) / few, few * n * repeats, [&](int64_t begin, int64_t end) {
+        std::vector<float> block(few * 2 * n), sums(few * 2 * n);
+        for (int64_t first = begin * few; first < std::min(end * few, kept); first += few) {
+          const int64_t now = std::min(few, kept - first);
+          for (auto* each : {&block, &sums}) std::fill(each->begin(), each->end(), 0.0f);
+          for (int64_t r = 0; r < repeats; ++r) {
+            if (r > 0 && r % Partial::kBlock == 0) {
+              Partial::add(block.data(), sums.data(), now * 2 * n);
+              std::fill(block.begin(), block.end(), 0.0f);
+            }
+            const int64_t start = r * kept + first;
+            Cursor g(grads, start), v(from, start), dv(to, start), c(angles, first), s(others, first);
+            for (int64_t k = 0; k < now; ++k) {
+              float *dc = block.data() + k * 2 * n, *ds = dc + n;
+              turn_back(g.row<T>() + offset, v.row<T>() + offset, c.row<T>() + offset, s.row<T>() + offset,
+                        dv.row<T>() + offset, dc, ds, pairs, in, out);
+              for (Cursor* each : {&g, &v, &dv, &c, &s}) each->next();
+            }
           }
-          by_mode(mode, n, [&](int64_t offset, int64_t pairs, const auto in, const auto out) {
-            turn_back(g.row<T>() + offset, v.row<T>() + offset, c.row<T>() + offset, s.row<T>() + offset,
-                      out_row.row<T>() + offset, block.data() + offset, block.data() + n + offset, pairs, in, out);
-          });
-          for (Cursor* each : {&g, &v, &out_row}) each->next();
+          Partial::add(block.data(), sums.data(), now * 2 * n);
+          Cursor dc(angle_grads, first), ds(other_grads, first);
+          for (int64_t k = 0; k < now; ++k, dc.next(), ds.next()) {
+            const float* sum = sums.data() + k * 2 * n;
+            sweep(n, [&](int64_t i, auto count) {
+              write(dc.row<T>() + offset + i, read(sum + i, count), count);
+              write(ds.row<T>() + offset + i, read(sum + n + i, count), count);
+            });
+          }
         }
-        Partial::add(block.data(), sums.data(), 2 * n);
-        sweep(n, [&](int64_t i, auto count) {
-          write(dc.row<T>() + i, read(sums.data() + i, count), count);
-          write(ds.row<T>() + i, read(sums.data() + n + i, count), count);
-        });
-        for (Cursor* each : {&c, &s, &dc, &ds}) each->next();
-      }
+      });
     });
   });
   return {dx, dcos, dsin};

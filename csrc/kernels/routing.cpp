@@ -1,13 +1,29 @@
-// Rows of tokens to experts and back: gathering with holes, and the weighted sum of npu_moe_finalize_routing.
+// Rows of tokens to experts and back: who goes where, gathering with holes, weighted sums and their gradients.
 //
+//   softnpu::route_pairs(Tensor experts, int top_k, int start, int end, int rows)
+//       -> (Tensor source, Tensor order, Tensor place)
 //   softnpu::take_rows(Tensor rows, Tensor index, Tensor? present) -> Tensor
 //   softnpu::finalize_routing(Tensor rows, Tensor index, Tensor? scales, Tensor? bias, Tensor? expert,
 //       Tensor? skip1, Tensor? skip2) -> Tensor
+//   softnpu::finalize_routing_backward(Tensor grad, Tensor index, int count, Tensor? scales, Tensor? rows)
+//       -> (Tensor, Tensor)
+//
+// route_pairs: the (token, expert) pairs sorted by expert, ties as they stand, those below `start` last. source: the
+// token of each of the first `rows` pairs, -1 where the expert is not in [start, end); order: which pair stands where;
+// place: where each pair went, -1 outside the range. experts is int32 or int64, the results int64, int64 and int32.
 //
 // take_rows: rows[index], zeros where `present` (bool, or: the index lies inside) is False; any type, index int32 or
-// int64. finalize_routing: out[i] = skip1[i] + skip2[i] + sum over j of scales[i, j] * (rows[index[i, j]] +
-// bias[expert[i, j]]), summed in fp32; index and expert are (N, K) int32, an index outside counts as zeros.
+// int64.
+//
+// finalize_routing: out[i] = skip1[i] + skip2[i] + sum over j of scales[i, j] * (rows[index[i, j]] +
+// bias[expert[i, j]]), summed in fp32; index and expert are (N, K) int32, an index outside counts as zeros. Its
+// gradients: of the `count` rows, sum of scales[i, j] * grad[i] over the pairs with index[i, j] == row; and, where
+// `rows` are given, of scales in fp32, grad[i] . rows[index[i, j]].
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
+
+#include <limits>
+#include <numeric>
 
 #include "vec.h"
 
@@ -15,7 +31,6 @@ namespace softnpu::kernels {
 namespace {
 
 using at::Tensor;
-using at::vec::fmadd;
 
 Tensor take_rows(const Tensor& rows, const Tensor& index, const MaybeTensor& present) {
   const Tensor from = rows.contiguous(), where = index.to(at::kLong).contiguous();
@@ -43,25 +58,89 @@ Tensor take_rows(const Tensor& rows, const Tensor& index, const MaybeTensor& pre
   return out;
 }
 
-// sum += scale * (row + bias); without a row, its bias alone.
+// Sorts pairs by key, stably: counted where the keys are few.
 template <class T>
-SOFTNPU_WALK void add_row(const T* row, const T* bias, float scale, int64_t n, bool only, float* sum) {
-  const Vec factor(scale);
-  sweep(n, [&](int64_t i, auto c) {
-    Vec v = row == nullptr ? Vec(0.0f) : read(row + i, c);
-    if (bias != nullptr) v = v + read(bias + i, c);
-    v = rounded(v * factor);
-    write(sum + i, only ? v : read(sum + i, c) + v, c);
-  });
+void sort_pairs(const T* experts, int64_t pairs, int64_t start, int64_t* order) {
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  const auto key = [&](int64_t i) { return experts[i] < start ? kLast : static_cast<int64_t>(experts[i]); };
+  int64_t top = start - 1;
+  for (int64_t i = 0; i < pairs; ++i) top = std::max<int64_t>(top, experts[i]);
+  const int64_t span = top - start + 1;
+  if (span > 4 * pairs + 1024) {
+    std::iota(order, order + pairs, 0);
+    std::stable_sort(order, order + pairs, [&](int64_t a, int64_t b) { return key(a) < key(b); });
+    return;
+  }
+  const auto slot = [&](int64_t i) { return experts[i] < start ? span : experts[i] - start; };
+  std::vector<int64_t> next(span + 2);
+  for (int64_t i = 0; i < pairs; ++i) ++next[slot(i) + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  for (int64_t i = 0; i < pairs; ++i) order[next[slot(i)]++] = i;
 }
 
+std::tuple<Tensor, Tensor, Tensor> route_pairs(const Tensor& experts, int64_t top_k, int64_t start, int64_t end,
+                                               int64_t rows) {
+  const Tensor given = experts.contiguous();
+  const int64_t pairs = given.numel();
+  const at::TensorOptions integers = given.options().dtype(at::kLong);
+  Tensor source = at::empty({rows}, integers), order = at::empty({pairs}, integers);
+  Tensor place = at::empty({pairs}, given.options().dtype(at::kInt));
+  int64_t *tokens = source.data_ptr<int64_t>(), *pair_at = order.data_ptr<int64_t>();
+  int32_t* went = place.data_ptr<int32_t>();
+  const auto run = [&](const auto* expert) {
+    sort_pairs(expert, pairs, start, pair_at);
+    for (int64_t i = 0; i < pairs; ++i) {
+      const int64_t pair = pair_at[i];
+      const bool inside = expert[pair] >= start && expert[pair] < end;
+      went[pair] = inside ? static_cast<int32_t>(i) : -1;
+      if (i < rows) tokens[i] = inside ? pair / top_k : -1;
+    }
+  };
+  if (given.scalar_type() == at::kInt) {
+    run(given.const_data_ptr<int32_t>());
+  } else {
+    run(given.const_data_ptr<int64_t>());
+  }
+  return {source, order, place};
+}
+
+// What a token adds up: scale * (row + bias).
 template <class T>
-SOFTNPU_WALK void round_row(const float* sum, const T* skip1, const T* skip2, int64_t n, T* out) {
-  sweep(n, [&](int64_t i, auto c) {
-    Vec v = read(sum + i, c);
+struct Term {
+  const T *row, *bias;
+  float scale;
+};
+
+template <class T, bool kBiased, class Count>
+SOFTNPU_INLINE Vec value_of(const Term<T>& term, int64_t i, Count c) {
+  Vec v = read(term.row + i, c);
+  if constexpr (kBiased) v = v + read(term.bias + i, c);
+  return rounded(v * Vec(term.scale));
+}
+
+// out = sum of the terms + skips, in registers, a few vectors of columns at a time.
+template <class T, bool kBiased>
+SOFTNPU_WALK void add_up(const std::vector<Term<T>>& terms, int64_t n, const T* skip1, const T* skip2, T* out) {
+  constexpr int kWide = 4;
+  const Term<T>*first = terms.data(), *last = first + terms.size();
+  const auto finish = [&](Vec v, int64_t i, auto c) {
     if (skip1 != nullptr) v = v + read(skip1 + i, c);
     if (skip2 != nullptr) v = v + read(skip2 + i, c);
     write(out + i, v, c);
+  };
+  int64_t i = 0;
+  for (; i + kWide * kLanes <= n; i += kWide * kLanes) {
+    Vec sums[kWide];
+    for (int k = 0; k < kWide; ++k) sums[k] = value_of<T, kBiased>(*first, i + k * kLanes, Full{});
+    for (const Term<T>* term = first + 1; term < last; ++term) {
+      for (int k = 0; k < kWide; ++k) sums[k] = sums[k] + value_of<T, kBiased>(*term, i + k * kLanes, Full{});
+    }
+    for (int k = 0; k < kWide; ++k) finish(sums[k], i + k * kLanes, Full{});
+  }
+  sweep(n - i, [&](int64_t rest, auto c) {
+    Vec v = value_of<T, kBiased>(*first, i + rest, c);
+    for (const Term<T>* term = first + 1; term < last; ++term) v = v + value_of<T, kBiased>(*term, i + rest, c);
+    finish(v, i + rest, c);
   });
 }
 
@@ -79,34 +158,105 @@ Tensor finalize_routing(const Tensor& rows, const Tensor& index, const MaybeTens
     using T = decltype(type);
     const auto data = [](const Tensor& t) { return t.defined() ? t.const_data_ptr<T>() : nullptr; };
     const T *source = data(from), *biases = data(added), *skips[] = {data(first), data(second)};
+    const std::vector<T> zeros(n);
     parallel_rows(tokens, n * top_k, [&](int64_t begin, int64_t end) {
-      std::vector<float> sum(n);
+      std::vector<Term<T>> terms(std::max<int64_t>(1, top_k), {zeros.data(), zeros.data(), 0.0f});
       for (int64_t i = begin; i < end; ++i) {
         for (int64_t j = 0; j < top_k; ++j) {
           const int64_t pair = i * top_k + j, place = at[pair];
-          const T* row = place >= 0 && place < count ? source + place * n : nullptr;
+          const T* row = place >= 0 && place < count ? source + place * n : zeros.data();
           const T* extra = biases ? biases + experts.const_data_ptr<int32_t>()[pair] * n : nullptr;
-          add_row(row, extra, scale ? scale[pair] : 1.0f, n, j == 0, sum.data());
+          terms[j] = {row, extra, scale ? scale[pair] : 1.0f};
         }
-        round_row(sum.data(), skips[0] ? skips[0] + i * n : nullptr, skips[1] ? skips[1] + i * n : nullptr, n,
-                  out.data_ptr<T>() + i * n);
+        const T *skip1 = skips[0] ? skips[0] + i * n : nullptr, *skip2 = skips[1] ? skips[1] + i * n : nullptr;
+        T* to = out.data_ptr<T>() + i * n;
+        if (biases != nullptr) {
+          add_up<T, true>(terms, n, skip1, skip2, to);
+        } else {
+          add_up<T, false>(terms, n, skip1, skip2, to);
+        }
       }
     });
   });
   return out;
 }
 
+// The pairs of each row, in order: those of row r are pairs[first[r]] to pairs[first[r + 1]]; others belong to none.
+struct PairsOfRows {
+  PairsOfRows(const int32_t* index, int64_t count, int64_t rows) : first(rows + 2), pairs(count) {
+    const auto inside = [&](int64_t p) { return index[p] >= 0 && index[p] < rows; };
+    for (int64_t p = 0; p < count; ++p) {
+      if (inside(p)) ++first[index[p] + 2];
+    }
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    for (int64_t p = 0; p < count; ++p) {
+      if (inside(p)) pairs[first[index[p] + 1]++] = p;
+    }
+  }
+
+  std::vector<int64_t> first, pairs;
+};
+
+template <class T>
+SOFTNPU_WALK float dot(const T* a, const T* b, int64_t n) {
+  return row_sum(n, [&](int64_t i, auto c) { return read(a + i, c) * read(b + i, c); });
+}
+
+std::tuple<Tensor, Tensor> finalize_routing_backward(const Tensor& grad, const Tensor& index, int64_t count,
+                                                     const MaybeTensor& scales, const MaybeTensor& rows) {
+  const Tensor grads = grad.contiguous(), where = index.contiguous();
+  const Tensor factors = given(scales) ? as_float(*scales) : Tensor();
+  const Tensor values = given(rows) ? rows->contiguous() : Tensor();
+  const int64_t top_k = index.size(1), n = grad.size(1);
+  Tensor d_rows = at::empty({count, n}, grad.options());
+  Tensor d_scales =
+      at::zeros(values.defined() ? index.sizes() : at::IntArrayRef({0}), grad.options().dtype(at::kFloat));
+  const PairsOfRows of(where.const_data_ptr<int32_t>(), where.numel(), count);
+  const float* scale = data_or_null(factors);
+  float* slope = values.defined() ? d_scales.data_ptr<float>() : nullptr;
+  typed(grad, "finalize_routing_backward", [&](auto type) {
+    using T = decltype(type);
+    const T *from = grads.const_data_ptr<T>(), *value = values.defined() ? values.const_data_ptr<T>() : nullptr;
+    T* to = d_rows.data_ptr<T>();
+    const std::vector<T> zeros(n);
+    parallel_rows(count, 2 * n, [&](int64_t begin, int64_t end) {
+      std::vector<Term<T>> terms;
+      for (int64_t r = begin; r < end; ++r) {
+        terms.clear();
+        for (int64_t k = of.first[r]; k < of.first[r + 1]; ++k) {
+          const int64_t pair = of.pairs[k];
+          const T* row = from + pair / top_k * n;
+          terms.push_back({row, nullptr, scale ? scale[pair] : 1.0f});
+          if (slope != nullptr) slope[pair] = dot(row, value + r * n, n);
+        }
+        if (terms.empty()) terms.push_back({zeros.data(), nullptr, 1.0f});
+        add_up<T, false>(terms, n, nullptr, nullptr, to + r * n);
+      }
+    });
+  });
+  return {d_rows, d_scales};
+}
+
 }  // namespace
 }  // namespace softnpu::kernels
 
 TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+  m.def(
+      "route_pairs(Tensor experts, int top_k, int start, int end, int rows) -> (Tensor source, Tensor order, "
+      "Tensor place)");
   m.def("take_rows(Tensor rows, Tensor index, Tensor? present) -> Tensor");
   m.def(
       "finalize_routing(Tensor rows, Tensor index, Tensor? scales, Tensor? bias, Tensor? expert, Tensor? skip1, "
       "Tensor? skip2) -> Tensor");
+  m.def(
+      "finalize_routing_backward(Tensor grad, Tensor index, int count, Tensor? scales, Tensor? rows) "
+      "-> (Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("take_rows", TORCH_FN(softnpu::kernels::take_rows));
-  m.impl("finalize_routing", TORCH_FN(softnpu::kernels::finalize_routing));
+  using namespace softnpu::kernels;
+  m.impl("route_pairs", TORCH_FN(route_pairs));
+  m.impl("take_rows", TORCH_FN(take_rows));
+  m.impl("finalize_routing", TORCH_FN(finalize_routing));
+  m.impl("finalize_routing_backward", TORCH_FN(finalize_routing_backward));
 }

@@ -24,7 +24,7 @@ import torch_npu
 from softnpu import _C
 from tests.ops.support import make
 from tests.ops.test_compile import NAMES as COMPILED
-from tools.coverage import parse
+from tools.signatures import parse
 from torch_npu.ops._operator import Operator, Sample, function_of
 from torch_npu.ops._registry import operators
 

@@ -16,7 +16,7 @@ from torch_npu.optim.npu_fused_optim_base import (
 
 
 class AdamBase(NpuFusedOptimizerBase):
-    """The hyperparameters, states and step of Adam; a subclass applies the decay, then `_advance`."""
+    """The hyperparameters, states and step of Adam; a subclass says what the weight decay acts on."""
 
     def __init__(self, params, lr, betas, eps, weight_decay, amsgrad):
         require(lr >= 0.0, "learning rate", lr)
@@ -47,14 +47,21 @@ class AdamBase(NpuFusedOptimizerBase):
         param: torch.Tensor,
         grad: torch.Tensor,
         state: Mapping[str, Any],
+        penalty: float,
+        shrink: float,
     ) -> None:
-        """The moments with the gradient, and the parameters by them."""
-        beta1, beta2 = group["betas"]
-        first, second = state["exp_avg"], state["exp_avg_sq"]
-        first.mul_(beta1).add_(grad, alpha=1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        if group["amsgrad"]:
-            second = torch.maximum(state["max_exp_avg_sq"], second, out=state["max_exp_avg_sq"])
+        """Moments and parameters; `penalty` of these is in the gradient, `shrink` multiplies them."""
         correction1, root2 = corrections(group["betas"], state["step"] + 1)
-        denominator = (second.sqrt() / root2).add_(group["eps"])
-        param.addcdiv_(first, denominator, value=-group["lr"] / correction1)
+        torch.ops.softnpu.fused_adam(
+            param,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            state["max_exp_avg_sq"] if group["amsgrad"] else None,
+            grad,
+            *group["betas"],
+            group["lr"] / correction1,
+            root2,
+            group["eps"],
+            penalty,
+            shrink,
+        )

@@ -1,9 +1,11 @@
-"""What the two fused RMSprops share: hyperparameters and states, not the update."""
+"""What the two fused RMSprops share: hyperparameters, states and, but for details, the update."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+import torch
 
 from torch_npu.optim.npu_fused_optim_base import NpuFusedOptimizerBase, require
 
@@ -44,3 +46,34 @@ class RMSpropBase(NpuFusedOptimizerBase):
         if group["centered"]:
             names["grad_avg"] = 0.0
         return names
+
+    @staticmethod
+    def _advance(
+        group: Mapping[str, Any],
+        param: torch.Tensor,
+        grad: torch.Tensor,
+        state: Mapping[str, Any],
+        penalty: float,
+        shrink: float = 1.0,
+        inside: bool = False,
+        rate_first: bool = False,
+    ) -> None:
+        """States and parameters; `penalty` of these is in the gradient, `shrink` multiplies them.
+
+        `inside`: epsilon is added under the root; `rate_first`: the momentum keeps scaled steps.
+        """
+        torch.ops.softnpu.fused_rmsprop(
+            param,
+            state["square_avg"],
+            state.get("momentum_buffer"),
+            state.get("grad_avg"),
+            grad,
+            group["lr"],
+            group["alpha"],
+            group["eps"],
+            group["momentum"],
+            penalty,
+            shrink,
+            inside,
+            rate_first,
+        )

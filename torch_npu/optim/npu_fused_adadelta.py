@@ -42,11 +42,13 @@ class NpuFusedAdadelta(NpuFusedOptimizerBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        rho, eps = group["rho"], group["eps"]
-        if group["weight_decay"] != 0:
-            grad = grad.add(param, alpha=group["weight_decay"])
-        squares, steps = state["square_avg"], state["acc_delta"]
-        squares.mul_(rho).addcmul_(grad, grad, value=1 - rho)
-        delta = steps.add(eps).sqrt_().div_(squares.add(eps).sqrt_()).mul_(grad)
-        steps.mul_(rho).addcmul_(delta, delta, value=1 - rho)
-        param.add_(delta, alpha=-group["lr"])
+        torch.ops.softnpu.fused_adadelta(
+            param,
+            state["square_avg"],
+            state["acc_delta"],
+            grad,
+            group["lr"],
+            group["rho"],
+            group["eps"],
+            group["weight_decay"],
+        )

@@ -43,6 +43,4 @@ class NpuFusedAdam(AdamBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        if group["weight_decay"] != 0:
-            grad = grad.add(param, alpha=group["weight_decay"])
-        self._advance(group, param, grad, state)
+        self._advance(group, param, grad, state, penalty=group["weight_decay"], shrink=1.0)

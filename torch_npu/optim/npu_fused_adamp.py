@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,35 +66,20 @@ class NpuFusedAdamP(NpuFusedOptimizerBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        beta1, beta2 = group["betas"]
-        first, second = state["exp_avg"], state["exp_avg_sq"]
-        first.mul_(beta1).add_(grad, alpha=1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         correction1, root2 = corrections(group["betas"], state["step"] + 1)
-        ahead = beta1 * first + (1 - beta1) * grad if group["nesterov"] else first
-        change = ahead / (second.sqrt() / root2).add_(group["eps"])
-        ratios = []
-        for each, piece in zip(params, change.split([p.numel() for p in params]), strict=True):
-            ratios.append(_project(each, piece.view(each.shape), group))
-        if group["weight_decay"] > 0:
-            decay = torch.tensor(ratios, dtype=param.dtype, device=param.device)
-            decay = self._spread(decay, params) * (group["lr"] * group["weight_decay"])
-            param.mul_(1 - decay)
-        param.add_(change, alpha=-group["lr"] / correction1)
-
-
-def _project(param: torch.Tensor, change: torch.Tensor, group: Mapping[str, Any]) -> float:
-    """Takes the part along the weights out of the step, in place; returns the ratio of the decay."""
-    assert param.grad is not None
-    if param.dim() <= 1:
-        return 1.0
-    eps = group["eps"]
-    for rows in (param.shape[0], 1):
-        weight, grad = param.reshape(rows, -1), param.grad.reshape(rows, -1)
-        norm = weight.norm(dim=1, keepdim=True).add_(eps)
-        cosine = (weight * grad).sum(1).abs() / grad.norm(dim=1).add_(eps) / norm.squeeze(1)
-        if cosine.max() < group["delta"] / math.sqrt(weight.shape[1]):
-            unit, step = weight / norm, change.view(rows, -1)
-            step.sub_(unit * (unit * step).sum(1, keepdim=True))
-            return group["wd_ratio"]
-    return 1.0
+        torch.ops.softnpu.fused_adamp(
+            param,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            grad,
+            [p.numel() for p in params],
+            [p.shape[0] if p.dim() > 1 else 0 for p in params],
+            *group["betas"],
+            group["lr"] / correction1,
+            root2,
+            group["eps"],
+            group["lr"] * max(group["weight_decay"], 0.0),
+            group["delta"],
+            group["wd_ratio"],
+            group["nesterov"],
+        )

@@ -43,5 +43,5 @@ class NpuFusedAdamW(AdamBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        param.mul_(1 - group["lr"] * group["weight_decay"])
-        self._advance(group, param, grad, state)
+        shrink = 1 - group["lr"] * group["weight_decay"]
+        self._advance(group, param, grad, state, penalty=0.0, shrink=shrink)

@@ -91,13 +91,15 @@ class NpuFusedBertAdam(NpuFusedOptimizerBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        if group["max_grad_norm"] > 0:
-            norm = torch.linalg.vector_norm(grad.float())
-            grad.mul_((group["max_grad_norm"] / (norm + 1e-6)).clamp(max=1.0))
-        first, second = state["exp_avg"], state["exp_avg_sq"]
-        first.mul_(group["b1"]).add_(grad, alpha=1 - group["b1"])
-        second.mul_(group["b2"]).addcmul_(grad, grad, value=1 - group["b2"])
-        change = first / second.sqrt().add_(group["e"])
-        if group["weight_decay"] > 0.0:
-            change.add_(param, alpha=group["weight_decay"])
-        param.add_(change, alpha=-scheduled(group, state["step"]))
+        torch.ops.softnpu.fused_bert_adam(
+            param,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            grad,
+            group["b1"],
+            group["b2"],
+            scheduled(group, state["step"]),
+            group["e"],
+            max(group["weight_decay"], 0.0),
+            max(group["max_grad_norm"], 0.0),
+        )

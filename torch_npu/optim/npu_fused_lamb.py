@@ -68,29 +68,16 @@ class NpuFusedLamb(NpuFusedOptimizerBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        beta1, beta2 = group["betas"]
-        if self.use_global_grad_norm and self.global_grad_norm is not None:
-            grad = grad / self.global_grad_norm.clamp(min=1.0).to(grad.dtype)
-        first, second = state["exp_avg"], state["exp_avg_sq"]
-        first.mul_(beta1).add_(grad, alpha=1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        change = first / second.sqrt().add_(group["eps"])
-        if group["weight_decay"] != 0:
-            change.add_(param, alpha=group["weight_decay"])
-        if self.adam:
-            param.add_(change, alpha=-group["lr"])
-        else:
-            param.addcmul_(change, self._ratios(param, change, params), value=-group["lr"])
-
-    def _ratios(
-        self, param: torch.Tensor, change: torch.Tensor, params: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """The trust ratio of each parameter, over its elements; one where a norm is zero."""
-        sizes = [p.numel() for p in params]
-        weights, steps = (
-            torch.stack(torch._foreach_norm(list(flat.float().split(sizes))))
-            for flat in (param, change)
+        torch.ops.softnpu.fused_lamb(
+            param,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            grad,
+            self.global_grad_norm if self.use_global_grad_norm else None,
+            [p.numel() for p in params],
+            *group["betas"],
+            group["lr"],
+            group["eps"],
+            group["weight_decay"],
+            0.0 if self.adam else MOST,
         )
-        zero = (weights == 0) | (steps == 0)
-        ratios = torch.where(zero, 1.0, weights.clamp(max=MOST) / steps)
-        return self._spread(ratios.to(param.dtype), params)

@@ -276,12 +276,6 @@ class NpuFusedOptimizerBase(Optimizer):
             for each in params:
                 self.state[each]["step"] = state["step"]
 
-    @staticmethod
-    def _spread(values: torch.Tensor, params: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One value a parameter, repeated over the parameter's elements."""
-        sizes = torch.tensor([p.numel() for p in params], device=values.device)
-        return values.repeat_interleave(sizes)
-
 
 def corrections(betas: tuple[float, float], step: int) -> tuple[float, float]:
     """Adam's bias corrections at a step: of the first moment, and the root of the second's."""

@@ -45,19 +45,4 @@ class NpuFusedRMSprop(RMSpropBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        alpha = group["alpha"]
-        if group["weight_decay"] != 0:
-            grad = grad.add(param, alpha=group["weight_decay"])
-        squares = state["square_avg"]
-        squares.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
-        if group["centered"]:
-            mean = state["grad_avg"].lerp_(grad, 1 - alpha)
-            root = squares.addcmul(mean, mean, value=-1).sqrt_().add_(group["eps"])
-        else:
-            root = squares.sqrt().add_(group["eps"])
-        if group["momentum"] > 0:
-            buffer = state["momentum_buffer"]
-            buffer.mul_(group["momentum"]).addcdiv_(grad, root)
-            param.add_(buffer, alpha=-group["lr"])
-        else:
-            param.addcdiv_(grad, root, value=-group["lr"])
+        self._advance(group, param, grad, state, penalty=group["weight_decay"])

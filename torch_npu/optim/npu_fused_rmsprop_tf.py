@@ -65,24 +65,14 @@ class NpuFusedRMSpropTF(RMSpropBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        fresh, lr, decay = 1.0 - group["alpha"], group["lr"], group["weight_decay"]
-        if decay != 0 and group["decoupled_decay"]:
-            param.mul_(1 - decay)
-        elif decay != 0:
-            grad = grad.add(param, alpha=decay)
-        squares = state["square_avg"]
-        squares.add_(grad.square().sub_(squares), alpha=fresh)
-        if group["centered"]:
-            mean = state["grad_avg"]
-            mean.add_(grad - mean, alpha=fresh)
-            root = squares.addcmul(mean, mean, value=-1).add_(group["eps"]).sqrt_()
-        else:
-            root = squares.add(group["eps"]).sqrt_()
-        if group["momentum"] > 0:
-            buffer = state["momentum_buffer"].mul_(group["momentum"])
-            if group["lr_in_momentum"]:
-                param.sub_(buffer.addcdiv_(grad, root, value=lr))
-            else:
-                param.add_(buffer.addcdiv_(grad, root), alpha=-lr)
-        else:
-            param.addcdiv_(grad, root, value=-lr)
+        decay, apart = group["weight_decay"], group["decoupled_decay"]
+        self._advance(
+            group,
+            param,
+            grad,
+            state,
+            penalty=0.0 if apart else decay,
+            shrink=1 - decay if apart else 1.0,
+            inside=True,
+            rate_first=group["lr_in_momentum"],
+        )

@@ -78,14 +78,14 @@ class NpuFusedSGD(NpuFusedOptimizerBase):
         state: dict[str, Any],
         params: Sequence[torch.Tensor],
     ) -> None:
-        if group["weight_decay"] != 0:
-            grad = grad.add(param, alpha=group["weight_decay"])
-        momentum = group["momentum"]
-        if momentum != 0:
-            buffer = state["momentum_buffer"]
-            if state["step"] == 0:
-                buffer.copy_(grad)
-            else:
-                buffer.mul_(momentum).add_(grad, alpha=1 - group["dampening"])
-            grad = grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-        param.add_(grad, alpha=-group["lr"])
+        torch.ops.softnpu.fused_sgd(
+            param,
+            state.get("momentum_buffer"),
+            grad,
+            group["lr"],
+            group["momentum"],
+            group["dampening"],
+            group["weight_decay"],
+            group["nesterov"],
+            state["step"] == 0,
+        )

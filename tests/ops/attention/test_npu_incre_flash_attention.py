@@ -6,7 +6,7 @@ import torch
 import torch_npu
 from softnpu import settings
 from tests.ops.attention.infer_reference import attend, compare, draw, on_device, pack, unpack
-from tests.ops.support import make
+from tests.ops.support import assert_accurate, make
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 SCALE = 0.25
@@ -44,6 +44,24 @@ def test_layouts_and_lengths(layout, dtype, lengths):
     counts = (lengths or [7]) * (1 if lengths and len(lengths) == 2 else 2)
     for b, found in enumerate(unpack(out, layout, [1, 1], 4)):
         compare(found, q[b], k[b][:, : counts[b]], v[b][:, : counts[b]], dtype, scale=SCALE)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 8, 17])
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_heads_that_share_a_cache(heads, dtype):
+    """Few heads of a cache are multiplied as they come, more in packed blocks; 263 columns leave a rest of both."""
+    q = make(2, 2 * heads, 1, 32, dtype=dtype)
+    k, v = (make(2, 263, 2, 32, dtype=dtype, seed=s).transpose(1, 2) for s in (1, 2))
+    options = {"num_heads": 2 * heads, "num_key_value_heads": 2, "input_layout": "BNSD"}
+    out = ifa(q, k, v, scale_value=SCALE, **options)
+    host = [t.cpu() for t in (q, k, v)]
+    exact, plain = (
+        torch.nn.functional.scaled_dot_product_attention(
+            *(t.to(kind) for t in host), scale=SCALE, enable_gqa=True
+        )
+        for kind in (torch.float64, dtype)
+    )
+    assert_accurate(out, exact, plain)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 1, 7), (2, 1, 1, 7), (1, 1, 1, 7), (2, 1, 1, 16)])

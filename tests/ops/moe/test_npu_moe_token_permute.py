@@ -34,7 +34,9 @@ def test_rows(dtype, kind, out, kept):
     assert went.tolist() == want[1] and went.dtype == torch.int32
 
 
-@pytest.mark.parametrize("indices", [[2, 0, 1, 0, 2], [4, 4, 4, 4, 4]])
+@pytest.mark.parametrize(
+    "indices", [[2, 0, 1, 0, 2], [4, 4, 4, 4, 4], [16777214, 3, 16777214, 0, 3]]
+)
 def test_one_expert_a_token(indices):
     tokens = make(5, 6)
     rows, went = torch_npu.npu_moe_token_permute(tokens, npu(indices))

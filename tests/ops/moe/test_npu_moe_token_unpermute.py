@@ -21,9 +21,9 @@ def reference(rows, places, probs, top_k):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("top_k", [None, 1, 2, 5])
-@pytest.mark.parametrize("rows", [10, 6, 1])
-def test_sums(dtype, top_k, rows):
-    permuted = make(rows, 7, dtype=dtype)
+@pytest.mark.parametrize("rows,width", [(10, 7), (6, 75), (1, 7)])
+def test_sums(dtype, top_k, rows, width):
+    permuted = make(rows, width, dtype=dtype)
     probs = None if top_k is None else make(10 // top_k, top_k, dtype=dtype)
     out = torch_npu.npu_moe_token_unpermute(permuted, npu(PLACES), probs)
     host = [None if probs is None else probs.cpu().to(t) for t in (torch.float64, dtype)]
@@ -67,23 +67,27 @@ def test_gradients(rows):
     gradcheck(lambda p, w: torch.ops.npu._npu_moe_token_unpermute(p, places, w)[0], permuted, probs)
 
 
+TWICE = [3, 0, 3, 9, 1, 4, 0, 8, 3, 5]  # rows that several pairs name, and one that none does
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_named_gradients(dtype):
+@pytest.mark.parametrize("places,width", [(PLACES, 7), (TWICE, 75)])
+def test_named_gradients(dtype, places, width):
     permuted, grad, probs = (
-        make(6, 7, dtype=dtype),
-        make(5, 7, dtype=dtype),
+        make(6, width, dtype=dtype),
+        make(5, width, dtype=dtype),
         make(5, 2, dtype=dtype),
     )
-    d_rows = torch.zeros(6, 7, dtype=torch.float64)
+    d_rows = torch.zeros(6, width, dtype=torch.float64)
     d_probs = torch.zeros(5, 2, dtype=torch.float64)
-    for pair, place in enumerate(PLACES):
+    for pair, place in enumerate(places):
         if place < 6:
             i, j = pair // 2, pair % 2
-            d_rows[place] = probs[i, j].cpu().double() * grad[i].cpu().double()
+            d_rows[place] += probs[i, j].cpu().double() * grad[i].cpu().double()
             d_probs[i, j] = (permuted[place].cpu().double() * grad[i].cpu().double()).sum()
-    first = torch_npu.npu_moe_token_unpermute_grad(permuted, grad, npu(PLACES), probs)
+    first = torch_npu.npu_moe_token_unpermute_grad(permuted, grad, npu(places), probs)
     second = torch_npu.npu_moe_token_unpermute_grad_v2(
-        grad, npu(PLACES), 6, dtype, probs, permuted_tokens=permuted
+        grad, npu(places), 6, dtype, probs, permuted_tokens=permuted
     )
     for found in (first, second):
         assert found[0].dtype == found[1].dtype == dtype

@@ -57,6 +57,14 @@ class Problem:
     bias: torch.Tensor | None = None  # (B or 1, N, Sq, Skv)
     sink: torch.Tensor | None = None  # (N,)
     integer: IntegerProducts | None = None
+    #: (B, pages) int64: key and value are caches (blocks, heads, size, D); only for `natively`
+    pages: torch.Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        """How many tokens key and value hold."""
+        size = self.key.shape[2]
+        return size if self.pages is None else size * self.pages.shape[1]
 
 
 def natively(problem: Problem) -> None:
@@ -86,6 +94,7 @@ def natively(problem: Problem) -> None:
         kv_len=[s.kv_length for s in p.segments],
         band_low=[s.low for s in p.segments],
         band_high=[s.high for s in p.segments],
+        pages=p.pages,
     )
     if p.lse is not None:
         found = (peak + total.log()).squeeze(-1)

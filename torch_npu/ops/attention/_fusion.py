@@ -121,8 +121,10 @@ class Attention:
     @property
     def covered(self) -> bool:
         """Whether every row of query, key and value belongs to a segment."""
+        if self.layout != "TND":
+            return True  # without a look at the segments: their number may be symbolic
         last = self.segments[-1] if self.segments else _layouts.Segment(0, 0, 0, 0)
-        return self.layout != "TND" or (
+        return (
             last.q_start + last.q_length == self.q.shape[2]
             and last.kv_start + last.kv_length == self.k.shape[2]
         )
@@ -243,7 +245,9 @@ def seven_outputs(
 ) -> tuple[Any, ...]:
     """attention_out, softmax_max, softmax_sum, nothing, seed, offset and numels."""
     a.draw()
-    return (*compute(a), a.query.new_empty(0), a.seed, a.offset, a.numels)
+    symbolic = any(isinstance(n, torch.SymInt) for n in (*a.query.shape, *a.key.shape))
+    numels = 0 if symbolic else a.numels  # an integer would fix the sizes of a dynamic graph
+    return (*compute(a), a.query.new_empty(0), a.seed, a.offset, numels)
 
 
 #: the order in which the named gradients return

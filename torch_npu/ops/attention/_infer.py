@@ -31,7 +31,7 @@ from torch_npu.ops.attention._call import (
     kv_lengths,
     prefix_length,
 )
-from torch_npu.ops.attention._engine import FAR, IntegerProducts, Problem, Segment
+from torch_npu.ops.attention._engine import FAR, IntegerProducts, Problem, Segment, natively
 
 
 def solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +44,8 @@ def solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, 
 
 def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = empty_outputs(call)
-    query, key, value = _query(call), *_caches(call)
+    query = _query(call)
+    key, value, pages = _pages(call, query, out, engine) or (*_caches(call), None)
     dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
     if query.is_floating_point() and query.dtype == key.dtype == value.dtype == out.dtype:
         dtype = query.dtype
@@ -61,13 +62,15 @@ def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor,
         key,
         value,
         buffer,
-        _segments(call, key.shape[2]),
+        [],
         call.scale,
         logs,
         integer=_integer(call),
+        pages=pages,
     )
+    problem.segments = _segments(call, problem.columns)
     problem.sink = call.learnable_sink
-    if out.numel() and key.shape[2]:
+    if out.numel() and problem.columns:
         for part in _parts(call, problem):
             engine(part)
     if call.quant_scale2 is not None:
@@ -93,11 +96,35 @@ def _query(call: Call) -> torch.Tensor:
     return torch.cat((query, rope.to(query.dtype)), -1)
 
 
+def _block_ids(call: Call) -> torch.Tensor | None:
+    if call.block_table is None:
+        return None
+    blocks = call.key.shape[0]
+    return _paged.block_ids(call.block_table, kv_lengths(call), call.block_size, blocks)
+
+
+def _pages(
+    call: Call, query: torch.Tensor, out: torch.Tensor, engine: Callable[[Problem], None]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Key, value and block numbers for the C++ kernel, which reads plain caches where they lie."""
+    if engine is not natively or call.block_table is None or call.dequant_scale1 is not None:
+        return None
+    if call.key_rope is not None or call.key_shared_prefix is not None:
+        return None
+    plain = query.dtype == call.key.dtype == call.value.dtype == out.dtype
+    if (
+        not plain
+        or not query.is_floating_point()
+        or any(scales(call, i)[0] is not None for i in (0, 1))
+    ):
+        return None
+    key, value = (_paged.in_place(c, call.kv_heads) for c in (call.key, call.value))
+    ids = _block_ids(call)
+    return None if key is None or value is None or ids is None else (key, value, ids)
+
+
 def _caches(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = None
-    if call.block_table is not None:
-        blocks = call.key.shape[0]
-        ids = _paged.block_ids(call.block_table, kv_lengths(call), call.block_size, blocks)
+    ids = _block_ids(call)
     key = _cache(call, call.key, call.key_shared_prefix, 0, ids)
     value = _cache(call, call.value, call.value_shared_prefix, 1, ids)
     if call.key_rope is not None:
@@ -255,7 +282,8 @@ def _parts(call: Call, problem: Problem) -> list[Problem]:
 def _alone(call: Call, problem: Problem, index: int) -> dict[str, torch.Tensor | None]:
     """The tensors of one sequence; a ragged batch keeps its single entry."""
     pick = lambda t: t if t is None or t.shape[0] == 1 else t[index : index + 1]  # noqa: E731
-    names = ("query", "key", "value", "out", "lse", "mask", "bias")
+    caches = ("key", "value") if problem.pages is None else ("pages",)
+    names = ("query", *caches, "out", "lse", "mask", "bias")
     return {name: pick(getattr(problem, name)) for name in names}
 
 

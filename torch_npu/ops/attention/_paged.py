@@ -40,6 +40,14 @@ def block_ids(table: torch.Tensor, lengths: Sequence[int], block: int, blocks: i
     return ids
 
 
+def in_place(cache: torch.Tensor, heads: int) -> torch.Tensor | None:
+    """The cache as (blocks, N, block_size, D) without a copy; None for the layout NZ."""
+    if cache.dim() == 3:
+        heads, block, size = page_shape(cache, heads)
+        return cache.unflatten(2, (heads, size)).transpose(1, 2)
+    return cache if cache.dim() == 4 else None
+
+
 def gather(cache: torch.Tensor, ids: torch.Tensor, heads: int) -> torch.Tensor:
     """The pages of a batch, (B, N, S, D) with S the longest length in whole blocks."""
     heads, block, size = page_shape(cache, heads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -61,7 +63,7 @@ def _check_dequant(x1, x2, scale, pertoken):
     if scale.dtype in PACKED:
         must.unset("pertoken_scale", pertoken)
     must.dtype("pertoken_scale", pertoken, torch.float32)
-    must.shape("pertoken_scale", pertoken, (x1.shape[:-1].numel(),))
+    must.shape("pertoken_scale", pertoken, (math.prod(x1.shape[:-1]),))
 
 
 def _check_comm_quant(x1, x2, one, two, dtype):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -109,7 +111,7 @@ class NpuMoeDistributeCombineV2:
                 must.unset("shared_expert_x", shared_expert_x)
             must.same_dtype("shared_expert_x", shared_expert_x, "expand_x", expand_x)
             must.ndim("shared_expert_x", shared_expert_x, 2, 3)
-            rows = (shared_expert_x.shape[:-1].numel(), shared_expert_x.shape[-1])
+            rows = (math.prod(shared_expert_x.shape[:-1]), shared_expert_x.shape[-1])
             wanted = (expert_ids.shape[0], expand_x.shape[1])
             must.be(rows == wanted, "shared_expert_x", f"of BS x H = {wanted}", rows)
         rules.check_ids(expert_ids, experts)

@@ -7,6 +7,8 @@ both, a set element is kept.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -38,7 +40,7 @@ def unpack(mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The booleans of a bit mask for a tensor of the given shape."""
     places = torch.arange(8, dtype=torch.uint8, device=mask.device)
     bits = (mask.unsqueeze(-1) >> places) & 1
-    return bits.flatten()[: shape.numel()].view(shape).bool()
+    return bits.flatten()[: math.prod(shape)].view(shape).bool()
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ class Prolog:
         """The results of `run` without their values."""
         tokens, (heads, _, hckv) = self.token_x.shape[:-1], self.weight_uk.shape
         dtype = torch.int8 if self.quantises_query else self.rope_sin.dtype
-        scales = (tokens.numel(), heads, 1) if self.quantises_query else (1,)
+        scales = (math.prod(tokens), heads, 1) if self.quantises_query else (1,)
         new = self.token_x.new_empty
         return (
             new((*tokens, heads, hckv), dtype=dtype),
@@ -185,7 +186,7 @@ class Prolog:
         quantised = self.weight_uq_qr.dtype == torch.int8
         cache = self.kv_cache.dtype == torch.int8
         heads = self.weight_uk.shape[0]
-        count = self.token_x.shape[:-1].numel()
+        count = math.prod(self.token_x.shape[:-1])
         self._scale("dequant_scale_x", full, "with int8 'token_x'", (count, 1))
         self._scale("dequant_scale_w_dq", full, "with int8 'token_x'", (1, HCQ))
         self._scale("dequant_scale_w_dkv_kr", full, "with int8 'token_x'", (1, HCKV + DR))

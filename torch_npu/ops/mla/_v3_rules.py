@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from softnpu import chips
@@ -140,7 +142,7 @@ def _shapes(g: PrologV3) -> None:
 def _scales(g: PrologV3) -> None:
     weight, cache = g.weight_quant_mode, g.kv_cache_quant_mode
     (he, hcq), up = g.weight_dq.shape, g.weight_uq_qr.shape[1]
-    count = g.token_x.shape[:-1].numel()
+    count = math.prod(g.token_x.shape[:-1])
     of_weight, of_cache = f"with weight_quant_mode {weight}", f"with kv_cache_quant_mode {cache}"
     full, mx = weight > 1, weight == MX
     exponent = torch.float8_e8m0fnu if mx else torch.float32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -95,7 +97,7 @@ class NpuMoeFinalizeRouting:
         if bias is not None:
             must.present("export_for_source_row", export_for_source_row, "together with 'bias'")
             inside("export_for_source_row", export_for_source_row, bias.size(0))
-        count = rows.shape[:-1].numel()
+        count = math.prod(rows.shape[:-1])
         inside("expanded_src_to_dst_row", index, count, low=-1 if dropping else 0)
 
     def kernel(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -46,7 +48,7 @@ class NpuMoeGatingTopKSoftmax:
         y, expert = y[..., :k].to(x.dtype).contiguous(), expert[..., :k].to(torch.int32)
         if finished is not None:
             expert = torch.where(finished.unsqueeze(-1), x.size(-1), expert)
-        rows = x.shape[:-1].numel()
+        rows = math.prod(x.shape[:-1])
         row = torch.arange(rows * k, dtype=torch.int32, device=x.device).reshape(k, rows).t()
         return y, expert.contiguous(), row.reshape(*x.shape[:-1], k).contiguous()
 
@@ -58,7 +60,7 @@ class NpuMoeGatingTopKSoftmax:
         y, expert = weights.gather(-1, chosen).to(x.dtype), chosen.to(torch.int32)
         if finished is not None:
             expert = torch.where(finished.unsqueeze(-1), x.size(-1), expert)
-        rows = x.shape[:-1].numel()
+        rows = math.prod(x.shape[:-1])
         row = torch.arange(rows * k, dtype=torch.int32, device=x.device).view(k, rows).t()
         return y, expert, row.reshape(*x.shape[:-1], k).contiguous()
 

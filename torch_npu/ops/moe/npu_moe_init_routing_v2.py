@@ -131,6 +131,46 @@ def _route(
     )
 
 
+def _copied(
+    x,
+    expert_idx,
+    scale=None,
+    offset=None,
+    active_num=-1,
+    expert_capacity=-1,
+    expert_num=-1,
+    drop_pad_mode=0,
+    expert_tokens_num_type=0,
+    expert_tokens_num_flag=False,
+    quant_mode=-1,
+    active_expert_range=(),
+    row_idx_type=0,
+):
+    """The commonest case, sorted and copied in C++: no capacity, no quantisation; None for any other."""
+    if drop_pad_mode == 1 or quant_mode != quant.NONE or chips.current().family == "310P":
+        return None
+    start, end = _range(active_expert_range, expert_num)
+    pairs = expert_idx.numel()
+    rows = pairs if active_num <= 0 else min(active_num, pairs)
+    source, order, place = torch.ops.softnpu.route_pairs(
+        expert_idx, expert_idx.size(1), start, end, rows
+    )
+    if expert_tokens_num_flag:
+        flat = expert_idx.reshape(-1)
+        inside = (flat >= start) & (flat < end)
+        _, statistics = _statistics(flat, inside, start, end, expert_num, expert_tokens_num_type)
+    else:
+        shape = (expert_num, 2) if expert_tokens_num_type == KEY_VALUE else (end - start,)
+        statistics = torch.zeros(shape, dtype=torch.int64, device=x.device)
+    take = torch.ops.softnpu.take_rows
+    if scale is None:
+        found = torch.zeros(rows, dtype=torch.float32, device=x.device)
+    else:
+        found = take(scale, source, None)
+    row_idx = order.to(torch.int32) if row_idx_type == SCATTER else place
+    return take(x, source, None), row_idx, statistics, found
+
+
 @npu_op(
     "npu_moe_init_routing_v2(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
     "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
@@ -268,7 +308,10 @@ class NpuMoeInitRoutingV2:
         )  # fmt: skip
 
     def native(x, expert_idx, *, x_dtype=None, **options):
-        return _route(torch.ops.softnpu.take_rows, _quantise, x, expert_idx, **options)
+        done = _copied(x, expert_idx, **options)
+        if done is None:
+            done = _route(torch.ops.softnpu.take_rows, _quantise, x, expert_idx, **options)
+        return done
 
     samples = [
         Sample(

@@ -6,12 +6,14 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS, inverse_permutation, take_rows
 from torch_npu.ops.scatter._indices import inside
 
 #: topK may not exceed this
 MOST_EXPERTS_A_TOKEN = 512
+_EVERY_EXPERT = 2**31
 
 
 def _top_k(indices: torch.Tensor) -> int:
@@ -34,6 +36,14 @@ def sum_over_experts(
         term = wide(take_rows(rows, places[:, j]))
         out = out + (term if probs is None else term * wide(probs[:, j : j + 1]))
     return out
+
+
+def _native_sum(rows, sorted_indices, top_k, dtype):
+    """`sum_over_experts` in C++, rounded to `dtype`; None where that has no kernel."""
+    if rows.dtype != dtype or not fits(rows) or top_k == 0:
+        return None
+    places = sorted_indices.view(-1, top_k)
+    return torch.ops.softnpu.finalize_routing(rows, places, None, None, None, None, None)
 
 
 @npu_op(
@@ -78,6 +88,12 @@ class NpuMoeTokenPermute:
         order = torch.argsort(indices.reshape(-1), stable=True)
         rows = order[: _kept(indices, num_out_tokens)] // max(_top_k(indices), 1)
         return tokens.index_select(0, rows), inverse_permutation(order).to(torch.int32)
+
+    def native(tokens, indices, num_out_tokens=None, padded_mode=False):
+        source, _, place = torch.ops.softnpu.route_pairs(
+            indices, _top_k(indices), 0, _EVERY_EXPERT, _kept(indices, num_out_tokens)
+        )
+        return torch.ops.softnpu.take_rows(tokens, source, None), place
 
     def backward(ctx, grad, _grad_indices):
         tokens = ctx.args.tokens
@@ -157,6 +173,21 @@ class NpuMoeTokenPermuteGradV2:
         grad = sum_over_experts(grad_permuted_tokens, sorted_indices, num_topK)
         return grad[:tokens_size_0].to(tokens_dtype)
 
+    def native(
+        grad_permuted_tokens,
+        sorted_indices,
+        tokens_size_0,
+        tokens_dtype,
+        num_topK,
+        padded_mode=False,
+    ):
+        grad = _native_sum(grad_permuted_tokens, sorted_indices, num_topK, tokens_dtype)
+        if grad is None:
+            return NpuMoeTokenPermuteGradV2.kernel(
+                grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_topK
+            )
+        return grad
+
     samples = [
         Sample(
             lambda make: (
@@ -184,6 +215,14 @@ class NpuMoeTokenPermuteGrad:
     def kernel(tokens, grad_permuted_tokens, indices, sorted_indices, padded_mode=False):
         grad = sum_over_experts(grad_permuted_tokens, sorted_indices, _top_k(indices))
         return grad.to(tokens.dtype)
+
+    def native(tokens, grad_permuted_tokens, indices, sorted_indices, padded_mode=False):
+        grad = _native_sum(grad_permuted_tokens, sorted_indices, _top_k(indices), tokens.dtype)
+        if grad is None:
+            return NpuMoeTokenPermuteGrad.kernel(
+                tokens, grad_permuted_tokens, indices, sorted_indices
+            )
+        return grad
 
     samples = [
         Sample(

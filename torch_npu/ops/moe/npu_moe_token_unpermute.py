@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS, take_rows
 from torch_npu.ops.moe.npu_moe_token_permute import MOST_EXPERTS_A_TOKEN, sum_over_experts
@@ -14,6 +15,11 @@ from torch_npu.ops.scatter._indices import first_bad
 
 def _top_k(probs: torch.Tensor | None) -> int:
     return 1 if probs is None else probs.size(1)
+
+
+def _kept(rows: torch.Tensor, probs: torch.Tensor | None) -> torch.Tensor:
+    """A copy of what the gradient needs of the rows."""
+    return (rows[:0] if probs is None else rows).clone(memory_format=torch.contiguous_format)
 
 
 def _check(rows, rows_name, sorted_indices, probs, padded_mode, restore_shape):
@@ -104,6 +110,14 @@ class NpuMoeTokenUnpermute:
         out = sum_over_experts(permuted_tokens, sorted_indices, _top_k(probs), probs)
         return out.to(permuted_tokens.dtype)
 
+    def native(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+        if not fits(permuted_tokens) or not floats(probs):
+            return NpuMoeTokenUnpermute.kernel(permuted_tokens, sorted_indices, probs)
+        places = sorted_indices.view(-1, _top_k(probs))
+        return torch.ops.softnpu.finalize_routing(
+            permuted_tokens, places, probs, None, None, None, None
+        )
+
 
 @npu_op(
     "_npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, "
@@ -119,8 +133,11 @@ class UnderNpuMoeTokenUnpermute:
 
     def kernel(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
         out = NpuMoeTokenUnpermute.kernel(permuted_tokens, sorted_indices, probs)
-        kept = permuted_tokens if probs is not None else permuted_tokens[:0]
-        return out, kept.clone(memory_format=torch.contiguous_format)
+        return out, _kept(permuted_tokens, probs)
+
+    def native(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+        out = NpuMoeTokenUnpermute.native(permuted_tokens, sorted_indices, probs)
+        return out, _kept(permuted_tokens, probs)
 
     def backward(ctx, grad, _grad_kept):
         return _backward(ctx, grad)
@@ -140,6 +157,15 @@ def _gradients(grad, sorted_indices, rows, dtype, probs, permuted_tokens):
         return d_rows, torch.zeros(0, dtype=grad.dtype, device=grad.device)
     d_probs = (spread * wide(take_rows(permuted_tokens, sorted_indices))).sum(1)
     return d_rows, d_probs.reshape(probs.shape).to(probs.dtype)
+
+
+def _native_gradients(grad, sorted_indices, rows, dtype, probs, permuted_tokens):
+    values = None if probs is None else permuted_tokens
+    if grad.dtype != dtype or not fits(grad, values) or not floats(probs):
+        return _gradients(grad, sorted_indices, rows, dtype, probs, permuted_tokens)
+    places = sorted_indices.view(-1, _top_k(probs))
+    d_rows, d_probs = torch.ops.softnpu.finalize_routing_backward(grad, places, rows, probs, values)
+    return d_rows, d_probs.to(grad.dtype if probs is None else probs.dtype)
 
 
 @npu_op(
@@ -207,6 +233,25 @@ class NpuMoeTokenUnpermuteGradV2:
             permuted_tokens,
         )
 
+    def native(
+        grad_unpermuted_tokens,
+        sorted_indices,
+        permuted_tokens_size_0,
+        permuted_tokens_dtype,
+        probs=None,
+        padded_mode=False,
+        restore_shape=None,
+        permuted_tokens=None,
+    ):
+        return _native_gradients(
+            grad_unpermuted_tokens,
+            sorted_indices,
+            permuted_tokens_size_0,
+            permuted_tokens_dtype,
+            probs,
+            permuted_tokens,
+        )
+
     samples = [
         Sample(
             lambda make: (
@@ -248,6 +293,19 @@ class NpuMoeTokenUnpermuteGrad:
     ):
         rows = permuted_tokens
         return _gradients(
+            grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
+        )
+
+    def native(
+        permuted_tokens,
+        grad_unpermuted_tokens,
+        sorted_indices,
+        probs=None,
+        padded_mode=False,
+        restore_shape=None,
+    ):
+        rows = permuted_tokens
+        return _native_gradients(
             grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
         )
 

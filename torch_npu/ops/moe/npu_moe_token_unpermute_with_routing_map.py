@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS, take_rows
 from torch_npu.ops.moe._routing_map import check_map, check_probs, experts_of_tokens, slots_of
@@ -29,6 +30,35 @@ def _rows_of(sorted_indices, tokens, drop_and_pad, probs, routing_map):
     if probs is None:
         return token, sorted_indices.long(), None
     return token, sorted_indices.long(), probs[token, experts_of_tokens(routing_map, top_k)]
+
+
+def _sum(rows, token, row, weight, tokens):
+    """For each token the sum of its rows, times their weights."""
+    terms = wide(take_rows(rows, row))
+    if weight is not None:
+        terms = terms * wide(weight).unsqueeze(1)
+    out = torch.zeros(tokens, rows.size(1), dtype=terms.dtype, device=rows.device)
+    return out.index_add(0, token, terms).to(rows.dtype)
+
+
+def _native_sum(rows, token, row, weight, tokens):
+    taken = torch.ops.softnpu.take_rows(rows, row, None)
+    place = token.to(torch.int32).unsqueeze(1)
+    factor = None if weight is None else weight.unsqueeze(1)
+    return torch.ops.softnpu.finalize_routing_backward(taken, place, tokens, factor, None)[0]
+
+
+def _merged(add_up, rows, sorted_indices, tokens, probs, routing_map, drop_and_pad):
+    """The forward's four results, with `add_up` to make the first."""
+    token, row, weight = _rows_of(sorted_indices, tokens, drop_and_pad, probs, routing_map)
+    out = add_up(rows, token, row, weight, tokens)
+    if drop_and_pad:
+        ids, places = torch.sort(sorted_indices, stable=True)
+    else:
+        ids, places = sorted_indices.clone(), sorted_indices.clone()
+    if weight is None:
+        weight = torch.zeros(0, dtype=rows.dtype, device=rows.device)
+    return out, places.to(torch.int32), ids, weight
 
 
 @npu_op(
@@ -91,20 +121,29 @@ class UnderNpuMoeTokenUnpermuteWithRoutingMap:
         routing_map=None,
         drop_and_pad=False,
     ):
-        rows, tokens = permuted_tokens, restore_shape[0]
-        token, row, weight = _rows_of(sorted_indices, tokens, drop_and_pad, probs, routing_map)
-        terms = wide(take_rows(rows, row))
-        if weight is not None:
-            terms = terms * wide(weight).unsqueeze(1)
-        out = torch.zeros(tokens, rows.size(1), dtype=terms.dtype, device=rows.device)
-        out = out.index_add(0, token, terms).to(rows.dtype)
-        if drop_and_pad:
-            ids, places = torch.sort(sorted_indices, stable=True)
-        else:
-            ids, places = sorted_indices.clone(), sorted_indices.clone()
-        if weight is None:
-            weight = torch.zeros(0, dtype=rows.dtype, device=rows.device)
-        return out, places.to(torch.int32), ids, weight
+        return _merged(
+            _sum,
+            permuted_tokens,
+            sorted_indices,
+            restore_shape[0],
+            probs,
+            routing_map,
+            drop_and_pad,
+        )
+
+    def native(
+        permuted_tokens,
+        sorted_indices,
+        restore_shape,
+        probs=None,
+        routing_map=None,
+        drop_and_pad=False,
+    ):
+        add_up = _native_sum if fits(permuted_tokens) and floats(probs) else _sum
+        tokens = restore_shape[0]
+        return _merged(
+            add_up, permuted_tokens, sorted_indices, tokens, probs, routing_map, drop_and_pad
+        )
 
     def backward(ctx, grad, _grad_places, _grad_ids, _grad_weight):
         args = ctx.args
@@ -178,6 +217,18 @@ class NpuMoeTokenUnpermuteWithRoutingMap:
         drop_and_pad=False,
     ):
         return _Full.kernel(
+            permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
+        )[0]
+
+    def native(
+        permuted_tokens,
+        sorted_indices,
+        restore_shape,
+        probs=None,
+        routing_map=None,
+        drop_and_pad=False,
+    ):
+        return _Full.native(
             permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
         )[0]
 

@@ -21,7 +21,7 @@ def _check_options(prob, dim):
 
 
 def _kept(mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    return mask[: shape.numel()].view(shape).bool()
+    return mask[: math.prod(shape)].view(shape).bool()
 
 
 #: elements that are computed at a time, so that temporaries stay small beside the results
