@@ -10,11 +10,12 @@
 #   make docs-generated  docs/coverage.md, docs/ops/*.md, the generated part of docs/differences.md, the stubs
 #   make docs            the site, into site/, in an environment of its own
 #   make clients         accelerate, transformers, peft, ... from PyPI, in an environment of their own
-#   make dist            sdist and wheel into dist/, and the wheel tried in a clean environment
+#   make dist            sdist and wheel into dist/, and the wheel and its types tried in a clean environment
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := .venv-clients/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TORCH := torch==2.13.0
 
@@ -56,7 +57,7 @@ $(TOOLS): $(VENV)/.installed
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/python -m examples.demo
+	@KINETO_LOG_LEVEL=6 $(BIN)/python -m examples.demo  # kineto logs its start and stop, in plain PyTorch too
 
 test: $(READY)
 ifdef PYTEST_ARGS
@@ -94,24 +95,33 @@ docs-generated: $(READY)
 docs: .venv-docs/.ready
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict && echo "site/index.html"
 
-.venv-clients/.ready: tests/clients/requirements.txt $(READY)
+.venv-clients/.ready: tests/clients/requirements.txt
 	@echo "making .venv-clients"; $(PYTHON) -m venv .venv-clients
-	@.venv-clients/bin/python -m pip --disable-pip-version-check -qq install $(TORCH) "setuptools>=77" wheel ninja numpy
-	@.venv-clients/bin/python -m pip --disable-pip-version-check -qq install --no-build-isolation -e .
-	@.venv-clients/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@$(CLIENTS) -m pip --disable-pip-version-check -qq install $(TORCH) numpy
+	@$(CLIENTS) -m pip --disable-pip-version-check -qq install -r $<
 	@touch $@
 
-clients: .venv-clients/.ready
-	@.venv-clients/bin/python -m pytest tests/clients --durations=10 $(PYTEST_ARGS)
+# The wheel comes from .venv, whose objects are in build/: another environment would compile everything again.
+clients: $(READY) .venv-clients/.ready
+	@rm -rf build/wheel build/lib* build/bdist*; $(PIP) wheel --no-build-isolation --no-deps -w build/wheel .
+	@$(CLIENTS) -m pip --disable-pip-version-check -qq install --force-reinstall --no-deps build/wheel/*.whl
+	@$(CLIENTS) -m pip --disable-pip-version-check -qq install build/wheel/*.whl
+	@$(CLIENTS) -m pytest tests/clients --durations=10 $(PYTEST_ARGS)
 
 dist: $(READY)
 	@$(PIP) install build
 	@rm -rf dist build/smoke build/lib* build/bdist*
 	@$(BIN)/python -m build --no-isolation --sdist --wheel --outdir dist . >build/dist.txt 2>&1 || { tail -n 40 build/dist.txt; exit 1; }
 	@ls dist
+	@if git rev-parse -q --verify HEAD >/dev/null 2>&1; then \
+	  tar tzf dist/*.tar.gz | cut -d/ -f2- | sort >build/sdist.txt; \
+	  missing=$$(git ls-files | grep -v '^\.' | sort | comm -13 build/sdist.txt -); \
+	  test -z "$$missing" || { echo "not in the sdist:" $$missing; exit 1; }; \
+	fi
 	@$(PYTHON) -m venv build/smoke
 	@build/smoke/bin/python -m pip --disable-pip-version-check -qq install dist/*.whl
-	@cp tools/smoke.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
+	@cp tools/smoke.py tests/typed_program.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
+	@cd build/smoke && bin/python -m pip --disable-pip-version-check -qq install mypy && bin/python -m mypy typed_program.py
 
 # All four, whatever the first ones say.
 lint: $(TOOLS)

@@ -14,9 +14,9 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as dist_nn
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single
 
 import torch_npu
 
@@ -60,17 +60,17 @@ class Experts(nn.Module):
         order = expert.reshape(-1).argsort(stable=True)  # by expert, hence by rank
         counts = torch.bincount(expert.reshape(-1), minlength=EXPERTS)
         table = torch.empty(self.ranks, EXPERTS, dtype=counts.dtype, device=x.device)
-        dist.all_gather_into_tensor(table, counts.unsqueeze(0))
+        dist.all_gather_single(table, counts.unsqueeze(0))
         table = table.view(self.ranks, self.ranks, self.local)  # from, to, expert
         send, receive = table[self.rank].sum(1).tolist(), table[:, self.rank].sum(1).tolist()
 
         sent = x.repeat_interleave(TOP_K, 0)[order]
-        arrived = dist_nn.all_to_all_single(x.new_empty(sum(receive), HIDDEN), sent, receive, send)
+        arrived = all_to_all_single(sent, receive, send, dist.group.WORLD)
         owner = torch.arange(self.local, device=x.device).repeat(self.ranks)
         to_expert = owner.repeat_interleave(table[:, self.rank].reshape(-1)).argsort(stable=True)
         done = self.run_local(arrived[to_expert], table[:, self.rank].sum(0).tolist())
         back = torch.empty_like(done).index_copy(0, to_expert, done)
-        returned = dist_nn.all_to_all_single(torch.empty_like(sent), back, send, receive)
+        returned = all_to_all_single(back, send, receive, dist.group.WORLD)
         results = torch.zeros_like(returned).index_copy(0, order, returned)
         return (results.view(-1, TOP_K, HIDDEN) * weight.unsqueeze(-1)).sum(1)
 

@@ -1,4 +1,4 @@
-"""docs/coverage.md and api/exceptions.toml tell the truth about the package."""
+"""docs/coverage.md, softnpu/coverage.json and api/exceptions.toml tell the truth about the package."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def test_exceptions_still_hold():
 
 def test_page_is_fresh():
     assert coverage.PAGE.read_text("utf-8") == coverage.render(), "run: make docs-generated"
+    assert coverage.TABLE.read_text("utf-8") == coverage.table(), "run: make docs-generated"
 
 
 def test_all_names_are_known():

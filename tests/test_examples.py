@@ -1,5 +1,8 @@
-"""The examples do what they say."""
+"""The examples do what they say; tests/npu, tests/contrib and tests/torchair run those of their areas."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,20 @@ def test_quick_start_learns_the_same_on_both_devices():
     npu, cpu = (demo.train(device, weights, steps=4) for device in ("npu", "cpu"))
     assert npu.losses[-1] < npu.losses[0]
     torch.testing.assert_close(npu.losses, cpu.losses, rtol=0.01, atol=0.01)
+
+
+def test_moe_learns_on_two_ranks_and_the_fused_operators_agree():
+    program = Path(profiling.__file__).parent / "moe_torchrun.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launcher, str(program), "--steps=8"],
+        cwd=program.parents[1], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert float(re.search(r"differ .* by ([\d.]+)", done.stdout)[1]) < 0.01
+    assert "FutureWarning" not in done.stderr
 
 
 @pytest.mark.slow

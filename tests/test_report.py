@@ -95,6 +95,16 @@ def test_a_profile_without_memory_and_steps(tmp_path):
     assert "collect with profile_memory=True" in text and 'class="communication">None' in text
 
 
+def test_json_for_programs(directory, tmp_path):
+    output = tmp_path / "page.html"
+    done = CliRunner().invoke(main, ["report", str(directory), "-o", str(output), "--json"])
+    found = json.loads(done.stdout)
+    assert found["page"] == str(output) and output.exists()
+    (profile,) = found["profiles"]
+    assert profile["name"].endswith("_ascend_pt") and profile["steps"]
+    assert all(kernel["count"] > 0 and kernel["total"] > 0 for kernel in profile["kernels"])
+
+
 def test_many_profiles_and_none(tmp_path):
     for name in ("a", "b"):
         make_profile(tmp_path / name).rename(tmp_path / f"{name}_ascend_pt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ DECLARED = {
     for path in stubs.PAGES
     if path.suffix == ".pyi"
 }
-PACKAGE, DEVICE = DECLARED
+PACKAGE, DEVICE, RUNTIME, FUNCTIONAL = DECLARED
 
 
 @pytest.mark.parametrize("path", stubs.PAGES, ids=lambda p: "/".join(p.parts[-2:]))
@@ -40,12 +41,23 @@ def test_every_public_name_is_declared():
     assert {name for name in vars(torch.npu) if not name.startswith("_")} - {
         "annotations"
     } == DECLARED[DEVICE] - {"_"}
+    assert DECLARED[DEVICE] - {"_"} <= DECLARED[RUNTIME]
 
 
 def test_what_is_declared_exists():
     private = {"_bool", "_Any", "_Generator", "_Tensor", "_device", "_"}
     assert all(hasattr(torch_npu, name) for name in DECLARED[PACKAGE] - private)
+    assert all(hasattr(torch_npu.npu, name) for name in DECLARED[RUNTIME] - private)
     assert importlib.import_module("torch.npu") is torch_npu.npu
+
+
+def test_torch_reaches_the_device_through_a_module_that_it_takes_names_from():
+    """A checker that reads `import torch` sees torch.npu; `make dist` lets mypy read tests/typed_program.py."""
+    assert "from torch.functional import *" in inspect.getsource(torch)
+    assert DECLARED[FUNCTIONAL] >= {*torch.functional.__all__, "npu"}
+    assert f"__all__ = {[*sorted(torch.functional.__all__), 'npu']}" in FUNCTIONAL.read_text(
+        "utf-8"
+    )
 
 
 def test_types_are_those_of_the_schema():

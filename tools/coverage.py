@@ -1,4 +1,4 @@
-"""docs/coverage.md: which of upstream's public names work here, found by introspection.
+"""docs/coverage.md and softnpu/coverage.json: which of upstream's public names work here, found by introspection.
 
   python -m tools.coverage [--check | --prune]
 
@@ -8,15 +8,9 @@ what is absent or partial and why. Nothing here is typed by hand but those reaso
 
 from __future__ import annotations
 
-import ast
 import collections
-import enum
 import functools
-import importlib
-import importlib.util
-import inspect
 import json
-import re
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -26,10 +20,14 @@ from typing import Any
 
 import click
 
+from tools.signatures import MISSING, difference, resolve, schema_difference
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
+TABLE = (
+    ROOT / "softnpu" / "coverage.json"
+)  # what `softnpu coverage` shows, also where there is no checkout
 EXCEPTIONS = ROOT / "api" / "exceptions.toml"
-_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -125,105 +123,12 @@ def stale() -> dict[str, list[str]]:
 
 def _entry(name: str, table: str, signature: str | None) -> Entry:
     thing = resolve(name)
-    found = thing is not _MISSING
-    return Entry(
-        name, table, signature, found, _difference(name, thing, signature) if found else ""
-    )
-
-
-def resolve(name: str) -> Any:
-    """The object of a documented name, `_MISSING` if there is none."""
-    path = re.sub(r"\(\)", "", name).replace("torch.npu.npu.", "torch_npu.npu.").split(".")
-    if not importlib.util.find_spec(path[0]):
-        return _MISSING
-    thing: Any = importlib.import_module(path[0])
-    for depth, part in enumerate(path[1:], 2):
-        inner = inspect.getattr_static(thing, part, _MISSING)
-        if inner is _MISSING and inspect.ismodule(thing) and hasattr(thing, "__path__"):
-            module = ".".join(path[:depth])
-            inner = (
-                importlib.import_module(module) if importlib.util.find_spec(module) else _MISSING
-            )
-        elif inner is _MISSING:
-            inner = getattr(thing, part, _MISSING)
-        if inner is _MISSING:
-            return _MISSING
-        thing = getattr(thing, part) if isinstance(inner, (staticmethod, classmethod)) else inner
-    return thing
-
-
-def _difference(name: str, thing: Any, signature: str | None) -> str:
+    if thing is MISSING:
+        return Entry(name, table, signature, False, "")
     module, _, plain = name.rpartition(".")
     if module == "torch_npu" and plain in schemas():
-        return _schema_difference(plain)
-    if (
-        signature is None or not callable(thing) or isinstance(thing, enum.EnumMeta)
-    ):  # Python's, not upstream's
-        return ""
-    try:
-        mine = inspect.signature(thing)
-    except (TypeError, ValueError):
-        return ""
-    want, have = _parameters(signature), _parameters(str(mine))
-    if [n for n, _ in want] != [n for n, _ in have]:
-        return f"the parameters are {_names(have)}, upstream has {_names(want)}"
-    for (parameter, theirs), (_, ours) in zip(want, have, strict=True):
-        if theirs != ours and "..." not in (theirs, ours):
-            return f"the default of `{parameter}` is {ours or 'absent'}, upstream's is {theirs or 'absent'}"
-    return ""
-
-
-def _schema_difference(name: str) -> str:
-    """Which of upstream's overloads the dispatcher lacks, by their parsed form."""
-    import torch
-
-    packet = getattr(torch.ops.npu, name, None)
-    have = (
-        {} if packet is None else {o: str(getattr(packet, o)._schema) for o in packet.overloads()}
-    )
-    for schema in schemas()[name]:
-        parsed = parse(schema)
-        overload = parsed.overload_name or "default"
-        if overload not in have:
-            return f"the overload `{overload}` is absent"
-        if have[overload] != str(parsed):
-            return f"the schema of `{overload}` is {have[overload]}, upstream has {parsed}"
-    return ""
-
-
-def parse(schema: str) -> Any:
-    """An upstream schema as the dispatcher understands it: it knows a Dimname as str."""
-    import torch
-
-    return torch._C.parse_schema(f"npu::{schema}".replace("Dimname ", "str "))
-
-
-def _parameters(signature: str) -> list[tuple[str, str | None]]:
-    """(name with its stars, default as text) of each parameter of a signature in text; annotations are left out."""
-    text = re.sub(r"<[^<>]*>", "...", signature)
-    function = ast.parse(f"def f{text}: pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    arguments = function.args
-    plain = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
-    found = [
-        (a.arg, _text(d)) for a, d in zip(plain, [*defaults, *arguments.defaults], strict=True)
-    ]
-    if arguments.vararg:
-        found.append((f"*{arguments.vararg.arg}", None))
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append((argument.arg, _text(default)))
-    if arguments.kwarg:
-        found.append((f"**{arguments.kwarg.arg}", None))
-    return found
-
-
-def _text(default: ast.expr | None) -> str | None:
-    return None if default is None else ast.unparse(default)
-
-
-def _names(parameters: list[tuple[str, str | None]]) -> str:
-    return "(" + ", ".join(n for n, _ in parameters) + ")"
+        return Entry(name, table, signature, True, schema_difference(plain, schemas()[plain]))
+    return Entry(name, table, signature, True, difference(thing, signature))
 
 
 # --- the page -------------------------------------------------------------------------------------------
@@ -256,6 +161,13 @@ def render() -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def table() -> str:
+    """The documented names for `softnpu coverage`, a line each."""
+    keys = ("name", "table", "status", "note")
+    lines = (json.dumps({key: getattr(entry, key) for key in keys}) for entry in seeds())
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def _summary(title: str, group: str, entries: list[Entry]) -> list[str]:
@@ -301,19 +213,20 @@ def prune() -> None:
 
 
 @click.command(help=__doc__)
-@click.option("--check", is_flag=True, help="Only say whether the page is stale; exit 1 if it is.")
+@click.option("--check", is_flag=True, help="Only say whether they are stale; exit 1 if so.")
 @click.option(
     "--prune", "drop", is_flag=True, help="Take stale lines out of api/exceptions.toml first."
 )
 def main(check: bool, drop: bool) -> None:
     if drop:
         prune()
-    page = render()
+    pages = {PAGE: render(), TABLE: table()}
     for line in missing():
         print(line, file=sys.stderr)
     if check:
-        sys.exit(int(not PAGE.exists() or PAGE.read_text("utf-8") != page))
-    PAGE.write_text(page, "utf-8")
+        sys.exit(int(any(not p.exists() or p.read_text("utf-8") != t for p, t in pages.items())))
+    for path, text in pages.items():
+        path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import torch_npu  # noqa: F401  (registers the operators)
 from softnpu import _C, settings
 from tools import coverage
 from tools.examples import call, literal, statement
+from tools.signatures import parse
 from torch_npu.ops._operator import Operator, Sample, function_of
 from torch_npu.ops._registry import operators
 
@@ -84,7 +85,7 @@ def render(name: str, overloads: list[Operator], accuracy: bool = True) -> str:
 def _schemas(name: str) -> list[str]:
     """The schemas of a name that are registered, in upstream's words."""
     have = {str(o.schema) for o in operators.values()}
-    return [s for s in coverage.schemas()[name] if str(coverage.parse(s)) in have]
+    return [s for s in coverage.schemas()[name] if str(parse(s)) in have]
 
 
 def _docstring(operator: Operator, level: str = "##") -> list[str]:

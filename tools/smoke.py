@@ -37,8 +37,8 @@ def metadata() -> None:
     assert text["License-Expression"] == "BSD-3-Clause", text["License-Expression"]
     files = {str(file) for file in importlib.metadata.files("softnpu") or ()}
     for name in ("softnpu/py.typed", "torch_npu/py.typed", "torchair/py.typed",
-                 "torch_npu/__init__.pyi", "torch-stubs/npu/__init__.pyi", "torch-stubs/py.typed",
-                 "softnpu/chips.toml"):  # fmt: skip
+                 "torch_npu/__init__.pyi", "torch_npu/npu/__init__.pyi", "torch-stubs/npu/__init__.pyi", "torch-stubs/py.typed",
+                 "torch-stubs/functional.pyi", "softnpu/chips.toml"):  # fmt: skip
         assert name in files, f"{name} is not in the wheel"
     assert any(name.endswith("licenses/LICENSE") for name in files), "no licence in the wheel"
     for name in ("tests", "tools", "benchmarks", "examples"):
@@ -70,6 +70,13 @@ def commands() -> None:
     assert all(check["good"] or check["check"] == "compiler" for check in
                json.loads(command("softnpu", "doctor", "--json")))  # fmt: skip
     assert json.loads(command("softnpu", "info", "--json"))["emulated"] is True
+    works = [
+        e for e in json.loads(command("softnpu", "coverage", "--json")) if e["status"] == "works"
+    ]
+    assert len(works) > 200, f"only {len(works)} names work"
+    assert "Ascend910B3" in command("softnpu", "chips")
+    Path("hello.py").write_text("import torch; print(torch.ones(2, device='npu').sum().item())")
+    assert command("softnpu", "run", "--json", "hello.py").startswith("2.0\n{")
     assert re.search(r"\| 0\s+910B3\s+\| OK", command("npu-smi", "info"))
     assert "_SOFTNPU_COMPLETE" in command("softnpu", "completion", "bash")
 

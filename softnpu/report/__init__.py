@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import sys
 from pathlib import Path
 
 import click
@@ -21,7 +24,13 @@ from softnpu.report.page import render
     show_default=True,
     help="The page.",
 )
-def report(directory: Path, output: Path) -> None:
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="What the page shows, but the timeline, for programs to read.",
+)
+def report(directory: Path, output: Path, as_json: bool = False) -> None:
     """Turns the profile in DIRECTORY, or all profiles below it, into one HTML page.
 
     A profile that was not analysed yet is analysed first.
@@ -32,7 +41,13 @@ def report(directory: Path, output: Path) -> None:
     for path in found:
         if not (path / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").exists():
             analyse = importlib.import_module("torch_npu.profiler.profiler").analyse
-            analyse(str(path), max_process_number=1, export_type="text")
+            with contextlib.redirect_stdout(sys.stderr):  # it says what it does
+                analyse(str(path), max_process_number=1, export_type="text")
     profiles = [Profile.read(path) for path in found]
     output.write_text(render(profiles), "utf-8")
+    if as_json:
+        parts = ("name", "kernels", "operators", "communications", "steps", "memory")
+        tables = [{part: getattr(profile, part) for part in parts} for profile in profiles]
+        click.echo(json.dumps({"page": str(output), "profiles": tables}, indent=2))
+        return
     click.echo(f"{output}: {len(profiles)} profile(s), {output.stat().st_size / 1024:.0f} KiB")

@@ -1,4 +1,4 @@
-"""accelerate: its own test on one device and on two, and a loop that it launches on two."""
+"""accelerate: its own test on one device, on two and on all, and a loop that it launches on two."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def test_its_own_test_passes(devices):
     assert "Test is a success!" in said
     assert f"Num processes: {devices}" in said and "Device: npu" in said
     assert ("MULTI_NPU" in said) == (devices > 1)
+
+
+def test_its_own_test_on_every_device(program):
+    said = tool("accelerate", "launch", program / "own_test.py", SOFTNPU_DEVICES="8")
+    assert "Num processes: 8" in said and "Device: npu:7" in said
+    assert "**Test reinstantiated state**" in said, "the last of its checks"
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

@@ -56,6 +56,8 @@ def test_bf16_with_the_card_s_attention(tmp_path, operators, make, data):
     names = operators()
     assert names.count("npu_fusion_attention") >= 2 * 16, "two layers, every step"
     assert tiny.falls(npu)
+    tiny.losses(make(), data(), tmp_path, "npu", bf16=True, max_steps=1)
+    assert "npu_fusion_attention" not in operators(), "it is transformers' npu_flash_attention"
     full = tiny.losses(make(), data(), tmp_path, "cpu", max_steps=16)
     torch.testing.assert_close(torch.tensor(npu), torch.tensor(full), rtol=0.03, atol=0.03)
 
