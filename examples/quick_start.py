@@ -53,6 +53,8 @@ class Attention(nn.Module):
         super().__init__()
         self.inputs = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
         self.output = nn.Linear(WIDTH, WIDTH, bias=False)
+        hidden = torch.ones(2048, 2048, dtype=torch.bool).triu(1)  # the operator's own causal mask
+        self.register_buffer("hidden", hidden, persistent=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         size = WIDTH // HEADS
@@ -60,10 +62,8 @@ class Attention(nn.Module):
         cos, sin = cos.to(q.dtype), sin.to(q.dtype)
         if x.device.type == "npu":
             q, k = torch_npu.npu_rotary_mul(q, cos, sin), torch_npu.npu_rotary_mul(k, cos, sin)
-            hidden = torch.ones(2048, 2048, dtype=torch.bool, device=x.device).triu(1)
-            y = torch_npu.npu_fusion_attention(
-                q, k, v, HEADS, "BSND", scale=size**-0.5, atten_mask=hidden, sparse_mode=CAUSAL
-            )[0]
+            options = {"scale": size**-0.5, "atten_mask": self.hidden, "sparse_mode": CAUSAL}
+            y = torch_npu.npu_fusion_attention(q, k, v, HEADS, "BSND", **options)[0]
         else:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             parts = (t.transpose(1, 2) for t in (q, k, v))
