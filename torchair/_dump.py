@@ -26,6 +26,8 @@ class DataDump(Eager):
     <path>/worldsize<n>_global_rank<r>/<graph>/<step>/<node>-<operator>.<INPUT|OUTPUT>.<index>.<time>.npy
     """
 
+    counts = True
+
     def __init__(self, gm: GraphModule, config: _DataDump, name: str):
         super().__init__(gm)
         self.config, self.name, self.step = config, name, 0
@@ -84,6 +86,8 @@ class EngineDump(Eager):
 
     Differs from upstream: arrays are .npy files; operators are named as in the FX graph (letter case aside).
     """
+
+    counts = True
 
     def __init__(self, gm: GraphModule, config: _DumpConfig, name: str):
         super().__init__(gm)
@@ -164,6 +168,8 @@ class EngineDump(Eager):
 
 class CaptureDump(Eager):
     """dump_config in captured modes: each input and each result, <node>_device_<device>_<count>.pt."""
+
+    counts = True
 
     def __init__(self, gm: GraphModule, config: _DumpConfig):
         super().__init__(gm)

@@ -2,52 +2,98 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from torchair import _streams
 from torchair.ops import _record, _tagged
 from torchair.scope import _attributes
 
 
 class Eager(Interpreter):
-    """Runs the graph as it stands. Nodes in a stream's range run on that stream, in the order of the graph."""
+    """Runs the graph as it stands, in its order; nodes that name a stream run there."""
+
+    counts = False  # whether a run changes the object, as dumps do that count their steps
 
     def __init__(self, gm: GraphModule):
         super().__init__(gm, garbage_collect_values=True)
         self.attributes = _attributes.attributes_of(gm)
+        marked = {n: a.get(_attributes.STREAM) for n, a in self.attributes.items()}
+        self.tags = {n: str(label) for n, label in marked.items() if label is not None}
+        self.indices = _streams.indices(gm)
+        self.outer: Any = None
+        self.used = _streams.used(gm)
 
     def __call__(self, *args: Any) -> Any:
-        return self.run(*args)
+        # A run has its own values: threads may share the graph.
+        one = self if self.counts else copy.copy(self)
+        if not (self.used or self.tags):
+            return one.run(*args)
+        one.outer = torch.npu.current_stream()
+        if self.used:
+            _streams.set_outer(one.outer)
+        if not torch.npu.is_current_stream_capturing():
+            return one.run(*args)
+        others = one._others()
+        for stream in others:  # a capture sees streams that start from its own and come back
+            stream.wait_stream(one.outer)
+        results = one.run(*args)
+        for stream in others:
+            one.outer.wait_stream(stream)
+        return results
+
+    def _others(self) -> list[Any]:
+        """The graph's streams besides the one on which it was called."""
+        found = [_streams.stream(index) for index in sorted(self.used)]
+        found += [_tagged.stream_of(tag) for tag in sorted(set(self.tags.values()))]
+        return [stream for stream in found if stream.stream_id != self.outer.stream_id]
 
     def run_node(self, n: Node) -> Any:
-        label = self.attributes.get(n, {}).get(_attributes.STREAM)
-        if label is None:
+        if n in self.tags:
+            stream = _tagged.stream_of(self.tags[n])
+        elif n in self.indices:
+            stream = _streams.stream(self.indices[n])
+        else:
             return super().run_node(n)
-        with torch.npu.stream(_tagged.stream_of(str(label))):
+        with torch.npu.stream(stream):
             return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if _streams.kind(target) == "fork":
+            return None  # its nodes know their stream
         if target is _attributes.WAIT_TENSOR:
-            _join_streams()
+            self._join()
             return args[0]
         if target is _record.WAIT:
-            _join_streams()
+            self._join()
         return super().call_function(target, args, kwargs)
 
-
-def _join_streams() -> None:
-    """The current stream waits for all work so far: what the tensors' operators left is among it."""
-    here = torch.npu.current_stream()
-    for stream in [torch.npu.default_stream(), *_tagged.streams_of(torch.npu.current_device())]:
-        if stream != here:
-            here.wait_stream(stream)
+    def _join(self) -> None:
+        """The current stream waits for all work so far: what the tensors' operators left is among it."""
+        here = torch.npu.current_stream()
+        if torch.npu.is_current_stream_capturing():
+            streams = [self.outer, *self._others()]
+        else:
+            streams = [torch.npu.default_stream(), *_tagged.streams_of(torch.npu.current_device())]
+        for stream in streams:
+            if stream.stream_id != here.stream_id:
+                here.wait_stream(stream)
 
 
 def needs_streams(gm: GraphModule) -> bool:
     """Whether the graph itself says on which streams it runs."""
     marks = (_tagged.RECORD, _tagged.WAIT, _tagged.RECORD_STREAM)
-    if any(node.target in marks for node in gm.graph.nodes):
+    if any(node.target in marks or _streams.is_sync(node) for node in gm.graph.nodes):
+        return True
+    if _streams.indices(gm):
         return True
     return any(_attributes.STREAM in a for a in _attributes.attributes_of(gm).values())
+
+
+def capturable(gm: GraphModule) -> bool:
+    """Whether all that its streams wait for is in the graph: tagged events meet the program outside of it."""
+    marks = (_tagged.RECORD, _tagged.WAIT, _tagged.RECORD_STREAM)
+    return not any(node.target in marks for node in gm.graph.nodes) and _streams.capturable(gm)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchair import patterns
+from torchair import _streams, patterns
 from torchair._air import under_one_name
 from torchair._observe import Observer
 from torchair.configs.compiler_config import CompilerConfig
@@ -22,6 +22,7 @@ def optimize(
 ) -> None:
     """Runs all passes in place, in upstream's order; each leaves a trace with the observer."""
     under_one_name(gm)
+    _streams.untie(gm)
     experimental = config.experimental_config
     steps: list[tuple[str, Callable[..., Any] | None]] = [
         ("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass.raw),

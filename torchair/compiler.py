@@ -21,7 +21,7 @@ from torchair import _passes
 from torchair._calls import boxed, logged
 from torchair._capture import Captured, Plan
 from torchair._dump import CaptureDump, DataDump, EngineDump
-from torchair._eager import Eager, needs_streams
+from torchair._eager import Eager, capturable, needs_streams
 from torchair._host.run import compile_on_host, cpu_outputs, npu_devices
 from torchair._observe import Observer, begin_model
 from torchair._summary import summarize
@@ -210,10 +210,11 @@ def _executable(
     if config.debug.run_eagerly:
         logger.warning("the graph runs eagerly: debug.run_eagerly is set")
         return boxed(Eager(gm))
-    if needs_streams(gm) or len(npu_devices(gm)) > 1:
+    streamed = needs_streams(gm)
+    if len(npu_devices(gm)) > 1 or (streamed and not capturable(gm)):
         return boxed(Eager(gm))
     captured = config.captures and is_inference and _stays_on_device(gm)
-    if not inductor:
+    if streamed or not inductor:
         eager = Eager(gm)
         plan = dataclasses.replace(Plan.of(gm), updated=[])  # integers are part of what is captured
         return Captured(lambda values: eager(*values), plan, config) if captured else boxed(eager)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from torchair import _streams
 from torchair.core.utils import logger
 
 __all__ = ["register_replacement"]
@@ -78,8 +79,11 @@ def apply(gm: GraphModule) -> int:
     from torchair.scope import _attributes
 
     _register_built_in()
+    for node, index in _streams.indices(gm).items():
+        node.meta["stream_label"] = index
     for node, attributes in _attributes.attributes_of(gm).items():
-        node.meta["stream_label"] = attributes.get(_attributes.STREAM)
+        if _attributes.STREAM in attributes:
+            node.meta["stream_label"] = attributes[_attributes.STREAM]
     count = _passes().apply(gm)
     if count:
         gm.graph.eliminate_dead_code()

@@ -37,7 +37,9 @@ class _Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    def __init__(self, width: int = 64, classes: int = 1000):
+    """Four stages of two blocks; fewer `stages` make a shorter one."""
+
+    def __init__(self, width: int = 64, classes: int = 1000, stages: int = 4):
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 7, 2, 3, bias=False),
@@ -45,7 +47,7 @@ class ResNet18(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
         )
-        sizes = [width, width, 2 * width, 4 * width, 8 * width]
+        sizes = [width, *(width * 2**stage for stage in range(stages))]
         blocks = []
         for index, (inside, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
             blocks += [_Block(inside, out, 1 if index == 0 else 2), _Block(out, out, 1)]
@@ -133,9 +135,8 @@ class Moe(nn.Module):
         self.down = nn.Parameter(torch.randn(experts, hidden, width) * 0.1)
 
     def forward(self, x):
-        rows = x.shape[0]
         scales, chosen, row = torch_npu.npu_moe_gating_top_k_softmax(self.gate(x), None, self.top)
-        spread, order, expert = torch_npu.npu_moe_init_routing(x, row, chosen, rows)
+        spread, order, expert = torch_npu.npu_moe_init_routing(x, row, chosen, 1024)  # at most
         ends = torch_npu.npu_moe_compute_expert_tokens(expert, self.experts).long()
         (up,) = torch_npu.npu_grouped_matmul(
             [spread], [self.up], group_list=ends, split_item=3, group_type=0

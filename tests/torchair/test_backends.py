@@ -142,6 +142,15 @@ def test_half_products_are_eagers_to_the_bit():
     assert_same_as_eager(f, *(v.to(half).requires_grad_() for v in inputs), tolerance=0)
 
 
+def test_products_of_two_types():
+    """The card promotes them; the result has the type of the first."""
+    for first, second in ((torch.float16, torch.float32), (torch.float32, torch.bfloat16)):
+        a, b = randn(4, 5, dtype=first), randn(5, 3, dtype=second)
+        result = torch.compile(lambda a, b: a @ b, backend="npu")(a, b)
+        assert result.dtype == first
+        torch.testing.assert_close(result, (a.float() @ b.float()).to(first), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_fused_attention(dtype):
     q, k, v = (randn(2, 4, 8, 16, dtype=dtype, requires_grad=True) for _ in range(3))

@@ -1,4 +1,7 @@
-"""Whole models: compiled, they give eager's results. Two of them go through the C++ compiler, the rest uncompiled."""
+"""Whole models: compiled, they give eager's results.
+
+Each goes through the C++ compiler once, small; whole ones do so in the slow tests, and uncompiled in the others.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ def test_training_step_compiled(counted):
     assert_trains_alike(counted)
 
 
-@pytest.mark.usefixtures("uncompiled")
-def test_resnet18():
+def assert_resnet_alike(counted):
+    """Inference and one training step: results, gradients and running means are eager's."""
     torch.manual_seed(0)
     plain = ResNet18(width=8, classes=10).npu()
     graph = copy.deepcopy(plain)
@@ -61,7 +64,31 @@ def test_resnet18():
     plain.eval()
     graph.eval()
     with torch.no_grad():
-        torch.testing.assert_close(compiled(x), plain(x), rtol=1e-4, atol=1e-4)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), plain(x), rtol=1e-4, atol=1e-4)
+    assert sorted(counted) == ["backward", "forward", "forward"]  # training, and inference once
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_resnet18(counted):
+    assert_resnet_alike(counted)
+
+
+def test_residual_blocks_compiled(counted):
+    """The stem and the first stage of ResNet-18, through the C++ compiler."""
+    torch.manual_seed(0)
+    model = ResNet18(width=8, classes=10, stages=1).npu().eval()
+    compiled = torch.compile(model, backend="npu")
+    with torch.no_grad():
+        for factor in (1, 2):
+            x = randn(2, 3, 32, 32) * factor
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    assert counted == ["forward"]
+
+
+@pytest.mark.slow
+def test_resnet18_compiled(counted):
+    assert_resnet_alike(counted)
 
 
 def generate(model, forward, prompt, steps):
@@ -74,16 +101,16 @@ def generate(model, forward, prompt, steps):
     return outputs, caches
 
 
-@pytest.mark.usefixtures("uncompiled")
-def test_llama_prefill_and_decode(counted):
+def assert_generates_alike(counted, batches=(2, 3, 5), steps=4):
+    """Prefill and decode with one compiled function, for several sizes of batch."""
     torch.manual_seed(0)
     model = Llama().half().npu()
     with torch.no_grad():
         compiled = torch.compile(model, backend="npu", dynamic=True)
-        for batch in (2, 3, 5):
+        for batch in batches:
             prompt = torch.arange(batch * 7, device="npu").view(batch, 7) % 50
-            expected = generate(model, model, prompt, 4)
-            actual = generate(model, compiled, prompt, 4)
+            expected = generate(model, model, prompt, steps)
+            actual = generate(model, compiled, prompt, steps)
             for mine, theirs in zip(actual[0], expected[0], strict=True):
                 torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2)
             for mine, theirs in zip(sum(actual[1], ()), sum(expected[1], ()), strict=True):
@@ -92,15 +119,58 @@ def test_llama_prefill_and_decode(counted):
 
 
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_mixture_of_experts(dtype):
+def test_llama_prefill_and_decode(counted):
+    assert_generates_alike(counted)
+
+
+@pytest.mark.slow
+def test_llama_prefill_and_decode_compiled(counted):
+    assert_generates_alike(counted)
+
+
+def test_llama_decode_compiled(counted):
+    """Steps of one token over caches that grow, for two sizes of batch: one graph in C++."""
+    torch.manual_seed(0)
+    model = Llama(layers=1).half().npu()
+    compiled = torch.compile(model, backend="npu", dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 3):
+            caches = [model.caches(batch) for _ in range(2)]
+            prompt = torch.arange(batch * 7, device="npu").view(batch, 7) % 50
+            for one in caches:
+                token = model(prompt, one, 0)[:, -1:].argmax(-1)
+            for start in (7, 8, 9):
+                expected = model(token, caches[0], start)
+                actual = compiled(token, caches[1], start)
+                torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-2)
+                token = expected.argmax(-1)
+    assert counted == ["forward"]
+
+
+def assert_experts_alike(counted, dtype, rows=(6, 11)):
     torch.manual_seed(0)
     model = Moe().to(dtype).npu()
     compiled = torch.compile(model, backend="npu", dynamic=True)
     with torch.no_grad():
-        for rows in (6, 11):
-            x = randn(rows, 32, dtype=dtype)
+        for count in rows:
+            x = randn(count, 32, dtype=dtype)
             torch.testing.assert_close(compiled(x), model(x), rtol=2e-3, atol=2e-3)
+    assert counted == ["forward"]
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_mixture_of_experts(counted, dtype):
+    assert_experts_alike(counted, dtype)
+
+
+def test_mixture_of_experts_compiled(counted):
+    assert_experts_alike(counted, torch.float32)
+
+
+@pytest.mark.slow
+def test_mixture_of_experts_compiled_in_half_precision(counted):
+    assert_experts_alike(counted, torch.float16)
 
 
 def test_decoder_layer_compiled_in_bfloat16():

@@ -6,6 +6,7 @@ device is made known to it when a program first imports it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -116,10 +117,32 @@ def _trace_is_npu(module: ModuleType) -> None:
     patches.replace(module.TensorVariable, "method_attr_is_npu", method_attr_is_npu)
 
 
+def _trace_streams(module: ModuleType) -> None:
+    """Streams and events of torch.npu go into graphs as torch.Stream does."""
+    kind = module.TorchInGraphFunctionVariable
+    before = kind._get_handlers
+
+    @functools.cache
+    def _get_handlers() -> dict[Any, Callable[..., Any]]:
+        streams = importlib.import_module("torch_npu.dynamo._streams")
+        return before() | streams.handlers(sys.modules["torch._dynamo.variables"])
+
+    patches.replace(kind, "_get_handlers", staticmethod(_get_handlers))
+
+
+def _know_streams(trace_rules: ModuleType) -> None:
+    streams = importlib.import_module("torch_npu.dynamo._streams")
+    for function in map(id, streams.functions()):
+        trace_rules._allowed_callable_ids.add(function)
+        patches.on_undo(functools.partial(trace_rules._allowed_callable_ids.remove, function))
+
+
 _LEARNING: dict[str, Callable[[ModuleType], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._dynamo.backends.registry": _register_backends,
     "torch._dynamo.variables.tensor": _trace_is_npu,
+    "torch._dynamo.variables.torch": _trace_streams,
+    "torch._dynamo.trace_rules": _know_streams,
 }
 
 

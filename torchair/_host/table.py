@@ -147,9 +147,19 @@ def _shared_half(values: tuple[Any, ...]) -> torch.dtype | None:
 def _widened(product: OpOverload, *args: Any, **kwargs: Any) -> Any:
     attention = "attention" in product.name()
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
-    if half is None:
+    if half is not None:
+        return operators.wide_twin(product)(*args, **kwargs)
+    if product is aten.mm.default and args[0].dtype != args[1].dtype:
+        return _mixed(*args)
+    return NotImplemented
+
+
+def _mixed(left: torch.Tensor, right: torch.Tensor) -> Any:
+    """A product of two floating types: computed in the wider one, with a result of the first one's type."""
+    if not (left.is_floating_point() and right.is_floating_point()):
         return NotImplemented
-    return operators.wide_twin(product)(*args, **kwargs)
+    wide = torch.promote_types(torch.promote_types(left.dtype, right.dtype), torch.float32)
+    return aten.mm.default(left.to(wide), right.to(wide)).to(left.dtype)
 
 
 def _attention(

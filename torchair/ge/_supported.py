@@ -1,7 +1,8 @@
 """Which operators a GE graph takes without a converter of their own: one node each, made from their schemas.
 
 They are the core ATen set, what decomposes into it, the further ATen operators that upstream converts, collectives,
-and the operators of this package. Anything else needs `register_fx_node_ge_converter`, as on the card.
+the operators of this package, and a program's own with a kernel for the device (on the card the operator's package
+brings the node). Anything else needs `register_fx_node_ge_converter`, as on the card.
 """
 
 from __future__ import annotations
@@ -104,9 +105,16 @@ def by_schema(target: Any) -> bool:
     """Whether the operator becomes a node by its schema alone."""
     if not isinstance(target, OpOverload):
         return False
-    if target.namespace == "npu":
-        return target in _of_this_package()
-    return target.namespace in _LIBRARIES or (target.namespace == "aten" and _aten(target))
+    if target.namespace == "aten":
+        return _aten(target)
+    return target.namespace in _LIBRARIES or target in _of_this_package() or _users(target)
+
+
+def _users(target: OpOverload) -> bool:
+    """Whether it is an operator of the program's, with a kernel for the device and no argument that GE cannot name."""
+    on_device = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "PrivateUse1")
+    scalars = any("number" in str(a.type) for a in target._schema.arguments)
+    return on_device and not scalars and target.namespace not in ("softnpu", "softnpu_host")
 
 
 @functools.cache

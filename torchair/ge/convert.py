@@ -10,6 +10,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from torchair import _streams
 from torchair.ge import dump as _dump
 from torchair.ge import registry
 from torchair.ge.graph import Const, Graph, Tensor, _Symbolic, node
@@ -66,6 +67,7 @@ def convert(
         )
     graph = GeGraph(name)
     scopes = _attributes.attributes_of(gm)
+    streams = _streams.indices(gm)
     with_modules = (
         bool(config.export.experimental.enable_record_nn_module_stack) if config else False
     )
@@ -75,6 +77,8 @@ def convert(
         for fx in gm.graph.nodes:
             graph.comments[len(graph.proto.op)] = _comment(fx)
             graph.attributes = dict(scopes.get(fx, {}))
+            if fx in streams:
+                graph.attributes.setdefault(_attributes.STREAM, f"stream_{streams[fx]}")
             if with_modules and fx.meta.get("nn_module_stack"):
                 graph.attributes["nn_module_stack"] = str(fx.meta["nn_module_stack"])
             if fx.op == "placeholder":
@@ -83,7 +87,7 @@ def convert(
                 values[fx] = meta if meta is None else data(graph, fx.name, meta)
             elif fx.op == "get_attr":
                 values[fx] = _constant(gm, fx)
-            elif fx.op == "call_function" and fx.target not in _MARKS:
+            elif fx.op == "call_function" and not _is_mark(fx):
                 values[fx] = _call(graph, fx, values)
             elif fx.op == "output":
                 graph.attributes = {}
@@ -91,6 +95,11 @@ def convert(
     if config is not None:
         _write_options(graph, config, gears)
     return graph
+
+
+def _is_mark(fx: Node) -> bool:
+    """Whether the node is about streams and ranges, which are attributes of the others."""
+    return fx.target in _MARKS or _streams.is_sync(fx)
 
 
 def _write_options(graph: GeGraph, config: Any, gears: Any) -> None:
@@ -113,7 +122,8 @@ def without_converter(gm: GraphModule) -> set[Any]:
         for fx in module.graph.nodes if isinstance(module, GraphModule) else ():
             wraps = fx.target in (auto_functionalized, auto_functionalized_v2)
             target = fx.args[0] if wraps else fx.target
-            if fx.op == "call_function" and not registry.has_converter(target):
+            known = _streams.is_sync(fx) or registry.has_converter(target)
+            if fx.op == "call_function" and not known:
                 found.add(target)
     return found
 

@@ -235,8 +235,9 @@ def custom_op(
     Returns:
         One result an output, as a tuple if there are several; a dynamic output is a list.
 
-    Differs from upstream: prototypes are known for this package's operators and for those that the interpreter runs.
-    Of other types, `args` are inputs x0, x1, ..., attributes attr0, attr1, ... and there is the single output y.
+    Differs from upstream: prototypes are known for this package's operators and for those that the interpreter runs;
+    in a converter, other types take that of the operator that it converts. Of all others, `args` are inputs x0, x1,
+    ..., attributes attr0, attr1, ... and there is the single output y.
     """
     if args:
         inputs, attrs, outputs = _by_position(op_type, args)

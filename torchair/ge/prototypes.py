@@ -1,14 +1,18 @@
 """Names of inputs, attributes and outputs by type of node, for calls that give them by position.
 
 On the card the operators' registered prototypes say them. Here they are known for the operators of this package, by
-their schemas, and for the types that the interpreter runs, by its table.
+their schemas, and for the types that the interpreter runs, by its table. A converter that names another type means
+the operator that it converts.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+from torch._ops import OpOverload
 
 from torch_npu.ops import _registry
 
@@ -20,9 +24,23 @@ class Prototype(NamedTuple):
     outputs: tuple[str, ...] = ("y",)
 
 
-@functools.cache
+#: the operator whose converter runs
+converting: ContextVar[Any] = ContextVar("converting", default=None)
+
+
 def prototype(kind: str) -> Prototype | None:
     """What is known of a type of node; None if nothing is."""
+    known = _known(kind)
+    target = converting.get()
+    if known is not None or not isinstance(target, OpOverload):
+        return known
+    meant = _of_schema(target._schema)
+    written = tuple(a.name for a in target._schema.arguments if a.is_write)
+    return meant._replace(outputs=written + meant.outputs)  # what is written is an output too
+
+
+@functools.cache
+def _known(kind: str) -> Prototype | None:
     from torchair.ge import interpreter, registry
 
     if kind in interpreter.KERNELS:

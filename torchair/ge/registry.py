@@ -17,6 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torchair.ge import _supported, attr
 from torchair.ge._types import DataType
 from torchair.ge.graph import Const, Tensor, TensorSpec, attribute, current, node
+from torchair.ge.prototypes import converting
 
 TORCH_OPERATOR = "_torch_operator"
 _converters: dict[Any, Callable[..., Any]] = {}
@@ -88,7 +89,11 @@ def convert_call(target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta:
             options["meta_outputs"] = _specs(meta)
         if "raw_meta" in parameters:
             options["raw_meta"] = meta
-        result = converter(*args, **options)
+        token = converting.set(target)
+        try:
+            result = converter(*args, **options)
+        finally:
+            converting.reset(token)
         if result is not NotImplemented:
             return result
     if not isinstance(target, OpOverload):
