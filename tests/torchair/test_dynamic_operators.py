@@ -17,6 +17,7 @@ from torch_npu.ops._registry import operators
 
 #: operators whose first size decides more than the size of a result
 FIXED = {
+    "npu_fusion_attention": "numels, an integer result, is the product of sizes",
     "npu_fusion_attention_v2": "shapes of pse are compared as a whole",
     "npu_fusion_attention_grad_v2": "shapes of pse are compared as a whole",
     "npu_rotated_box_encode": "each column is a box",
@@ -83,8 +84,8 @@ def fixed_among(names):
 def test_first_sizes_stay_dynamic():
     """The operators of decoders, mixtures of experts and training."""
     names = (
-        "npu_add_rms_norm npu_dropout npu_dynamic_quant npu_fusion_attention npu_moe_finalize_routing "
-        "npu_moe_gating_top_k npu_moe_gating_top_k_softmax npu_moe_init_routing npu_rms_norm npu_rotary_mul npu_swiglu"
+        "npu_add_rms_norm npu_dropout npu_dynamic_quant npu_moe_finalize_routing npu_moe_gating_top_k "
+        "npu_moe_gating_top_k_softmax npu_moe_init_routing npu_rms_norm npu_rotary_mul npu_swiglu"
     )
     assert fixed_among(set(names.split()) & set(NAMES)) == set()
 

@@ -245,9 +245,7 @@ def seven_outputs(
 ) -> tuple[Any, ...]:
     """attention_out, softmax_max, softmax_sum, nothing, seed, offset and numels."""
     a.draw()
-    symbolic = any(isinstance(n, torch.SymInt) for n in (*a.query.shape, *a.key.shape))
-    numels = 0 if symbolic else a.numels  # an integer would fix the sizes of a dynamic graph
-    return (*compute(a), a.query.new_empty(0), a.seed, a.offset, numels)
+    return (*compute(a), a.query.new_empty(0), a.seed, a.offset, a.numels)
 
 
 #: the order in which the named gradients return
