@@ -38,6 +38,7 @@ KERNELS: dict[str, tuple[Callable[..., Any], int]] = {
     "swiglu": (lambda x: own.swiglu(x, -1), 1),
     "rotary": (rotary, 3),
     "masked softmax": (lambda x: own.masked_softmax(x, _mask(x.shape), 1.0, -1e4), 1),
+    "dynamic quant": (lambda x: own.dynamic_quant(x, None, None, False, False), 1),
     "layer norm": (lambda x: own.layer_norm(x, 1, None, None, 1e-5), 1),
 }
 

@@ -179,7 +179,7 @@ def decode(paged: bool) -> Case:
         torch.testing.assert_close(run().cpu().float(), want, atol=2e-2, rtol=2e-2)
 
     read = limits.reading(lambda: inputs()[1:], goal=CACHE, label="reading both caches")
-    others = {"limit": read}
+    others = {"limit": read, "fp32 BLAS": limits.blas(4 * batch * heads * length * size)}
     operator = "npu_fused_infer_attention_score, paged" if paged else "npu_incre_flash_attention"
     name = f"{operator}, bfloat16, decode"
     return Case(GROUP, name, run, plain, HALF, check, "cpu fp32", others)

@@ -130,16 +130,20 @@ BlockPool& Arena::pool_for(size_t size, StreamId stream) {
 }
 
 Block* Arena::allocate(size_t bytes, StreamId stream) {
-  const Session session(*this, true);
+  const Session session(*this, true, false);
   if (allocation_fault && allocation_fault(device_, bytes)) out_of_memory(bytes);
   if (bytes > (size_t{1} << 60)) out_of_memory(bytes);
   if (auto plugin = plugin_for(stream)) return allocate_foreign(std::move(plugin), bytes, stream);
   const size_t size = round(bytes);
   BlockPool& pool = pool_for(size, stream);
   if (!deferred_.empty()) finish_deferred();
-  Block* block = take_free(pool, size, stream);
-  if (block == nullptr) block = grow(pool, size, stream);
-  if (should_split(block, size)) split(block, size);
+  Block* block = take_warm(pool, size, stream);
+  if (block == nullptr) {
+    settle();
+    block = take_free(pool, size, stream);
+    if (block == nullptr) block = grow(pool, size, stream);
+    if (should_split(block, size)) split(block, size);
+  }
   block->allocated = true;
   slot_of(*block->segment, block->ptr) = block;
   block->requested = bytes;
@@ -346,7 +350,7 @@ void Arena::mark_all_unsafe() {
 
 void Arena::free(Block* block) {
   if (block->plugin) return free_foreign(block);
-  const Session session(*this);
+  const Session session(*this, false, false);
   block->allocated = false;
   slot_of(*block->segment, block->ptr) = nullptr;
   const BlockPool& pool = *block->pool;
@@ -386,6 +390,35 @@ void Arena::give_back(Block* block) {
   count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
   note(MemoryEvent::FreeCompleted, block->ptr, block->size, block->stream);
   let_go(block->context);
+  if (&pool == &small_ && config_.caching && config_.garbage_collection_threshold == 0) {
+    keep_warm(block);
+  } else {
+    return_to_pool(block);
+  }
+}
+
+void Arena::keep_warm(Block* block) {
+  Block*& place = warm_[warm_next_++ % warm_.size()];
+  if (place != nullptr) return_to_pool(place);
+  place = block;
+}
+
+Block* Arena::take_warm(const BlockPool& pool, size_t size, StreamId stream) {
+  for (Block*& place : warm_) {
+    if (place == nullptr || place->size != size || place->stream != stream || place->pool != &pool) continue;
+    return std::exchange(place, nullptr);
+  }
+  return nullptr;
+}
+
+void Arena::settle() {
+  for (Block*& place : warm_) {
+    if (place != nullptr) return_to_pool(std::exchange(place, nullptr));
+  }
+}
+
+void Arena::return_to_pool(Block* block) {
+  BlockPool& pool = *block->pool;
   block = merge(block, block->prev);
   block = merge(block, block->next);
   block->requested = 0;

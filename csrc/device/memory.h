@@ -224,7 +224,8 @@ class Arena {
   // from is asked before it, and contexts that fell out of use are let go after it.
   class Session {
    public:
-    explicit Session(Arena& arena, bool notes = false, bool freeing = false);
+    // `settles`: warm blocks go back to their pool first, so that what the call sees is as if there were none.
+    explicit Session(Arena& arena, bool notes = false, bool settles = true);
     ~Session();
     Session(const Session&) = delete;
 
@@ -245,6 +246,10 @@ class Arena {
   bool should_split(const Block* block, size_t size) const;
   void split(Block* block, size_t size);
   void give_back(Block* block);
+  void return_to_pool(Block* block);
+  void keep_warm(Block* block);
+  Block* take_warm(const BlockPool& pool, size_t size, StreamId stream);
+  void settle();
   void finish_deferred();
   bool release_oversize(size_t size);
   void collect_garbage(size_t wanted);
@@ -270,6 +275,8 @@ class Arena {
   std::map<char*, std::unique_ptr<Segment>> segments_;
   std::vector<Block*> spare_blocks_;
   std::vector<Block*> deferred_;  // freed while another stream still uses them
+  std::array<Block*, 4> warm_{};  // the small blocks freed last: the next request of that size needs no search
+  size_t warm_next_ = 0;
   std::atomic<bool> history_on_ = false, context_on_free_ = false;
   size_t history_most_ = 0;
   std::mutex context_mutex_;

@@ -137,9 +137,10 @@ void Arena::let_go(std::shared_ptr<void>& context) {
   context.reset();
 }
 
-Arena::Session::Session(Arena& arena, bool notes, bool freeing) : arena_(arena) {
-  if (notes) context_ = arena.gather(freeing);
+Arena::Session::Session(Arena& arena, bool notes, bool settles) : arena_(arena) {
+  if (notes) context_ = arena.gather(false);
   arena_.mutex_.lock();
+  if (settles) arena_.settle();
   if (notes) {
     outer_ = std::move(arena_.context_);
     arena_.context_ = context_;

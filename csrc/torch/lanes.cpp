@@ -248,6 +248,7 @@ void in_place(torch::Library& m) {
 }
 
 void across_elements(torch::Library& m) {
+  lane<Kind::other, Tensor(const Tensor&, MaybeType), at::compositeexplicitautograd::sum>(m, "sum");
   OTHER(Reduction, "sum.dim_IntList", sum);
   OTHER(Reduction, "mean.dim", mean);
   OTHER(Tensor(const Tensor&, at::IntArrayRef, bool), "amax", amax);

@@ -234,3 +234,23 @@ def test_autograd_saved_tensors_are_counted():
     del y
     assert allocated() == 2 * 4 * MIB  # x and its gradient
     del x
+
+
+def test_a_block_freed_last_serves_the_next_request_of_its_size():
+    a, b = (torch.empty(1024, device="npu") for _ in range(2))
+    places = {a.data_ptr(), b.data_ptr()}
+    del a, b
+    again = [torch.empty(1024, device="npu") for _ in range(2)]
+    assert {t.data_ptr() for t in again} == places
+
+
+def test_a_freed_block_counts_as_free_and_joins_its_neighbours():
+    torch.npu.empty_cache()
+    parts = [torch.empty(1 << 16, device="npu") for _ in range(4)]  # side by side in a new segment
+    first, length = parts[0].data_ptr(), parts[0].nbytes
+    assert [p.data_ptr() for p in parts] == [first + i * length for i in range(4)]
+    held = torch.npu.memory_stats()["active_bytes.all.current"]
+    del parts
+    assert torch.npu.memory_stats()["active_bytes.all.current"] == held - 4 * length
+    whole = torch.empty(4 * length, dtype=torch.uint8, device="npu")
+    assert whole.data_ptr() == first
