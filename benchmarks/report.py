@@ -92,15 +92,20 @@ class Page:
         return "\n\n".join(f"### {g}\n\n{self._table(g)}" for g in left)
 
     def _missed(self, _: str) -> str:
-        lines = []
+        """What failed, and each reason with the cases that it is about."""
+        wrong: list[str] = []
+        missed: dict[str, list[str]] = {}
         for row, name in misses(self.rows):
-            where, told = f"{row.group}, {row.name}", row.error
-            if name:
-                against = row.versus[name]
-                told = f"{against.ratio:.3g} by {name}, the goal is {against.goal}."
-                told += f" {self._why(where, name)}"
-            lines.append(f"- {where}: {told}")
-        return "\n".join(lines) or "None."
+            where = f"{row.group}, {row.name}"
+            if not name:
+                wrong.append(f"- {where}: {row.error}")
+                continue
+            against = row.versus[name]
+            told = f"{where}: {against.ratio:.3g} by {name}, the goal is {against.goal}"
+            missed.setdefault(self._why(where, name), []).append(f"- {told}")
+        parts = ["\n".join(wrong)] if wrong else []
+        parts += [f"{reason}\n\n" + "\n".join(cases) for reason, cases in missed.items()]
+        return "\n\n".join(parts) or "None."
 
     def _why(self, where: str, name: str) -> str:
         for reason in self.reasons:

@@ -57,7 +57,7 @@ def test_the_rest_is_every_group_without_a_place():
 def test_missed_goals_have_their_reasons():
     made = page()
     text = made.fill("{{ missed }}")
-    assert "- norms, npu_a: 2 by inductor, the goal is <= 1. It takes 2 ms." in text
+    assert "It takes 2 ms.\n\n- norms, npu_a: 2 by inductor, the goal is <= 1" in text
     assert "- odd, d: wrong result" in text and made.unexplained == []
 
 
