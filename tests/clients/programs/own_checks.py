@@ -1,4 +1,4 @@
-"""accelerate's own test on more than two processes: accelerate launch own_test.py
+"""accelerate's own test on more than two processes: accelerate launch own_checks.py
 
 One check is left out: it splits a tensor of two rows and expects a row in every process, on any device.
 """
