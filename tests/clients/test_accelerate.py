@@ -11,14 +11,14 @@ from tests.clients.launch import tool
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_its_own_checks_passes(devices):
+def test_its_own_test_passes(devices):
     said = tool("accelerate", "test", SOFTNPU_DEVICES=str(devices))
     assert "Test is a success!" in said
     assert f"Num processes: {devices}" in said and "Device: npu" in said
     assert ("MULTI_NPU" in said) == (devices > 1)
 
 
-def test_its_own_checks_on_every_device(program):
+def test_its_own_checks_pass_on_every_device(program):
     said = tool("accelerate", "launch", program / "own_checks.py", SOFTNPU_DEVICES="8")
     assert "Num processes: 8" in said and "Device: npu:7" in said
     assert "**Test reinstantiated state**" in said, "the last of its checks"
