@@ -185,7 +185,7 @@ def test_bad_sizes(name):
 
 DTYPES = {
     "mm": (
-        lambda: torch.ones(2, 2, device="npu") @ torch.ones(2, 2, device="npu").half(),
+        lambda: torch.ones(2, 2, device="npu") @ torch.ones(2, 2, device="npu").int(),
         "same dtype",
     ),
     "float index": (
@@ -227,7 +227,7 @@ DTYPES = {
     ),
     "linear": (
         lambda: torch.nn.functional.linear(
-            torch.ones(1, 2, device="npu").half(), torch.ones(1, 2, device="npu")
+            torch.ones(1, 2, device="npu").half(), torch.ones(1, 2, device="npu").int()
         ),
         "dtype",
     ),
