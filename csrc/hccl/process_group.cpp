@@ -23,9 +23,12 @@ constexpr int64_t kDefaultExecTimeout = 1836;    // seconds; upstream's
 constexpr int64_t kDefaultConnectTimeout = 120;  // seconds; upstream's
 constexpr size_t kNameLength = 128;
 
+// Groups by name. What is taken out of the table is dropped after the lock: a group that ends with it asks for the
+// lock.
+using Names = std::unordered_map<std::string, c10::weak_intrusive_ptr<ProcessGroupHCCL>>;
 std::mutex names_mutex;
-std::unordered_map<std::string, c10::weak_intrusive_ptr<ProcessGroupHCCL>>& names() {
-  static auto* table = new std::unordered_map<std::string, c10::weak_intrusive_ptr<ProcessGroupHCCL>>();
+Names& names() {
+  static auto* table = new Names();
   return *table;
 }
 
@@ -65,9 +68,10 @@ ProcessGroupHCCL::ProcessGroupHCCL(const intrusive_ptr<c10d::Store>& store, int 
 }
 
 ProcessGroupHCCL::~ProcessGroupHCCL() {
+  Names::node_type other;
   const std::lock_guard<std::mutex> lock(names_mutex);
   const auto found = names().find(name_);
-  if (found != names().end() && found->second.expired()) names().erase(found);
+  if (found != names().end() && found->second.expired()) other = names().extract(found);
 }
 
 void ProcessGroupHCCL::connect() {
@@ -196,9 +200,11 @@ void ProcessGroupHCCL::set_comm_name(const std::string& name) {
   HCCL_CHECK(name_.empty() || name_ == name, Value,
              "The current ProcessGroup has already set the name and cannot be duplicated, Invalid hcclCommName:", name,
              ", current hcclCommName:", name_);
+  Names::node_type former;
   const std::lock_guard<std::mutex> lock(names_mutex);
+  former = names().extract(name);
   auto self = intrusive_ptr<ProcessGroupHCCL>::unsafe_reclaim_from_nonowning(this);
-  names().insert_or_assign(name, c10::weak_intrusive_ptr<ProcessGroupHCCL>(self));
+  names().emplace(name, c10::weak_intrusive_ptr<ProcessGroupHCCL>(self));
   name_ = name;
 }
 

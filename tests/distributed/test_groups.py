@@ -15,6 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 
 import torch_npu
+from tests.device.process import run_python
 from tests.distributed import job
 from torch_npu._C._distributed_c10d import ProcessGroupHCCL
 from torch_npu.distributed.distributed_c10d import backend_of
@@ -236,3 +237,23 @@ def test_wrong_options():
             if hasattr(dist.ProcessGroup, "Options") else object(),
         )  # fmt: skip
     assert not dist.is_initialized() and os.environ.get("HCCL_IF_IP") is None
+
+
+def test_a_name_serves_again_after_its_group_ended():
+    """The group that had the name before goes only when the name is given away, and asks for the table then."""
+    done = run_python(
+        """
+        import gc
+        import torch, torch_npu
+        import torch.distributed as dist
+        names = []
+        for _ in range(3):
+            dist.init_process_group("hccl", rank=0, world_size=1, store=dist.HashStore())
+            names.append(dist.group.WORLD._get_backend(torch.device("npu")).get_hccl_comm_name(0))
+            dist.destroy_process_group()
+            gc.collect()
+        assert len(set(names)) == 1, names
+        """,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
