@@ -96,7 +96,7 @@ def on_device(overload: OpOverload) -> Callable[..., Any]:
         def to_device(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            view = device_view(value, index)
+            view = _C.device_view(value, index)
             inside[id(view)] = value
             outside[id(view)] = view  # keeps the id taken
             return view
@@ -114,12 +114,3 @@ def on_device(overload: OpOverload) -> Callable[..., Any]:
         return pytree.tree_map(to_host, result)
 
     return call
-
-
-def device_view(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """An NPU tensor on the bytes of a host tensor, which it keeps alive."""
-    bytes_ = tensor.untyped_storage()
-    storage = torch.UntypedStorage(bytes_.nbytes(), device=f"npu:{index}")
-    _C.adopt_host_storage(storage, bytes_)
-    view = torch.empty(0, dtype=tensor.dtype, device=f"npu:{index}")
-    return view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

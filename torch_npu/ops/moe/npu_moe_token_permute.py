@@ -186,7 +186,7 @@ class NpuMoeTokenPermuteGradV2:
             return NpuMoeTokenPermuteGradV2.kernel(
                 grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_topK
             )
-        return grad
+        return grad[:tokens_size_0]
 
     samples = [
         Sample(
