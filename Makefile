@@ -1,4 +1,4 @@
-# Every target sets up what it needs: .venv, its packages, and the extension softnpu/_C (again only what changed).
+# Every target sets up what it needs: .venv, its packages, and the extension src/softnpu/_C (again only what changed).
 #
 #   make demo            a small language model: training, TorchAir, NPUGraph, profile, report
 #   make test            the test suite, in two     PYTEST_ARGS="tests/ops -k rms_norm" narrows it
@@ -45,8 +45,8 @@ $(VENV)/.installed: $(VENV)/.packages setup.py
 
 # The install above compiles everything; later only what changed is compiled (objects stay in build/).
 $(READY): $(VENV)/.installed $(CPP)
-	@if [ -n "$$(find csrc -newer "$$(ls softnpu/_C*.so | head -n 1)")" ]; then \
-	  echo "building softnpu/_C"; mkdir -p build; \
+	@if [ -n "$$(find csrc -newer "$$(ls src/softnpu/_C*.so | head -n 1)")" ]; then \
+	  echo "building src/softnpu/_C"; mkdir -p build; \
 	  $(BIN)/python setup.py -q build_ext --inplace >build/log.txt 2>&1 || { tail -n 60 build/log.txt; exit 1; }; \
 	fi
 	@touch $@
@@ -136,4 +136,4 @@ format: $(TOOLS)
 	$(BIN)/clang-format -i $(CPP)
 
 clean:
-	rm -rf $(VENV) .venv-docs .venv-clients build dist site softnpu/_C*.so softnpu.egg-info
+	rm -rf $(VENV) .venv-docs .venv-clients build dist site src/softnpu/_C*.so src/softnpu.egg-info

@@ -1,4 +1,4 @@
-"""Builds the one extension, softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata."""
+"""Builds the one extension, src/softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def torch_npu_metadata() -> tuple[str, list[str]]:
 
     It belongs to this distribution and leaves with it. `softnpu doctor` tells it from the real one by its version.
     """
-    own = (ROOT / "softnpu" / "_version.py").read_text("utf-8").split('"')[-2]
+    own = (ROOT / "src" / "softnpu" / "_version.py").read_text("utf-8").split('"')[-2]
     version = f"{torch.__version__.split('+')[0]}+softnpu{own}"
     folder = Path("build", "metadata", f"torch_npu-{version}.dist-info")
     (ROOT / folder).mkdir(parents=True, exist_ok=True)

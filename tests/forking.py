@@ -14,7 +14,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import PYTHONPATH, ROOT
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Nursery:
     """The process that forks."""
 
     def __init__(self) -> None:
-        found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        found = os.pathsep.join([PYTHONPATH, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.forking"],
             cwd=ROOT,

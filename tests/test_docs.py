@@ -15,10 +15,10 @@ import torch
 
 import torch_npu
 from softnpu.run import read_faults
+from tests import PYTHONPATH, ROOT
 from tools import differences, opdocs
 from torch_npu.ops import _registry
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "README.zh.md",
@@ -145,7 +145,7 @@ def launch(words: list[str], folder: Path, wait: bool = True):
     """A command of this environment, installed or not."""
     module = {"softnpu": "softnpu", "torchrun": "torch.distributed.run"}[words[0]]
     command = [sys.executable, "-m", module, *words[1:]]
-    path = os.pathsep.join([str(ROOT), str(folder)])
+    path = os.pathsep.join([PYTHONPATH, str(folder)])
     options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": path}, "text": True}
     if wait:
         return subprocess.run(command, capture_output=True, check=False, **options)

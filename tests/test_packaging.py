@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import tomllib
-from pathlib import Path
 
 import pytest
 
 import softnpu
 import torch_npu
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
@@ -44,7 +43,7 @@ def test_licence():
 
 def test_every_package_is_typed():
     for package in ("softnpu", "torch_npu", "torchair"):
-        assert (ROOT / package / "py.typed").exists()
+        assert (ROOT / "src" / package / "py.typed").exists()
 
 
 def test_commands_lead_to_functions():

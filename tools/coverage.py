@@ -25,7 +25,7 @@ from tools.signatures import MISSING, difference, resolve, schema_difference
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
 TABLE = (
-    ROOT / "softnpu" / "coverage.json"
+    ROOT / "src" / "softnpu" / "coverage.json"
 )  # what `softnpu coverage` shows, also where there is no checkout
 EXCEPTIONS = ROOT / "api" / "exceptions.toml"
 

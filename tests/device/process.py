@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests import PYTHONPATH
+
 OWN = ("SOFTNPU", "SOFTNPU_", "ASCEND_", "PYTORCH_NPU_ALLOC_CONF", "RANK", "LOCAL_RANK")
 
 
@@ -17,7 +17,7 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `code` with the repository on the path and only the settings given here."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(OWN)}
-    clean["PYTHONPATH"] = str(ROOT)
+    clean["PYTHONPATH"] = PYTHONPATH
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**clean, **environment},

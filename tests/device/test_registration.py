@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torch_npu
-from tests.device.process import ROOT
+from tests import ROOT
 
 
 def test_device_strings_and_objects_agree():

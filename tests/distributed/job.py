@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 
 import torch_npu
+from tests import PYTHONPATH, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 #: read when torch_npu is imported: a server serves one value of each
 AT_IMPORT = ("SOFTNPU_SOC",)
 #: imported by the server for all ranks, besides torch_npu
@@ -139,7 +139,7 @@ def write_task(folder: Path, function: Callable[..., Any], args: Any, group: boo
 
 
 def environment_with(env: dict[str, str] | None) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(env or {})}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH, **(env or {})}
 
 
 def run(

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import json
 import textwrap
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,13 +21,13 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 import torch_npu
 from softnpu import _C
+from tests import ROOT
 from tests.ops.support import make
 from tests.ops.test_compile import NAMES as COMPILED
 from tools.signatures import parse
 from torch_npu.ops._operator import Operator, Sample, function_of
 from torch_npu.ops._registry import operators
 
-ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = json.loads((ROOT / "api" / "op_schemas.json").read_text("utf-8"))
 PARTS = ("check", "kernel", "native", "meta")
 

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 
-from tests.forking import ROOT, program
+from tests import PYTHONPATH
+from tests.forking import program
 from torch_npu.profiler import _dynamic_config
 
 STEPS = """
@@ -32,7 +33,7 @@ def test_the_environment_variable_is_read_at_import(tmp_path):
     text = "import torch_npu; print(torch_npu.profiler._NonIntrusiveProfile._handle is not None)"
     done = subprocess.run(
         [sys.executable, "-c", text],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PROF_CONFIG_PATH": str(tmp_path / "dp")},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "PROF_CONFIG_PATH": str(tmp_path / "dp")},
         capture_output=True,
         text=True,
         timeout=120,

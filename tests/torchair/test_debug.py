@@ -16,6 +16,7 @@ import torch
 
 import torch_npu
 import torchair
+from tests import PYTHONPATH
 from tests.torchair.support import randn
 from torchair import patterns
 from torchair.core.utils import EVENT_LEVEL, logger
@@ -309,7 +310,7 @@ config.debug.run_eagerly = True
 model = torch.compile(lambda x: 2 * x, backend=torchair.get_npu_backend(compiler_config=config))
 model(torch.ones(3, requires_grad=True, device="npu")).sum().backward()
 """
-    environment = os.environ | {"TORCH_COMPILE_DEBUG": "1", "PYTHONPATH": os.getcwd()}
+    environment = os.environ | {"TORCH_COMPILE_DEBUG": "1", "PYTHONPATH": PYTHONPATH}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True
     )

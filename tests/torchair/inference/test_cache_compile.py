@@ -6,12 +6,12 @@ import dataclasses
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import torchair
+from tests import PYTHONPATH
 from tests.torchair.support import randn
 from torchair.inference import _store, cache_compile, readable_cache
 
@@ -104,9 +104,12 @@ x, kv = cached.arguments(5)
 torch.testing.assert_close(model(x, kv), model.prompt(x, kv), atol=1e-5, rtol=1e-5)
 print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
 """
-    root = Path(__file__).resolve().parents[3]
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        check=False,
     )
     assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr
 
