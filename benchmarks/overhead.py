@@ -19,7 +19,6 @@ import torch.nn.functional as F
 import torch_npu
 from benchmarks.core import both
 from benchmarks.harness import Case, Goal, Versus
-from torch_npu.ops._operator import function_of
 from torch_npu.ops._registry import operators
 
 SMALL = Goal(1.2, mean=True)
@@ -78,8 +77,7 @@ def over_kernel() -> Iterator[Case]:
 
 
 def _over(name: str, args: tuple[torch.Tensor, ...], calls: int = 50, rounds: int = 5) -> float:
-    definition = operators[name].definition
-    kernel = function_of(definition, "native") or function_of(definition, "kernel")
+    kernel = operators[name].as_function("body")
     public, mine = getattr(torch_npu, name), tuple(a.npu() for a in args)
     return statistics.median(
         _seconds(public, mine, calls) - _seconds(kernel, args, calls) for _ in range(rounds)

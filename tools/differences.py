@@ -56,7 +56,7 @@ def _stated(thing: object) -> str:
 
 def _name(thing: object, file: str) -> str:
     """The operator's name, a function's own, or the file's for what is private."""
-    operator = next((o.name for o in operators.values() if o.definition is thing), "")
+    operator = next((o.name for o in operators.values() if o is thing), "")
     own = getattr(thing, "__qualname__", "_")
     return operator or (file.lstrip("_") if own.startswith("_") else own)
 

@@ -24,7 +24,7 @@ from softnpu import _C, settings
 from tools import coverage
 from tools.examples import call, literal, statement
 from tools.signatures import parse
-from torch_npu.ops._operator import Operator, Sample, function_of
+from torch_npu.ops._operator import Operator, Sample
 from torch_npu.ops._registry import operators
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,10 +69,7 @@ def render(name: str, overloads: list[Operator], accuracy: bool = True) -> str:
     first = overloads[0]
     lines = [f"# {name}", "", *_docstring(first)]
     for other in overloads[1:]:
-        if (
-            other.definition is not first.definition
-            and other.definition.__doc__ != first.definition.__doc__
-        ):
+        if other.__doc__ != first.__doc__:
             lines += [f"## Overload {other.name.partition('.')[2]}", "", *_docstring(other, "###")]
     lines += ["## Schema", "", "```", *_schemas(name), "```", ""]
     lines += _example(name, overloads)
@@ -90,7 +87,7 @@ def _schemas(name: str) -> list[str]:
 
 def _docstring(operator: Operator, level: str = "##") -> list[str]:
     """The docstring with its sections as headings and their entries as lists."""
-    text = inspect.cleandoc(operator.definition.__doc__ or "")
+    text = inspect.cleandoc(operator.__doc__ or "")
     lines, section = [], ""
     for line in text.splitlines():
         heading = re.fullmatch(r"([A-Z][A-Za-z ]*):(?: (.*))?", line)
@@ -124,7 +121,7 @@ def _entry(line: str) -> str:
 def example(name: str, overloads: list[Operator]) -> tuple[str, Operator] | None:
     """The first sample as a program whose last line is the call."""
     for operator in overloads:
-        samples: list[Sample] = getattr(operator.definition, "samples", [])
+        samples: list[Sample] = operator.samples
         if not samples:
             continue
         args, kwargs = samples[0].inputs(make)
@@ -150,7 +147,7 @@ def _argument(name: str, value: Any, lines: list[str]) -> str:
 
 
 def _example(name: str, overloads: list[Operator]) -> list[str]:
-    if overloads[0].room == "comm":
+    if overloads[0].folder == "comm":
         return [
             "## Example",
             "",
@@ -191,10 +188,10 @@ def run(code: str) -> Any:
 
 
 def _links(operator: Operator) -> list[str]:
-    module = operator.definition.__module__
-    source = Path(inspect.getfile(operator.definition)).relative_to(ROOT)
+    module = operator.__module__
+    source = Path(inspect.getfile(operator.parts["kernel"])).relative_to(ROOT)
     stem = module.rpartition(".")[2]
-    test = ROOT / "tests" / "ops" / operator.room / f"test_{stem}.py"
+    test = ROOT / "tests" / "ops" / operator.folder / f"test_{stem}.py"
     lines = [f"Source: [{source}](../../{source})"]
     if test.exists():
         lines[0] += f", tests: [{test.relative_to(ROOT)}](../../{test.relative_to(ROOT)})"
@@ -222,7 +219,7 @@ def _accuracy(overloads: list[Operator]) -> list[str]:
 def _worst(overloads: list[Operator], dtype: torch.dtype) -> str:
     worst: float | None = None
     for operator in overloads:
-        for sample in getattr(operator.definition, "samples", []):
+        for sample in operator.samples:
             error = _error(operator, sample, dtype)
             if error is not None:
                 worst = max(worst or 0.0, error)
@@ -264,9 +261,8 @@ def _call(operator: Operator, inputs: Any, seed: int, formula: bool = False) -> 
     torch.manual_seed(seed)
     if not formula:
         return _tensors(operator.overload(*args, **kwargs))
-    kernel = function_of(operator.definition, "kernel")
-    host_ok = getattr(operator.definition, "host_ok", False)
-    return _tensors(_C.run_kernel(operator.name, kernel, args, kwargs, host_ok))
+    kernel = operator.as_function("kernel")
+    return _tensors(_C.run_kernel(operator.name, kernel, args, kwargs, operator.host_ok))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -292,7 +288,7 @@ def _distance(result: torch.Tensor, truth: torch.Tensor) -> float:
 def index(pages: dict[str, list[Operator]]) -> str:
     rooms: dict[str, list[tuple[str, Operator]]] = {}
     for name, overloads in pages.items():
-        rooms.setdefault(overloads[0].room, []).append((name, overloads[0]))
+        rooms.setdefault(overloads[0].folder, []).append((name, overloads[0]))
     lines = [
         "# Operators",
         "",
@@ -302,11 +298,7 @@ def index(pages: dict[str, list[Operator]]) -> str:
     for room, members in sorted(rooms.items()):
         lines += [f"## {room}", "", "| operator | |", "|---|---|"]
         for name, operator in members:
-            said = (
-                inspect.cleandoc(operator.definition.__doc__ or "")
-                .split("\n\n")[0]
-                .replace("\n", " ")
-            )
+            said = inspect.cleandoc(operator.__doc__ or "").split("\n\n")[0].replace("\n", " ")
             lines.append(f"| [{name}]({name}.md) | {said.replace('|', chr(92) + '|')} |")
         lines.append("")
     return "\n".join(lines)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from torch_npu.ops._operator import Operator
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 #: around one, four and many vectors of eight
@@ -33,29 +35,23 @@ def views(x: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def run_native(definition: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """`native` while `kernel` raises."""
-    kernel = definition.__dict__["kernel"]
-
-    def unreachable(*_: Any, **__: Any) -> Any:
-        raise AssertionError(f"{definition.__name__}.native fell back to kernel")
-
-    definition.kernel = unreachable  # type: ignore[attr-defined]
-    try:
-        return definition.native(*args, **kwargs)  # type: ignore[attr-defined]
-    finally:
-        definition.kernel = kernel  # type: ignore[attr-defined]
+def run_native(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`native`, which must not leave the work to `kernel`."""
+    found = operator.as_function("native")(*args, **kwargs)
+    assert found is not NotImplemented, f"native of {operator.name} left the work to kernel"
+    return found
 
 
 def compare(
-    definition: Any, *args: Any, strides: bool = True, exact: bool = True, **kwargs: Any
+    operator: Operator, *args: Any, strides: bool = True, exact: bool = True, **kwargs: Any
 ) -> list[Any]:
     """Checks `native` against `kernel` and, for `exact`, against `kernel` in float64; returns the results."""
     copies = tree_map_only(torch.Tensor, _copy, (args, kwargs))
     wide = tree_map_only(torch.Tensor, _double, (args, kwargs))
-    native = tree_flatten(run_native(definition, *copies))[0]
-    kernel = tree_flatten(definition.kernel(*args, **kwargs))[0]
-    truth = tree_flatten(definition.kernel(*wide[0], **wide[1]))[0] if exact else kernel
+    native = tree_flatten(run_native(operator, *copies))[0]
+    formula = operator.as_function("kernel")
+    kernel = tree_flatten(formula(*args, **kwargs))[0]
+    truth = tree_flatten(formula(*wide[0], **wide[1]))[0] if exact else kernel
     for got, want, right in zip(native, kernel, truth, strict=True):
         assert got.dtype == want.dtype and got.shape == want.shape
         if strides and got.numel():

@@ -6,29 +6,29 @@ import pytest
 import torch
 
 from tests.kernels.support import DTYPES, WIDTHS, compare, randn, special, views
-from torch_npu.ops.activation.fast_gelu import FastGelu
-from torch_npu.ops.activation.npu_fast_gelu import NpuFastGelu, NpuFastGeluBackward
-from torch_npu.ops.activation.npu_gelu import NpuGelu, NpuGeluBackward
-from torch_npu.ops.activation.npu_gelu_mul import NpuGeluMul
-from torch_npu.ops.activation.npu_mish import NpuMish, NpuMishBackward
-from torch_npu.ops.activation.npu_silu import NpuSilu, NpuSiluBackward, NpuSiluInplace
-from torch_npu.ops.activation.npu_swiglu import NpuSwiglu, NpuSwigluBackward
+from torch_npu.ops.activation.fast_gelu import fast_gelu
+from torch_npu.ops.activation.npu_fast_gelu import npu_fast_gelu, npu_fast_gelu_backward
+from torch_npu.ops.activation.npu_gelu import npu_gelu, npu_gelu_backward
+from torch_npu.ops.activation.npu_gelu_mul import npu_gelu_mul
+from torch_npu.ops.activation.npu_mish import npu_mish, npu_mish_backward
+from torch_npu.ops.activation.npu_silu import npu_silu, npu_silu_, npu_silu_backward
+from torch_npu.ops.activation.npu_swiglu import npu_swiglu, npu_swiglu_backward
 
 TANH = {"approximate": "tanh"}
 FORWARD = [
-    (FastGelu, {}),
-    (NpuFastGelu, {}),
-    (NpuGelu, {}),
-    (NpuGelu, TANH),
-    (NpuMish, {}),
-    (NpuSilu, {}),
-    (NpuSiluInplace, {}),
+    (fast_gelu, {}),
+    (npu_fast_gelu, {}),
+    (npu_gelu, {}),
+    (npu_gelu, TANH),
+    (npu_mish, {}),
+    (npu_silu, {}),
+    (npu_silu_, {}),
 ]
 BACKWARD = [
-    (NpuFastGeluBackward, {}),
-    (NpuGeluBackward, {}),
-    (NpuGeluBackward, TANH),
-    (NpuMishBackward, {}),
+    (npu_fast_gelu_backward, {}),
+    (npu_gelu_backward, {}),
+    (npu_gelu_backward, TANH),
+    (npu_mish_backward, {}),
 ]
 
 
@@ -37,36 +37,36 @@ def ident(value):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("definition,options", FORWARD, ids=ident)
-def test_forward(definition, options, dtype):
+@pytest.mark.parametrize("operator,options", FORWARD, ids=ident)
+def test_forward(operator, options, dtype):
     for width in WIDTHS:
-        compare(definition, randn(width, dtype=dtype, scale=3), **options)
+        compare(operator, randn(width, dtype=dtype, scale=3), **options)
     for x in views(randn(3, 4, 21, dtype=dtype, scale=3)):
-        compare(definition, x, **options)
-    compare(definition, randn(0, 4, dtype=dtype), **options)
-    compare(definition, torch.tensor(0.5, dtype=dtype), **options)
+        compare(operator, x, **options)
+    compare(operator, randn(0, 4, dtype=dtype), **options)
+    compare(operator, torch.tensor(0.5, dtype=dtype), **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("definition,options", BACKWARD, ids=ident)
-def test_backward(definition, options, dtype):
+@pytest.mark.parametrize("operator,options", BACKWARD, ids=ident)
+def test_backward(operator, options, dtype):
     for width in WIDTHS:
         x = randn(width, dtype=dtype, scale=3)
-        compare(definition, x.flip(0), x, **options)
+        compare(operator, x.flip(0), x, **options)
     grads = views(randn(5, 3, 21, dtype=dtype))
     for dy, x in zip(grads, reversed(views(randn(5, 3, 21, dtype=dtype, scale=3))), strict=True):
-        compare(definition, dy, x, strides=False, **options)
+        compare(operator, dy, x, strides=False, **options)
 
 
 def test_gelu_backward_broadcasts():
-    compare(NpuGeluBackward, randn(21), randn(4, 21))
-    compare(NpuGeluBackward, randn(4, 1), randn(3, 1, 21), **TANH)
+    compare(npu_gelu_backward, randn(21), randn(4, 21))
+    compare(npu_gelu_backward, randn(4, 1), randn(3, 1, 21), **TANH)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("definition,options", FORWARD, ids=ident)
-def test_not_finite(definition, options, dtype):
-    compare(definition, special(randn(37, dtype=dtype)), exact=False, **options)
+@pytest.mark.parametrize("operator,options", FORWARD, ids=ident)
+def test_not_finite(operator, options, dtype):
+    compare(operator, special(randn(37, dtype=dtype)), exact=False, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -74,35 +74,35 @@ def test_silu_backward(dtype):
     x = randn(5, 33, dtype=dtype, scale=3)
     y = torch.nn.functional.silu(x)
     for dy in views(randn(5, 33, dtype=dtype)):
-        compare(NpuSiluBackward, dy, x, y, strides=False)
+        compare(npu_silu_backward, dy, x, y, strides=False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gated(dtype):
     for width in WIDTHS:
         x, dy = randn(3, 2 * width, dtype=dtype, scale=2), randn(3, width, dtype=dtype)
-        compare(NpuSwiglu, x)
-        compare(NpuSwigluBackward, dy, x)
-        compare(NpuGeluMul, x)
-        compare(NpuGeluMul, x, **TANH)
+        compare(npu_swiglu, x)
+        compare(npu_swiglu_backward, dy, x)
+        compare(npu_gelu_mul, x)
+        compare(npu_gelu_mul, x, **TANH)
     for dim in (0, 1, 2, -2):
         shape = [3, 3, 5]
         dy = randn(*shape, dtype=dtype)
         shape[dim] *= 2
         for x in views(randn(*shape, dtype=dtype)):
-            compare(NpuSwiglu, x, dim)
-            compare(NpuSwigluBackward, dy, x, dim, strides=False)
-    compare(NpuSwiglu, randn(0, 8, dtype=dtype))
+            compare(npu_swiglu, x, dim)
+            compare(npu_swiglu_backward, dy, x, dim, strides=False)
+    compare(npu_swiglu, randn(0, 8, dtype=dtype))
 
 
 def test_large_sizes_are_split_among_threads():
     x = randn(300, 1024, scale=2)
-    compare(NpuGelu, x)
-    compare(NpuSwiglu, x)
-    compare(NpuSwigluBackward, randn(300, 512), x)
+    compare(npu_gelu, x)
+    compare(npu_swiglu, x)
+    compare(npu_swiglu_backward, randn(300, 512), x)
 
 
-@pytest.mark.parametrize("definition,options", FORWARD, ids=ident)
-def test_float64_takes_the_formula(definition, options):
+@pytest.mark.parametrize("operator,options", FORWARD, ids=ident)
+def test_float64_takes_the_formula(operator, options):
     x = randn(9).double()
-    assert definition.native(x.clone(), **options).dtype == torch.float64
+    assert operator.as_function("body")(x.clone(), **options).dtype == torch.float64

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.kernels.support import DTYPES, WIDTHS, compare, randn, views
-from torch_npu.ops.optim.npu_apply_adam import NpuApplyAdam
-from torch_npu.ops.optim.npu_apply_adam_w import NpuApplyAdamW
+from torch_npu.ops.optim.npu_apply_adam import npu_apply_adam_out
+from torch_npu.ops.optim.npu_apply_adam_w import npu_apply_adam_w_out
 
 
 def tensors(shape, dtype):
@@ -17,12 +17,12 @@ def tensors(shape, dtype):
 
 def adam(grad, nesterov, state):
     args = (0.81, 0.998, 0.1, 0.9, 0.999, 1e-6, grad, False, nesterov)
-    compare(NpuApplyAdam, *args, **{k: t.clone() for k, t in state.items()})
+    compare(npu_apply_adam_out, *args, **{k: t.clone() for k, t in state.items()})
 
 
 def adam_w(grad, largest, maximize, state):
     args = (0.81, 0.998, 0.1, 0.01, 0.9, 0.999, 1e-6, grad, largest, largest is not None, maximize)
-    compare(NpuApplyAdamW, *args, **{k: t.clone() for k, t in state.items()})
+    compare(npu_apply_adam_w_out, *args, **{k: t.clone() for k, t in state.items()})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -43,6 +43,8 @@ def test_strides():
 def test_the_tensors_given_are_written():
     state = tensors((40,), torch.float32)
     grad = randn(40)
-    out = NpuApplyAdam.native(0.9, 0.99, 0.1, 0.9, 0.99, 1e-6, grad, None, None, **state)
+    out = npu_apply_adam_out.as_function("body")(
+        0.9, 0.99, 0.1, 0.9, 0.99, 1e-6, grad, None, None, **state
+    )
     assert all(a is b for a, b in zip(out, state.values(), strict=True))
     assert not torch.equal(state["var"], randn(40))

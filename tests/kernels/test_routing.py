@@ -7,9 +7,9 @@ import torch
 
 from tests.kernels.support import DTYPES, WIDTHS, compare, randn
 from torch_npu.ops.moe._routing import take_rows
-from torch_npu.ops.moe.npu_moe_finalize_routing import NpuMoeFinalizeRouting
-from torch_npu.ops.moe.npu_moe_init_routing import NpuMoeInitRouting
-from torch_npu.ops.moe.npu_moe_init_routing_v2 import NpuMoeInitRoutingV2
+from torch_npu.ops.moe.npu_moe_finalize_routing import npu_moe_finalize_routing
+from torch_npu.ops.moe.npu_moe_init_routing import npu_moe_init_routing
+from torch_npu.ops.moe.npu_moe_init_routing_v2 import npu_moe_init_routing_v2
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.int8, torch.float64])
@@ -39,16 +39,18 @@ def test_finalize(dtype, mode):
         expert = torch.arange(12, dtype=torch.int32).view(4, 3) % 3
         skip, bias = randn(4, width, dtype=dtype), randn(3, width, dtype=dtype)
         scales = randn(4, 3, dtype=dtype)
-        compare(NpuMoeFinalizeRouting, rows, None, None, None, None, index, None, mode, 3)
-        compare(NpuMoeFinalizeRouting, rows, skip, None, None, scales, index, None, mode)
-        compare(NpuMoeFinalizeRouting, rows, skip, skip, bias, scales.float(), index, expert, mode)
+        compare(npu_moe_finalize_routing, rows, None, None, None, None, index, None, mode, 3)
+        compare(npu_moe_finalize_routing, rows, skip, None, None, scales, index, None, mode)
+        compare(
+            npu_moe_finalize_routing, rows, skip, skip, bias, scales.float(), index, expert, mode
+        )
 
 
 @pytest.mark.parametrize("active", [0, 2, 5, 9])
 def test_init_routing(active):
     x, row = randn(5, 33), torch.arange(10, dtype=torch.int32).view(2, 5).t()
     expert = torch.tensor([[3, 1], [0, 3], [3, 0], [-1, 2], [1, 1]], dtype=torch.int32)
-    compare(NpuMoeInitRouting, x, row, expert, active, exact=False)
+    compare(npu_moe_init_routing, x, row, expert, active, exact=False)
 
 
 @pytest.mark.parametrize("quant_mode", [-1, 0, 1])
@@ -63,5 +65,5 @@ def test_init_routing_v2(quant_mode, drop):
     if quant_mode == 0:
         options |= {"scale": torch.tensor([3.0]), "offset": torch.tensor([1.0])}
     if quant_mode == 1:
-        compare(NpuMoeInitRoutingV2, x, expert, exact=False, scale=randn(4, 40), **options)
-    compare(NpuMoeInitRoutingV2, x, expert, exact=False, **options)
+        compare(npu_moe_init_routing_v2, x, expert, exact=False, scale=randn(4, 40), **options)
+    compare(npu_moe_init_routing_v2, x, expert, exact=False, **options)

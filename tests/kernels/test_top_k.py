@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.kernels.support import DTYPES, compare, randn, special, views
-from torch_npu.ops.moe.npu_moe_gating_top_k import NpuMoeGatingTopK
-from torch_npu.ops.moe.npu_moe_gating_top_k_softmax import NpuMoeGatingTopKSoftmax
-from torch_npu.ops.sampling.npu_top_k_top_p import NpuTopKTopP
+from torch_npu.ops.moe.npu_moe_gating_top_k import npu_moe_gating_top_k
+from torch_npu.ops.moe.npu_moe_gating_top_k_softmax import npu_moe_gating_top_k_softmax
+from torch_npu.ops.sampling.npu_top_k_top_p import npu_top_k_top_p
 
 
 def rows(x, k):
@@ -33,10 +33,10 @@ def test_top_k_rows(width):
 def test_gating_softmax(dtype):
     for k in (1, 3, 8):
         for x in views(randn(5, 40, dtype=dtype)):
-            compare(NpuMoeGatingTopKSoftmax, x, None, k, exact=False)
+            compare(npu_moe_gating_top_k_softmax, x, None, k, exact=False)
         done = torch.tensor([True, False, False, True, False])
-        compare(NpuMoeGatingTopKSoftmax, x, done, k, exact=False)
-    compare(NpuMoeGatingTopKSoftmax, randn(2, 3, 16, dtype=dtype), None, 16, exact=False)
+        compare(npu_moe_gating_top_k_softmax, x, done, k, exact=False)
+    compare(npu_moe_gating_top_k_softmax, randn(2, 3, 16, dtype=dtype), None, 16, exact=False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -51,7 +51,7 @@ def test_gating(dtype, norm):
 
 
 def compare_gate(*args, **kwargs):
-    compare(NpuMoeGatingTopK, *args, **kwargs)
+    compare(npu_moe_gating_top_k, *args, **kwargs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -60,18 +60,18 @@ def test_top_k_top_p(dtype):
         x = randn(5, width, dtype=dtype, scale=3)
         p = torch.tensor([0.0, 0.3, 0.9, 1.0, 0.55]).to(dtype)
         k = torch.tensor([1, 2, 5, 40, 1000], dtype=torch.int32).clamp(max=width)
-        compare(NpuTopKTopP, x, p, k, exact=False)
-        compare(NpuTopKTopP, x, p, None, exact=False)
-        compare(NpuTopKTopP, x, None, k, exact=False)
-        compare(NpuTopKTopP, x.round(), p, k, exact=False)
+        compare(npu_top_k_top_p, x, p, k, exact=False)
+        compare(npu_top_k_top_p, x, p, None, exact=False)
+        compare(npu_top_k_top_p, x, None, k, exact=False)
+        compare(npu_top_k_top_p, x.round(), p, k, exact=False)
 
 
 def test_top_k_top_p_strides_and_special_values():
     p, k = torch.full((6,), 0.7), torch.full((6,), 9, dtype=torch.int32)
     for x in views(randn(6, 70, scale=3)):
-        compare(NpuTopKTopP, x, p, k, strides=False, exact=False)
+        compare(npu_top_k_top_p, x, p, k, strides=False, exact=False)
     x = randn(6, 70)
     x[0, 3], x[1, 4], x[2], x[3, :60] = torch.nan, torch.inf, -torch.inf, -torch.inf
     x[4, ::2], x[4, 1::2] = 0.0, -0.0
-    compare(NpuTopKTopP, x, p, k, exact=False)
-    compare(NpuTopKTopP, x, None, torch.tensor([0, 70, 71, -1, 3, 1]).int(), exact=False)
+    compare(npu_top_k_top_p, x, p, k, exact=False)
+    compare(npu_top_k_top_p, x, None, torch.tensor([0, 70, 71, -1, 3, 1]).int(), exact=False)

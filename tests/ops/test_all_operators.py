@@ -25,11 +25,10 @@ from tests import ROOT
 from tests.ops.support import make
 from tests.ops.test_compile import NAMES as COMPILED
 from tools.signatures import parse
-from torch_npu.ops._operator import Operator, Sample, function_of
+from torch_npu.ops._operator import Operator, Sample, parameters
 from torch_npu.ops._registry import operators
 
 SCHEMAS = json.loads((ROOT / "api" / "op_schemas.json").read_text("utf-8"))
-PARTS = ("check", "kernel", "native", "meta")
 
 #: (operator, opcheck utility) -> why upstream's own schema cannot pass it
 EXEMPT: dict[tuple[str, str], str] = {
@@ -61,15 +60,13 @@ FORMS = (".out", "_get_max_workspace", "_infer_output")
 
 
 def samples(operator: Operator) -> list[Sample]:
-    return getattr(operator.definition, "samples", [])
+    return operator.samples
 
 
 ALL = sorted(operators)
 SAMPLES = [(name, index) for name in ALL for index in range(len(samples(operators[name])))]
-NATIVE = [(n, i) for n, i in SAMPLES if function_of(operators[n].definition, "native")]
-DIFFERENTIABLE = [
-    (n, 0) for n, i in SAMPLES if i == 0 and function_of(operators[n].definition, "backward")
-]
+NATIVE = [(n, i) for n, i in SAMPLES if "native" in operators[n].parts]
+DIFFERENTIABLE = [(n, 0) for n, i in SAMPLES if i == 0 and "backward" in operators[n].parts]
 
 
 def inputs(name: str, index: int, builder: Any = make) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -150,61 +147,33 @@ def test_schema_is_upstreams(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_documented(name):
-    text = inspect.getdoc(operators[name].definition) or ""
+    text = inspect.getdoc(operators[name].parts["kernel"]) or ""
     assert len(text) >= 30, "the docstring must say what the operator computes"
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("part", PARTS)
-def test_parameters_are_the_schemas(name, part):
-    """Names and defaults of each function of the class are those of the schema."""
-    function = function_of(operators[name].definition, part)
-    if function is None:
-        return
-    arguments = {a.name: a for a in operators[name].schema.arguments}
-    named, rest = {}, False
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            rest = True
-        else:
-            named[parameter.name] = parameter
-    unknown = set(named) - set(arguments)
-    assert not unknown, f"{part} has parameters that the schema lacks: {unknown}"
-    assert rest or set(named) == set(arguments), f"{part} lacks {set(arguments) - set(named)}"
-    for key, parameter in named.items():
-        if parameter.default is not parameter.empty:
-            argument = arguments[key]
-            assert argument.has_default_value(), f"{part}: the schema has no default for {key}"
-            assert _plain(parameter.default) == _plain(argument.default_value), (
-                f"{part}: default of {key}"
-            )
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else value
-
-
-@pytest.mark.parametrize("name", ALL)
 def test_every_parameter_is_read(name):
-    definition = operators[name].definition
+    """A part reads every argument that it names, and some part reads each argument of the schema."""
+    operator = operators[name]
+    if operator.form_of is not None:
+        return  # its parts are the other form's
     read: set[str] = set()
     delegated = False
-    for part in PARTS:
-        function = function_of(definition, part)
-        if function is not None:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-            read |= {
-                n.id
-                for n in ast.walk(tree)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-            }
-            kinds = {p.kind for p in inspect.signature(function).parameters.values()}
-            delegated |= bool(
-                kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-            )
+    for part, function in operator.parts.items():
+        if part == "call":
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+        used = {
+            n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }
+        names, rest = parameters(inspect.unwrap(function))
+        idle = [n for n in names if n not in used and n in operator.arguments]
+        assert rest or not idle, f"{part} names {idle} and does not read it"
+        read |= used
+        delegated |= rest
     if delegated:
-        read |= words_read(definition.__module__)
-    ignored = [a.name for a in operators[name].schema.arguments if a.name not in read]
+        read |= words_read(operator.__module__)
+    ignored = [a for a in operator.arguments if a not in read]
     assert not ignored, f"{name} ignores {ignored}"
 
 
@@ -239,14 +208,10 @@ def test_native_equals_kernel(name, index):
     """The fast form gives what the readable one gives, in place too."""
     operator = operators[name]
     results = []
-    for part in ("native", "kernel"):
+    for part in ("body", "kernel"):
         args, kwargs = inputs(name, index)
         torch.manual_seed(5)
-        body, host_ok = (
-            function_of(operator.definition, part),
-            getattr(operator.definition, "host_ok", False),
-        )
-        out = _C.run_kernel(name, body, args, kwargs, host_ok)
+        out = _C.run_kernel(name, operator.as_function(part), args, kwargs, operator.host_ok)
         results.append(
             [v.cpu() if isinstance(v, torch.Tensor) else v for v in tree_flatten((out, args))[0]]
         )
@@ -268,7 +233,7 @@ def test_host_tensors_are_refused(name):
     with pytest.raises((RuntimeError, NotImplementedError), match="CPU|cpu|device"):
         operators[name].overload(*host[0], **host[1])
     mixable = [v for v in flat if v.dim() > 0]
-    if len(flat) < 2 or not mixable or getattr(operators[name].definition, "host_ok", False):
+    if len(flat) < 2 or not mixable or operators[name].host_ok:
         return
     mixed = tree_map_only(torch.Tensor, lambda t: t.cpu() if t is mixable[0] else t, (args, kwargs))
     with pytest.raises(RuntimeError, match="cpu|device"):

@@ -24,14 +24,14 @@ def takes_tensors(name: str) -> bool:
 #: of the first samples, those that are quick and need no ranks
 NAMES = sorted(
     n for n, i in SAMPLES
-    if i == 0 and not n.startswith(LARGE) and operators[n].room != "comm" and takes_tensors(n)
+    if i == 0 and not n.startswith(LARGE) and operators[n].folder != "comm" and takes_tensors(n)
 )  # fmt: skip
 
 THREADS = 4
 
 
 def random(name: str) -> bool:
-    return getattr(operators[name].definition, "random", False)
+    return operators[name].random
 
 
 def results(name: str, device: str = "npu:0") -> list[Any]:

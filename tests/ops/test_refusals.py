@@ -29,15 +29,13 @@ LARGE = ("npu_mla_prolog", "npu_multi_head_attention")
 
 
 def room(operator: Operator) -> str:
-    return operator.definition.__module__.split(".")[2]
+    return operator.__module__.split(".")[2]
 
 
 NAMES = [
     name
     for name, operator in sorted(operators.items())
-    if room(operator) in ROOMS
-    and getattr(operator.definition, "samples", [])
-    and not name.startswith(LARGE)
+    if room(operator) in ROOMS and operator.samples and not name.startswith(LARGE)
 ]
 
 
@@ -53,7 +51,7 @@ def wrong(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def calls(operator: Operator) -> Iterator[tuple[Any, Any]]:
     """The first sample with one tensor after the other replaced."""
-    sample = operator.definition.samples[0]
+    sample = operator.samples[0]
     flat = tree_flatten(sample.inputs(make))[0]
     for place, value in enumerate(flat):
         if not isinstance(value, torch.Tensor) or value.numel() == 0:

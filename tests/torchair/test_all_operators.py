@@ -27,9 +27,7 @@ LEFT_OUT = {
 NAMES = sorted(
     name
     for name, operator in operators.items()
-    if getattr(operator.definition, "samples", None)
-    and not mutable_arguments(operator.schema)
-    and name not in LEFT_OUT
+    if operator.samples and not mutable_arguments(operator.schema) and name not in LEFT_OUT
 )
 
 
@@ -55,7 +53,7 @@ def traced(overload, args, kwargs):
 @pytest.mark.parametrize("name", NAMES)
 def test_lowered_equals_eager(name):
     operator = operators[name]
-    sample = operator.definition.samples[0]
+    sample = operator.samples[0]
     args, kwargs = sample.inputs(make)
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
     graph, fakes, tensors, mode = traced(operator.overload, args, kwargs)

@@ -46,14 +46,14 @@ FIXED = {
     "npu_moe_token_permute_with_routing_map_grad": "the number of tokens is an argument",
     "npu_moe_token_unpermute_with_routing_map_grad": "sizes are an argument",
 }
-NAMES = sorted(name for name, one in operators.items() if getattr(one.definition, "samples", None))
+NAMES = sorted(name for name, one in operators.items() if one.samples)
 
 
 def first_size(name):
     """The symbol of the first tensor's first size, and what the operator's shape function made of it."""
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    args, kwargs = operators[name].definition.samples[0].inputs(make)
+    args, kwargs = operators[name].samples[0].inputs(make)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     symbol = None
     for position, leaf in enumerate(leaves):

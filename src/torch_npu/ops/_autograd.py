@@ -1,124 +1,149 @@
 """Gradients and autocast of operators: what lies above the device kernel.
 
-The dispatcher comes here for a gradient alone; csrc/torch/python_autograd.cpp goes past when none is tracked.
+The dispatcher comes here for a gradient alone; the C++ kernel in front of it goes past when none is tracked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C import DispatchKey
 
 from softnpu import _C
-from torch_npu.ops._operator import Operator, bind, library, mutable_arguments, spread
+from torch_npu.ops._operator import Operator, library_of, parameters
+
+
+class _Saved(NamedTuple):
+    """What `backward` reads, by the names of its keyword-only parameters."""
+
+    arguments: frozenset[str]
+    outputs: tuple[int, ...]
+    all_results: bool
+    needs: bool
+
+
+def _reads(operator: Operator, backward: Callable[..., Any]) -> _Saved:
+    positional = backward.__code__.co_argcount
+    names, rest = parameters(backward)
+    named = names[positional:]
+    count = len(operator.schema.returns)
+    outputs = tuple(i for i in range(count) if f"result{i}" in named)
+    special = {"needs", "results", *(f"result{i}" for i in outputs)} - set(operator.arguments)
+    unknown = [n for n in named if n not in operator.arguments and n not in special]
+    if unknown or backward.__kwdefaults__:
+        raise TypeError(
+            f"backward of {operator.name}: keyword-only parameters are arguments of the schema, result0 to "
+            f"result{count - 1}, results and needs, without defaults; received {', '.join(unknown) or named}"
+        )
+    every = "results" in special & set(named)
+    return _Saved(
+        frozenset(operator.arguments) if rest else frozenset(n for n in named if n not in special),
+        tuple(range(count)) if every else outputs,
+        every,
+        "needs" in named and "needs" in special,
+    )
 
 
 class _Call:
     """One call of an operator, with its tensors taken out so that autograd sees them all."""
 
-    def __init__(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.values = bind(operator, args, kwargs)
-        self.places: list[tuple[str, int | None]] = []  # (argument, index in its list)
+    def __init__(self, operator: Operator, values: tuple[Any, ...]) -> None:
+        self.values = list(values)
+        self.places: list[tuple[int, int | None]] = []  # (argument, index in its list)
         self.tensors: list[torch.Tensor] = []
-        for name, value in self.values.items():
+        for argument, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                self.places.append((name, None))
+                self.places.append((argument, None))
                 self.tensors.append(value)
             elif isinstance(value, (list, tuple)):
                 for index, item in enumerate(value):
                     if isinstance(item, torch.Tensor):
-                        self.places.append((name, index))
+                        self.places.append((argument, index))
                         self.tensors.append(item)
 
-    def filled(self, tensors: Sequence[Any]) -> dict[str, Any]:
-        """The arguments by name, with these tensors in the places of the original ones."""
+    def filled(self, tensors: Sequence[Any]) -> list[Any]:
+        """All arguments, with these tensors in the places of the original ones."""
         values = self.values.copy()
-        fresh: dict[str, list[Any]] = {}
-        for (name, index), tensor in zip(self.places, tensors, strict=True):
+        fresh: dict[int, list[Any]] = {}
+        for (argument, index), tensor in zip(self.places, tensors, strict=True):
             if index is None:
-                values[name] = tensor
+                values[argument] = tensor
                 continue
-            if name not in fresh:
-                fresh[name] = values[name] = list(values[name])
-            fresh[name][index] = tensor
+            if argument not in fresh:
+                fresh[argument] = values[argument] = list(values[argument])
+            fresh[argument][index] = tensor
         return values
 
 
 def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]]) -> None:
-    """`backward(ctx, *grads) -> {"argument": gradient}`.
-
-    `ctx.args` holds the arguments by name and `ctx.outputs` the results; `saves` on the class (names of
-    tensor arguments, and "output:<i>") limits what is kept alive, the default is every tensor argument.
-    `non_differentiable` lists the outputs that carry no gradient though they are floating.
-    `ctx.needs` tells by name which gradients are asked for. The gradient of a tensor list is a list.
-    """
-    saves = getattr(operator.definition, "saves", None)
-    constant = getattr(operator.definition, "non_differentiable", ())
-    mutable = mutable_arguments(operator.schema)
+    """See `Operator.backward` for what `backward` takes and returns."""
+    reads = _reads(operator, backward)
+    saved_arguments = [name in reads.arguments for name in operator.arguments]
+    differentiable = operator.output_differentiability
 
     class Differentiate(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, call: _Call, keyset: Any, *tensors: Any) -> Any:
             values = call.filled(tensors)
-            result = _below_autograd(operator, keyset, values, mutable)
+            result = _below_autograd(operator, keyset, values)
             outputs = result if isinstance(result, (tuple, list)) else (result,)
-            keep = [
-                t
-                for (name, _), t in zip(call.places, tensors, strict=True)
-                if saves is None or name in saves
-            ]
-            wanted = [i for i in range(len(outputs)) if f"output:{i}" in (saves or ())]
-            keep += [outputs[i] for i in wanted]
-            fixed = [
-                t
-                for i, t in enumerate(outputs)
-                if _is_tensor(t) and (i in constant or not t.is_floating_point())
-            ]
-            ctx.mark_non_differentiable(*fixed)
-            if mutable:
-                ctx.mark_dirty(*(values[n] for n in mutable if _is_tensor(values[n])))
-            ctx.call, ctx.wanted, ctx.outputs = (
-                call,
-                wanted,
-                [None if _is_tensor(o) else o for o in outputs],
+            keep = [t for (a, _), t in zip(call.places, tensors, strict=True) if saved_arguments[a]]
+            # An output that is no tensor is kept beside the tensors.
+            ctx.plain = {i: outputs[i] for i in reads.outputs if not _is_tensor(outputs[i])}
+            keep += [outputs[i] for i in reads.outputs if i not in ctx.plain]
+            ctx.mark_non_differentiable(
+                *(
+                    t
+                    for i, t in enumerate(outputs)
+                    if _is_tensor(t)
+                    and not (t.is_floating_point() or t.is_complex())
+                    or differentiable is not None
+                    and not differentiable[i]
+                )
             )
+            if operator.mutable:
+                written = zip(operator.arguments, values, strict=True)
+                ctx.mark_dirty(*(v for n, v in written if n in operator.mutable and _is_tensor(v)))
             ctx.set_materialize_grads(True)
             ctx.save_for_backward(*keep)
             call.tensors, call.values = [], call.filled([None] * len(tensors))
+            ctx.call = call
             return tuple(result) if isinstance(result, list) else result
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            call, saved = ctx.call, list(ctx.saved_tensors)
-            tensors = [
-                saved.pop(0) if saves is None or name in saves else None for name, _ in call.places
-            ]
-            outputs = list(ctx.outputs)
-            for index in ctx.wanted:
-                outputs[index] = saved.pop(0)
-            needs: dict[str, bool] = {}
-            for (name, _), need in zip(call.places, ctx.needs_input_grad[2:], strict=True):
-                needs[name] = needs.get(name, False) or need
-            view = SimpleNamespace(
-                args=SimpleNamespace(**call.filled(tensors)), outputs=outputs, needs=needs
-            )
-            found = backward(view, *grads)
+            call, saved = ctx.call, iter(ctx.saved_tensors)
+            tensors = [next(saved) if saved_arguments[a] else None for a, _ in call.places]
+            values = dict(zip(operator.arguments, call.filled(tensors), strict=True))
+            given = {name: value for name, value in values.items() if name in reads.arguments}
+            outputs = {i: ctx.plain[i] if i in ctx.plain else next(saved) for i in reads.outputs}
+            if reads.all_results:
+                given["results"] = [outputs[i] for i in reads.outputs]
+            else:
+                given.update((f"result{i}", value) for i, value in outputs.items())
+            wanted = ctx.needs_input_grad[2:]
+            if reads.needs:
+                given["needs"] = dict.fromkeys(operator.arguments, False)
+                for (a, _), need in zip(call.places, wanted, strict=True):
+                    given["needs"][operator.arguments[a]] |= need
+            if differentiable is not None:
+                grads = tuple(g for g, wants in zip(grads, differentiable, strict=True) if wants)
+            found = backward(*grads, **given)
             chosen = []
-            for (name, index), need in zip(call.places, ctx.needs_input_grad[2:], strict=True):
-                gradient = found.get(name) if need else None
+            for (a, index), need in zip(call.places, wanted, strict=True):
+                gradient = found.get(operator.arguments[a]) if need else None
                 chosen.append(gradient if index is None or gradient is None else gradient[index])
             return None, None, *chosen
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _Call(operator, args, kwargs)
+        call = _Call(operator, operator.bind(args, kwargs))
         if torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors):
             return Differentiate.apply(call, keyset, *call.tensors)
-        return _below_autograd(operator, keyset, call.values, mutable)
+        return _below_autograd(operator, keyset, call.values)
 
-    library.impl(operator.name, run, "Autograd", with_keyset=True)
+    library_of(operator.namespace).impl(operator.local, run, "Autograd", with_keyset=True)
     _C.differentiate_on_demand(operator.schema.name, operator.schema.overload_name)
 
 
@@ -126,22 +151,20 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _below_autograd(
-    operator: Operator, keyset: Any, values: dict[str, Any], mutable: Sequence[str]
-) -> Any:
-    args, kwargs = spread(operator, values)
+def _below_autograd(operator: Operator, keyset: Any, values: Sequence[Any]) -> Any:
+    args, kwargs = operator.spread(values)
     with torch._C._AutoDispatchBelowAutograd():
         result = operator.overload.redispatch(
             keyset & torch._C._after_autograd_keyset, *args, **kwargs
         )
-    for name in mutable:
-        if _is_tensor(values[name]):
-            torch.autograd.graph.increment_version(values[name])
+    for name, value in zip(operator.arguments, values, strict=True):
+        if name in operator.mutable and _is_tensor(value):
+            torch.autograd.graph.increment_version(value)
     return result
 
 
-def autocast(operator: Operator, policy: str) -> Callable[..., Any]:
-    """`autocast = "lower" | "fp32" | "promote"` on a class: the documented list the operator is on."""
+def register_autocast(operator: Operator, policy: str) -> None:
+    """`autocast="lower" | "fp32" | "promote"`: the documented list that the operator is on."""
     off = torch._C.DispatchKeySet(DispatchKey.AutocastPrivateUse1)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +180,7 @@ def autocast(operator: Operator, policy: str) -> Callable[..., Any]:
                 *(_cast(a, to) for a in args), **{k: _cast(v, to) for k, v in kwargs.items()}
             )
 
-    return run
+    library_of(operator.namespace).impl(operator.local, run, "AutocastPrivateUse1")
 
 
 def _castable(value: Any) -> bool:

@@ -17,7 +17,7 @@ from softnpu import _C
 from torch_npu._errors import BadArgument, ErrCode
 
 
-def be(
+def hold(
     condition: object,
     name: str,
     expected: str,
@@ -25,7 +25,7 @@ def be(
     code: ErrCode = ErrCode.VALUE,
     upstream: str = "",
 ) -> None:
-    """The general form: `must.be(k > 0, "k", "positive", k)`."""
+    """The general form: `must.hold(k > 0, "k", "positive", k)`."""
     if not condition:
         said = f"{received} (upstream: {upstream})" if upstream else received
         raise BadArgument(name, expected, said, code)
@@ -36,7 +36,7 @@ def dtype(
 ) -> None:
     """The tensor (if given) has one of the dtypes."""
     if tensor is not None and tensor.dtype not in allowed:
-        be(False, name, f"of dtype {one_of(allowed)}", tensor.dtype, ErrCode.TYPE, upstream)
+        hold(False, name, f"of dtype {one_of(allowed)}", tensor.dtype, ErrCode.TYPE, upstream)
 
 
 def same_dtype(
@@ -74,7 +74,7 @@ def choice(name: str, value: Any, allowed: Iterable[Any], upstream: str = "") ->
     """The value is one of the documented ones."""
     allowed = tuple(allowed)
     if value not in allowed:
-        be(False, name, one_of(allowed, quoted=True), repr(value), ErrCode.VALUE, upstream)
+        hold(False, name, one_of(allowed, quoted=True), repr(value), ErrCode.VALUE, upstream)
 
 
 def unset(name: str, value: Any, default: Any = None) -> None:

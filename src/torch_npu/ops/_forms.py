@@ -1,43 +1,127 @@
-"""The other forms of an operator: `out=`, and the functional twin that graphs use for an in-place one."""
+"""The other forms of an operator, derived from its one definition: functional, in-place and `out=`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._C import parse_schema
 
-from softnpu import _C
 from torch_npu import _errors
-from torch_npu.ops._operator import (
-    NAMESPACE,
-    Operator,
-    bind,
-    library,
-    mutable_arguments,
-    register_fake,
-    spread,
-)
+from torch_npu.ops._operator import Operator, library_of, mutable_arguments
+
+
+def functional_form(operator: Operator, schema: str, export: bool = True) -> Operator:
+    """The form of an operator that writes arguments which leaves them alone.
+
+    It works on copies of them. Its results are those of the operator, with the copies in place of the arguments, or,
+    if the operator returns other things, these followed by the copies.
+    """
+    places = [operator.arguments.index(name) for name in operator.mutable]
+
+    def on_copies(body: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        values = list(args)
+        for place in places:
+            values[place] = None if values[place] is None else values[place].clone()
+        results = body(*values)
+        copies = tuple(values[place] for place in places)
+        if operator.returns_target:
+            return copies if len(copies) > 1 else copies[0]
+        return (*(results if isinstance(results, tuple) else (results,)), *copies)
+
+    written = ", ".join(f"`{name}`" for name in operator.mutable)
+    return _derived(
+        operator, schema, export, on_copies, f"on copies of {written}, which it returns"
+    )
+
+
+def inplace_form(operator: Operator, schema: str, export: bool = True) -> Operator:
+    """The form that writes the operator's result into the first argument and returns that."""
+
+    def over_first(body: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        return args[0].copy_(body(*args))
+
+    return _derived(
+        operator,
+        schema,
+        export,
+        over_first,
+        f"in place: `{operator.arguments[0]}` is changed and returned",
+    )
+
+
+def _derived(
+    operator: Operator,
+    schema: str,
+    export: bool,
+    around: Callable[[Callable[..., Any], tuple[Any, ...]], Any],
+    what: str,
+) -> Operator:
+    """An operator whose parts are those of another one, with `around` between; parts may still be added to that one."""
+
+    def kernel(**arguments: Any) -> Any:
+        return around(operator.by_position("kernel"), tuple(arguments.values()))
+
+    kernel.__doc__ = f"`{operator.base}` {what}."
+    kernel.__module__ = operator.__module__
+    form = Operator(
+        schema,
+        kernel,
+        export=export,
+        random=operator.random,
+        host_ok=operator.host_ok,
+        compiled="call",
+        product=operator.product,
+    )
+    form.form_of = operator
+    form.body = lambda *args: around(operator.body, args)
+    form.shapes = lambda *args: around(operator.shapes, args)
+    form._checked = lambda args: operator._checked(args) if operator._checked else None
+    return form
+
+
+def hidden_schema(operator: Operator) -> str:
+    """The schema of the functional form that graphs use where upstream has none."""
+    name = f"_functional_{operator.local.replace('.', '_')}"
+    arguments = re.search(r"\((.*)\) -> ", re.sub(r"\([a-z]!\)", "", str(operator.schema)))
+    assert arguments is not None
+    returns = ", ".join(["Tensor"] * len(operator.mutable))
+    return f"{operator.namespace}::{name}({arguments[1]}) -> ({returns})"
+
+
+def register_functionalize(operator: Operator, form: Operator) -> None:
+    """In-place operators in graphs.
+
+    AOTAutograd functionalizes an operator that writes arguments by itself, unless it returns one of them, as upstream's
+    in-place schemas do. Such a one gets a Functionalize kernel that calls the functional form.
+    """
+
+    def functionalize(*args: Any, **kwargs: Any) -> Any:
+        values = dict(zip(operator.arguments, operator.bind(args, kwargs), strict=True))
+        fresh = form.overload(*args, **kwargs)
+        fresh = fresh if isinstance(fresh, tuple) else (fresh,)
+        for target, value in zip(operator.mutable, fresh, strict=True):
+            values[target].copy_(value)
+        returned = tuple(values[name] for name in operator.mutable)
+        return returned if len(returned) > 1 else returned[0]
+
+    library_of(operator.namespace).impl(operator.local, functionalize, "Functionalize")
 
 
 def register_out(operator: Operator, schema: str) -> None:
-    """The out form: the kernel's results are copied into the mutable arguments, resized as PyTorch does."""
-    parsed = parse_schema(f"{NAMESPACE}::{schema}")
+    """The out form: the results are copied into the mutable arguments, resized as PyTorch does."""
+    parsed = parse_schema(f"{operator.namespace}::{schema}")
     name = parsed.name.split("::")[-1] + "." + parsed.overload_name
     outs = mutable_arguments(parsed)
-    extra = (
-        {a.name for a in parsed.arguments} - {a.name for a in operator.schema.arguments} - set(outs)
-    )
-    library.define(schema)
-    accept = getattr(operator.definition, "accept_out", None)
+    if [a.name for a in parsed.arguments] != [*operator.arguments, *outs]:
+        raise TypeError(
+            f"{name}: the out form takes the arguments of {operator.name} and the results"
+        )
+    library_of(operator.namespace).define(schema)
 
     def launch(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(n) for n in outs]
-        rest = {n: kwargs.pop(n, None) for n in extra}
-        if accept is not None:
-            accept(**rest)
         results = operator.overload(*args, **kwargs)
         results = results if isinstance(results, (tuple, list)) else (results,)
         for target, result in zip(targets, results, strict=True):
@@ -49,43 +133,4 @@ def register_out(operator: Operator, schema: str) -> None:
             target.resize_(result.shape).copy_(result)
         return tuple(targets) if len(targets) > 1 else targets[0]
 
-    library.impl(name, launch, "CompositeExplicitAutograd")
-
-
-def register_functional(
-    operator: Operator, kernel: Callable[..., Any], mutable: Sequence[str]
-) -> None:
-    """In-place operators in graphs.
-
-    AOTAutograd functionalises a mutating operator by itself, unless the operator returns its target, as
-    upstream's in-place schemas do. Such a one gets a hidden twin that works on copies of the targets and
-    returns them, and a Functionalize kernel that calls it.
-    """
-    name = f"_functional_{operator.name.replace('.', '_')}"
-    arguments = re.search(r"\((.*)\) -> ", re.sub(r"\([a-z]!\)", "", str(operator.schema)))
-    assert arguments is not None
-    library.define(f"{name}({arguments[1]}) -> ({', '.join(['Tensor'] * len(mutable))})")
-
-    def copied(*args: Any, **kwargs: Any) -> Any:
-        values = bind(operator, args, kwargs)
-        values.update({n: values[n].clone() for n in mutable})
-        positional, keywords = spread(operator, values)
-        kernel(*positional, **keywords)
-        fresh = tuple(values[n] for n in mutable)
-        return fresh if len(fresh) > 1 else fresh[0]
-
-    def launch(*args: Any, **kwargs: Any) -> Any:
-        return _C.run_kernel(operator.name, copied, args, kwargs, False)
-
-    def functionalised(*args: Any, **kwargs: Any) -> Any:
-        values = bind(operator, args, kwargs)
-        fresh = getattr(torch.ops.npu, name)(*args, **kwargs)
-        fresh = fresh if isinstance(fresh, tuple) else (fresh,)
-        for target, value in zip(mutable, fresh, strict=True):
-            values[target].copy_(value)
-        returned = tuple(values[n] for n in mutable)
-        return returned if len(returned) > 1 else returned[0]
-
-    library.impl(name, launch, "PrivateUse1")
-    register_fake(name, copied)
-    library.impl(operator.name, functionalised, "Functionalize")
+    library_of(operator.namespace).impl(name, launch, "CompositeExplicitAutograd")

@@ -1,21 +1,39 @@
-"""What an operator is to the registry: its samples, its schema, its calls by name."""
+"""What an operator is: its schema, its parts (check, kernel, native, meta, backward), its facts and its samples.
+
+A part is a plain function that names the arguments it reads, and gets them by name, whatever their order; `**rest`
+takes the others. Inside, every call of an operator is one tuple with all arguments in the order of the schema, and
+`by_position` makes a part a function of that tuple's items.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import torch
-from torch._C import FunctionSchema
+from torch._C import FunctionSchema, parse_schema
 from torch._library import simple_registry
 
-NAMESPACE = "npu"
+from softnpu import settings
+from torch_npu import _errors
+from torch_npu.ops import _shapes
 
-#: every operator of the package is defined and implemented through this one
-library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
+NAMESPACE = "npu"
+#: what a compiled graph may do with an operator, see `Operator.compiled`
+COMPILED = ("fuse", "call", "device", "empty")
+
+
+@functools.cache
+def library_of(namespace: str) -> torch.library.Library:
+    """Every operator of the namespace is defined and implemented through this one."""
+    return torch.library.Library(namespace, "FRAGMENT")  # noqa: TOR901
+
+
+library = library_of(NAMESPACE)
 
 
 @dataclass
@@ -36,67 +54,286 @@ class Sample:
         return self.build(make), dict(kwargs)
 
 
-@dataclass
 class Operator:
-    """What the registry knows of one operator (one schema)."""
+    """One operator. `@npu_op` makes it of the kernel; `check`, `native`, `meta`, `backward` and `call` decorate the
+    other parts. Called, it is the dispatcher's operator.
 
-    name: str
-    schema: FunctionSchema
-    definition: type
-    exported: bool = True
+    Facts, all keywords of `npu_op`:
+        export: whether `torch_npu.<name>` exists (default True).
+        random: draws from the device's generator.
+        host_ok: takes CPU tensors beside NPU tensors.
+        direct: the kernel gets the NPU tensors themselves and is no device task: for operators about memory.
+        by_shape: the check looks at shapes, dtypes and plain values alone, so it is asked once for each of them.
+        output_differentiability: for each output, whether it carries a gradient (default: every floating one).
+        compiled: what a compiled graph does: "fuse" the kernel's formula with its neighbours, "call" the operator on
+            host tensors, call it on "device" tensors, or make "empty" memory. Default: fuse, unless there is a native
+            form, a shape function, randomness or a written argument.
+        ge: the type of the node in the GE graph and of the kernel in a profile (default: the name in CamelCase).
+        core: the unit that runs it, as the profiler names it (default: by the type of the chip).
+        product: whether its work is matrix products on the cube unit.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        kernel: Callable[..., Any],
+        *,
+        export: bool = True,
+        random: bool = False,
+        host_ok: bool = False,
+        direct: bool = False,
+        by_shape: bool = False,
+        output_differentiability: Sequence[bool] | None = None,
+        compiled: str | None = None,
+        ge: str | None = None,
+        core: str | None = None,
+        product: bool = False,
+    ) -> None:
+        qualified = schema if "::" in schema.partition("(")[0] else f"{NAMESPACE}::{schema}"
+        self.schema: FunctionSchema = parse_schema(qualified)
+        self.namespace, _, self.base = self.schema.name.partition("::")
+        overload = f".{self.schema.overload_name}" if self.schema.overload_name else ""
+        #: within its namespace, with the overload
+        self.local = self.base + overload
+        #: in the table of operators and in messages
+        self.name = self.local if self.namespace == NAMESPACE else f"{self.namespace}::{self.local}"
+        self.exported, self.random, self.host_ok, self.direct = export, random, host_ok, direct
+        self.by_shape, self.product, self.core = by_shape, product, core
+        self.output_differentiability = (
+            None if output_differentiability is None else tuple(output_differentiability)
+        )
+        if compiled is not None and compiled not in COMPILED:
+            raise TypeError(f"{self.name}: compiled is one of {COMPILED}, not {compiled!r}")
+        self._compiled, self._ge = compiled, ge
+        self.kernel = kernel
+        self._samples: list[Sample] = []
+        #: the operator whose form this one is
+        self.form_of: Operator | None = None
+        self.arguments = tuple(a.name for a in self.schema.arguments)
+        self.keywords = tuple(a.name for a in self.schema.arguments if a.kwarg_only)
+        self._positional = len(self.arguments) - len(self.keywords)
+        defaults = tuple(a.default_value for a in self.schema.arguments)
+        #: the defaults of the positional arguments from each index on
+        self._tails = tuple(defaults[i : self._positional] for i in range(self._positional + 1))
+        self._keyword_defaults = tuple(
+            zip(self.keywords, defaults[self._positional :], strict=True)
+        )
+        #: the parts as written
+        self.parts: dict[str, Callable[..., Any]] = {}
+        self._take("kernel", kernel)
+        self.body = self.shapes = self.by_position("kernel")
+        self._checked: Callable[[tuple[Any, ...]], None] | None = None
+        self.__doc__, self.__module__, self.__name__ = kernel.__doc__, kernel.__module__, self.base
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.overload(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.namespace}::{self.local}>"
+
+    # --- the parts ---------------------------------------------------------------------------------------
+
+    def check(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Decorates the documented constraints: raises through `_check`; runs eagerly and under FakeTensor."""
+        ask = self._take("check", function)
+        self._checked = _shapes.once(ask) if self.by_shape else lambda args: ask(*args)
+        return function
+
+    def native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the fast form, whose oracle the kernel stays; where it does not apply it returns NotImplemented."""
+        native, kernel = self._take("native", function), self.by_position("kernel")
+
+        def body(*args: Any) -> Any:
+            found = native(*args)
+            return kernel(*args) if found is NotImplemented else found
+
+        self.body = body
+        return function
+
+    def meta(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the shape function, for kernels that cannot be traced."""
+        self.shapes = self._take("meta", function)
+        return function
+
+    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the gradients: `(grad, ..., *, what it reads) -> {argument: gradient}`.
+
+        Positional are the gradients of the differentiable outputs in order. Keyword-only names say what is saved:
+        arguments, `result0` and so on for outputs, `results` for all outputs; `needs` says by name which gradients are
+        asked for, and `**arguments` takes all arguments. The gradient of a tensor list is a list.
+        """
+        from torch_npu.ops._autograd import register_autograd
+
+        self.parts["backward"] = function
+        register_autograd(self, function)
+        return function
+
+    def functionalize(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates what a graph runs in place of an operator that returns the argument that it writes."""
+        library_of(self.namespace).impl(self.local, function, "Functionalize")
+        return function
+
+    def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the public Python function, where upstream's is not the operator itself."""
+        self.parts["call"] = function
+        return function
+
+    def _take(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.parts[part] = function
+        return by_position(function, self.arguments, f"{part} of {self.name}")
+
+    def by_position(self, part: str) -> Callable[..., Any]:
+        """The part as a function of all arguments, in the order of the schema."""
+        return by_position(self.parts[part], self.arguments, f"{part} of {self.name}")
+
+    # --- calls -------------------------------------------------------------------------------------------
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call in the order of the schema, defaults filled in."""
+        if not kwargs:
+            found = (*args, *self._tails[len(args)])
+            return (*found, *[d for _, d in self._keyword_defaults]) if self.keywords else found
+        values = [*args, *self._tails[len(args)]]
+        for index in range(len(args), self._positional):
+            name = self.arguments[index]
+            if name in kwargs:
+                values[index] = kwargs[name]
+        values += [kwargs.get(name, default) for name, default in self._keyword_defaults]
+        return tuple(values)
+
+    def as_function(self, part: str) -> Callable[..., Any]:
+        """A part, or "body" (native, or else the kernel) or "shapes" (meta, or else the kernel), called as the operator."""
+        run = getattr(self, part) if part in ("body", "shapes") else self.by_position(part)
+        return lambda *args, **kwargs: run(*self.bind(args, kwargs))
+
+    def spread(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """All arguments as the dispatcher takes them: positional ones, then keyword-only ones."""
+        if not self.keywords:
+            return values, {}
+        return values[: self._positional], dict(
+            zip(self.keywords, values[self._positional :], strict=True)
+        )
+
+    def run_check(self, args: tuple[Any, ...]) -> None:
+        """Asks the check, if constraints are on; `args` are all arguments."""
+        if self._checked is None or not settings.strict():
+            return
+        try:
+            self._checked(args)
+        except _errors.BadArgument as bad:
+            raise _errors.operator_error(self.name, bad) from None
+
+    # --- what others ask ---------------------------------------------------------------------------------
 
     @property
-    def room(self) -> str:
-        return self.definition.__module__.split(".")[-2]
+    def samples(self) -> list[Sample]:
+        return self.form_of.samples if self.form_of and not self._samples else self._samples
 
-    @functools.cached_property
-    def defaults(self) -> dict[str, Any]:
-        """Every argument by name, with its default (None without one)."""
-        return {a.name: a.default_value for a in self.schema.arguments}
+    @samples.setter
+    def samples(self, samples: list[Sample]) -> None:
+        self._samples = samples
 
-    @functools.cached_property
-    def keywords(self) -> tuple[str, ...]:
-        """The keyword-only arguments."""
-        return tuple(a.name for a in self.schema.arguments if a.kwarg_only)
+    @property
+    def folder(self) -> str:
+        """The folder of torch_npu/ops that holds it."""
+        return self.__module__.split(".")[-2]
 
     @functools.cached_property
     def overload(self) -> Any:
-        packet = getattr(torch.ops.npu, self.schema.name.split("::")[-1])
+        packet = getattr(getattr(torch.ops, self.namespace), self.base)
         return getattr(packet, self.schema.overload_name or "default")
 
+    @functools.cached_property
+    def mutable(self) -> list[str]:
+        """The arguments that it writes."""
+        return mutable_arguments(self.schema)
 
-def function_of(definition: type, name: str) -> Callable[..., Any] | None:
-    """A function of the class as written, not bound: its first parameter is an operator argument."""
-    for base in definition.__mro__:
-        if name in vars(base):
-            raw = vars(base)[name]
-            return raw.__func__ if isinstance(raw, staticmethod) else raw
-    return None
+    @property
+    def returns_target(self) -> bool:
+        """Whether a result is an argument that it writes, as with in-place operators."""
+        return any(r.alias_info is not None and r.alias_info.is_write for r in self.schema.returns)
+
+    @property
+    def compiled(self) -> str:
+        if self._compiled is not None:
+            return self._compiled
+        whole = "native" in self.parts or "meta" in self.parts or self.random or self.mutable
+        return "call" if whole else "fuse"
+
+    @property
+    def ge(self) -> str:
+        if self._ge is not None:
+            return self._ge
+        words = self.base.removeprefix("npu_").strip("_").split("_")
+        return "".join(word[:1].upper() + word[1:] for word in words)
+
+    def validate(self) -> None:
+        """Every argument of the schema is read by a part: nothing is accepted and ignored."""
+        read: set[str] = set()
+        for part, function in self.parts.items():
+            names, rest = parameters(function)
+            if rest:
+                return
+            if part != "call":
+                read.update(names)
+        ignored = [a for a in self.arguments if a not in read and a not in self.mutable]
+        if ignored:
+            raise TypeError(f"{self.name}: no part reads {', '.join(ignored)}")
 
 
-def register_fake(name: str, function: Callable[..., Any]) -> None:
+def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """The names that a function takes, and whether it takes any others by name."""
+    code = inspect.unwrap(function).__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    return code.co_varnames[:count], bool(code.co_flags & inspect.CO_VARKEYWORDS)
+
+
+def by_position(
+    function: Callable[..., Any], arguments: Sequence[str], label: str
+) -> Callable[..., Any]:
+    """The function with the parameters `arguments`, by position, of which it gets those that it names."""
+    names, rest = parameters(function)
+    unknown = [name for name in names if name not in arguments]
+    if unknown:
+        raise TypeError(f"{label}: the schema has no argument {', '.join(unknown)}")
+    code = inspect.unwrap(function).__code__
+    if code.co_flags & inspect.CO_VARARGS or function.__defaults__ or function.__kwdefaults__:
+        raise TypeError(f"{label}: takes arguments by name, with the defaults of the schema alone")
+    if rest:
+
+        def by_name(*args: Any) -> Any:
+            return function(**dict(zip(arguments, args, strict=True)))
+
+        return by_name
+    if code.co_kwonlyargcount:
+
+        def some_by_name(*args: Any) -> Any:
+            given = dict(zip(arguments, args, strict=True))
+            return function(**{name: given[name] for name in names})
+
+        return some_by_name
+    if names == tuple(arguments):
+        return function
+    places = [arguments.index(name) for name in names]
+    if not places:
+        return lambda *args: function()
+    if len(places) == 1:
+        place = places[0]
+        return lambda *args: function(args[place])
+    pick = itemgetter(*places)
+    return lambda *args: function(*pick(args))
+
+
+def register_fake(operator: Operator, name: str, function: Callable[..., Any]) -> None:
     """`torch.library.register_fake` without its walk over the stack, which costs more than all else at import."""
-    entry = simple_registry.singleton.find(f"{NAMESPACE}::{name}")
-    entry.fake_impl.register(function, function.__module__, lib=library, allow_override=False)
+    entry = simple_registry.singleton.find(f"{operator.namespace}::{name}")
+    entry.fake_impl.register(
+        function, function.__module__, lib=library_of(operator.namespace), allow_override=False
+    )
 
 
 def mutable_arguments(schema: FunctionSchema) -> list[str]:
     return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
-def bind(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    bound = operator.defaults.copy()
-    bound.update(zip(operator.defaults, args, strict=False))
-    bound.update(kwargs)
-    return bound
-
-
-def spread(operator: Operator, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by name as the dispatcher takes them: positional ones, then keyword-only ones."""
-    if not operator.keywords:
-        return list(values.values()), {}
-    rest = {name: values[name] for name in operator.keywords}
-    return [value for name, value in values.items() if name not in rest], rest
 
 
 def signature(schema: FunctionSchema) -> inspect.Signature:

@@ -1,21 +1,27 @@
-"""One definition, four uses: turns an operator class into a dispatcher operator, a fake kernel, autograd and a name.
+"""One definition, many uses: from plain functions to a dispatcher operator, a fake kernel, autograd and a name.
 
-An operator is a class under `torch_npu/ops/<room>/<name>.py`:
+An operator is a file `torch_npu/ops/<folder>/<name>.py`:
 
     @npu_op("npu_x(Tensor self, float eps=1e-6) -> Tensor")
-    class NpuX:
+    def npu_x(self, eps):                 # the kernel: the formula on plain tensors, one device task
         '''formula, shapes, dtypes per chip, constraints, and how it differs from upstream'''
 
-        def check(self, eps=1e-6): ...       # raises through `_check`; runs eagerly and under FakeTensor
-        by_shape = True                      # optional: `check` looks at shapes, dtypes and plain values alone
-        def kernel(self, eps=1e-6): ...      # the formula on plain tensors, one device task
-        def native(self, eps=1e-6): ...      # optional: the fast form; `kernel` stays its oracle
-        def meta(self, eps=1e-6): ...        # optional: shapes, where `kernel` cannot trace
-        def backward(ctx, grad): ...         # optional: {"argument": gradient}; `saves` says what ctx keeps
-        samples = [Sample(lambda make: (make(2, 8),), {"eps": 1e-5}), ...]
+    @npu_x.check                          # raises through `_check`; runs eagerly and under FakeTensor
+    def _(self): ...
 
-All these are plain functions (the first parameter is the operator's first argument, whatever its name), with
-the parameters of the schema. `discover()` imports every file of every room; nobody keeps a list.
+    @npu_x.native                         # optional: the fast form; `npu_x.kernel` stays its oracle
+    def _(self, eps): ...
+
+    @npu_x.meta                           # optional: shapes, where the kernel cannot be traced
+    def _(self): ...
+
+    @npu_x.backward                       # optional: {"argument": gradient}
+    def _(grad, *, self, eps): ...
+
+    npu_x.samples = [Sample(lambda make: (make(2, 8),), {"eps": 1e-5}), ...]
+
+Each part names only the arguments that it reads; defaults stand in the schema. `Operator` (in `_operator`) says what else
+there is to say of an operator. `discover()` imports every file of every folder; nobody keeps a list.
 """
 
 from __future__ import annotations
@@ -26,21 +32,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import parse_schema
 from torch._prims_common import is_contiguous_or_false
 from torch.utils._pytree import tree_map_only
 
-from softnpu import _C, chips, settings
+from softnpu import _C
 from torch_npu import _errors
-from torch_npu.ops._autograd import autocast, register_autograd
-from torch_npu.ops._forms import register_functional, register_out
+from torch_npu.ops import _forms
+from torch_npu.ops._autograd import register_autocast
 from torch_npu.ops._operator import (
-    NAMESPACE,
     Operator,
     Sample,
-    function_of,
-    library,
-    mutable_arguments,
+    library_of,
     register_fake,
     signature,
 )
@@ -59,33 +61,53 @@ __all__ = [
 #: name (with overload) -> operator; filled by the decorator, read by exports, tests and docs
 operators: dict[str, Operator] = {}
 
-#: how many shapes an operator keeps that its check let pass
-_REMEMBERED = 1024
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 #: name -> plain function that is exported beside the operators
 _functions: dict[str, Callable[..., Any]] = {}
 
 
-def npu_op(schema: str, *, out: str | None = None, export: bool = True) -> Callable[[type], type]:
-    """Registers the class below it as the operator `npu::<schema>`.
+def npu_op(
+    schema: str,
+    *,
+    out: str | None = None,
+    functional: str | None = None,
+    inplace: str | None = None,
+    autocast: str | None = None,
+    listed: bool = True,
+    key: str = "PrivateUse1",
+    **facts: Any,
+) -> Callable[[Callable[..., Any]], Operator]:
+    """Makes the function below it the kernel of the operator `npu::<schema>` (or of another namespace in the schema).
 
-    `out` is the schema of upstream's out form, whose mutable arguments receive the results in order.
-    `export=False` keeps the name out of `torch_npu.*` (it stays in `torch.ops.npu`).
+    Args:
+        schema: upstream's schema; defaults stand here alone.
+        out: the schema of the out form, whose mutable arguments receive the results in order.
+        functional: the schema of the form that works on copies of the arguments that this one writes.
+        inplace: the schema of the form that writes its result over the first argument.
+        autocast: "lower", "fp32" or "promote": the list of `torch.autocast` that it is on.
+        listed: False keeps it out of the table of operators (pages, exports, common tests).
+        key: the dispatch key; CompositeExplicitAutograd for operators that take no tensor.
+        facts: see `Operator`.
     """
 
-    def register(definition: type) -> type:
-        parsed = parse_schema(f"{NAMESPACE}::{schema}")
-        name = parsed.name.split("::")[-1]
-        label = f"{name}.{parsed.overload_name}" if parsed.overload_name else name
-        operator = Operator(label, parsed, definition, export)
-        operators[label] = operator
-        tags = (torch.Tag.nondeterministic_seeded,) if getattr(definition, "random", False) else ()
-        library.define(schema, tags=tags)
-        _register(operator)
+    def register(kernel: Callable[..., Any]) -> Operator:
+        operator = Operator(schema, kernel, **facts)
+        _register(operator, listed, key)
         if out is not None:
-            register_out(operator, out)
-        return definition
+            _forms.register_out(operator, out)
+        if inplace is not None:
+            _register(_forms.inplace_form(operator, inplace), listed, key)
+        form = None
+        if functional is not None:
+            form = _forms.functional_form(operator, functional)
+            _register(form, listed, key)
+        if operator.returns_target and not operator.direct:
+            if form is None:
+                form = _forms.functional_form(operator, _forms.hidden_schema(operator), False)
+                _register(form, False, key)
+            _forms.register_functionalize(operator, form)
+        if autocast is not None:
+            register_autocast(operator, autocast)
+        return operator
 
     return register
 
@@ -97,15 +119,19 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def discover() -> dict[str, Operator]:
-    """Imports every operator file of every room and returns the operators by name."""
+    """Imports every operator file of every folder and returns the operators by name."""
     package = importlib.import_module("torch_npu.ops")
-    for room in pkgutil.iter_modules(package.__path__):
-        if not room.ispkg:
+    for folder in pkgutil.iter_modules(package.__path__):
+        if not folder.ispkg:
             continue
-        rooms = importlib.import_module(f"torch_npu.ops.{room.name}")
-        for file in pkgutil.iter_modules(rooms.__path__):
+        files = importlib.import_module(f"torch_npu.ops.{folder.name}")
+        for file in pkgutil.iter_modules(files.__path__):
             if not file.name.startswith("__"):
-                importlib.import_module(f"torch_npu.ops.{room.name}.{file.name}")
+                importlib.import_module(f"torch_npu.ops.{folder.name}.{file.name}")
+    for operator in operators.values():
+        operator.validate()
+        if operator.mutable and "backward" not in operator.parts:
+            _C.count_versions(operator.schema.name, operator.schema.overload_name)
     return operators
 
 
@@ -113,9 +139,8 @@ def exports() -> dict[str, Callable[..., Any]]:
     """The public functions: `torch_npu.<name>` for each operator, one per name whatever its overloads."""
     table: dict[str, Callable[..., Any]] = dict(_functions)
     for operator in operators.values():
-        name = operator.schema.name.split("::")[-1]
-        if operator.exported and name not in table:
-            table[name] = _public(name, operator)
+        if operator.exported and operator.base not in table:
+            table[operator.base] = _public(operator)
     return table
 
 
@@ -124,34 +149,52 @@ def kernel_generator() -> torch.Generator | None:
     return _C.kernel_generator()
 
 
-# --- from a class to the dispatcher ---------------------------------------------------------------------
+# --- to the dispatcher ----------------------------------------------------------------------------------
 
 
-def _register(operator: Operator) -> None:
-    definition, name = operator.definition, operator.name
-    kernel = function_of(definition, "kernel")
-    if kernel is None:
-        raise TypeError(f"{definition.__name__} has no kernel")
-    check = _checked(operator, function_of(definition, "check"))
-    library.impl(name, _device_kernel(operator, check), "PrivateUse1")
-    shapes = function_of(definition, "meta") or kernel
+def _register(operator: Operator, listed: bool, key: str) -> None:
+    if listed:
+        operators[operator.name] = operator
+    library = library_of(operator.namespace)
+    seeded = (torch.Tag.nondeterministic_seeded,) if operator.random else ()
+    library.define(str(operator.schema).partition("::")[2], tags=seeded)
+    library.impl(operator.local, _direct(operator) if operator.direct else _launch(operator), key)
+    register_fake(operator, operator.local, _fake(operator))
 
+
+def _launch(operator: Operator) -> Callable[..., Any]:
+    name, host_ok, nothing = operator.name, operator.host_ok, {}  # type: ignore[var-annotated]
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        values = operator.bind(args, kwargs)
+        operator.run_check(values)
+        return _C.run_kernel(name, operator.body, values, nothing, host_ok, True)
+
+    return launch
+
+
+def _direct(operator: Operator) -> Callable[..., Any]:
+    """The launch of an operator about memory: no CPU aliases, no device task."""
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        values = operator.bind(args, kwargs)
+        operator.run_check(values)
+        try:
+            return operator.body(*values)
+        except _errors.BadArgument as bad:  # what only the storage can tell
+            raise _errors.operator_error(operator.name, bad) from None
+
+    return launch
+
+
+def _fake(operator: Operator) -> Callable[..., Any]:
     def fake(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
-        return tree_map_only(torch.Tensor, _laid_out, shapes(*args, **kwargs))
+        values = operator.bind(args, kwargs)
+        operator.run_check(values)
+        made = operator.shapes(*values)
+        return made if operator.direct else tree_map_only(torch.Tensor, _laid_out, made)
 
-    register_fake(name, fake)
-    backward = function_of(definition, "backward")
-    mutable = mutable_arguments(operator.schema)
-    if backward is not None:
-        register_autograd(operator, backward)
-    elif mutable:
-        _C.count_versions(operator.schema.name, operator.schema.overload_name)
-    if any(r.alias_info is not None and r.alias_info.is_write for r in operator.schema.returns):
-        register_functional(operator, kernel, mutable)
-    policy = getattr(definition, "autocast", None)
-    if policy is not None:
-        library.impl(name, autocast(operator, policy), "AutocastPrivateUse1")
+    return fake
 
 
 def _laid_out(made: torch.Tensor) -> torch.Tensor:
@@ -159,84 +202,21 @@ def _laid_out(made: torch.Tensor) -> torch.Tensor:
     return made if made._is_view() or is_contiguous_or_false(made) else made.contiguous()
 
 
-def _checked(operator: Operator, check: Callable[..., None] | None) -> Callable[..., None]:
-    if check is None:
-        return lambda *args, **kwargs: None
-
-    if getattr(operator.definition, "by_shape", False):
-        check = _remembering(check)
-
-    def run(*args: Any, **kwargs: Any) -> None:
-        if not settings.strict():
-            return
-        try:
-            check(*args, **kwargs)
-        except _errors.BadArgument as bad:
-            raise _errors.operator_error(operator.name, bad) from None
-
-    return run
-
-
-def _remembering(check: Callable[..., None]) -> Callable[..., None]:
-    """Asks the check once for the same shapes, dtypes and values on the same chip."""
-    passed: set[Any] = set()
-
-    def ask(*args: Any, **kwargs: Any) -> None:
-        key = None if kwargs else _shapes(args)
-        if key is not None and key in passed:
-            return
-        check(*args, **kwargs)
-        if key is not None:
-            if len(passed) >= _REMEMBERED:
-                passed.clear()
-            passed.add(key)
-
-    return ask
-
-
-def _shapes(args: tuple[Any, ...]) -> Any:
-    """What a check by shape sees of plain arguments, on this chip; None if there is more to them."""
-    key: list[Any] = [chips.current().name]
-    for value in args:
-        if type(value) in _PLAIN:
-            key += (value.shape, value.dtype)
-        elif value is None or type(value) in (bool, int, float, str):
-            key.append(value)
-        else:
-            return None
-    return tuple(key)
-
-
-def _device_kernel(operator: Operator, check: Callable[..., None]) -> Callable[..., Any]:
-    body = function_of(operator.definition, "native") or function_of(operator.definition, "kernel")
-    name, host_ok = operator.name, getattr(operator.definition, "host_ok", False)
-
-    def launch(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
-        return _C.run_kernel(name, body, args, kwargs, host_ok, True)
-
-    return launch
-
-
 # --- the public name ------------------------------------------------------------------------------------
 
 
-def _public(name: str, operator: Operator) -> Callable[..., Any]:
-    call = function_of(operator.definition, "call")
-    if call is not None:
-        call.__name__ = call.__qualname__ = name
-        call.__module__ = "torch_npu"
-        call.__doc__ = operator.definition.__doc__
-        return call
-    packet = getattr(torch.ops.npu, name)
+def _public(operator: Operator) -> Callable[..., Any]:
+    call, name = operator.parts.get("call"), operator.base
+    if call is None:
+        packet = getattr(getattr(torch.ops, operator.namespace), name)
 
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return packet(*args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return packet(*args, **kwargs)
 
-    function.__name__ = function.__qualname__ = name
-    function.__module__ = "torch_npu"
-    function.__doc__ = operator.definition.__doc__
-    function.__signature__ = signature(operator.schema)  # type: ignore[attr-defined]
-    for overload in packet.overloads():  # torch_npu.npu_x.out, as upstream's builtins have
-        setattr(function, overload, getattr(packet, overload))
-    return function
+        call.__signature__ = signature(operator.schema)  # type: ignore[attr-defined]
+        for overload in packet.overloads():  # torch_npu.npu_x.out, as upstream's builtins have
+            setattr(call, overload, getattr(packet, overload))
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "torch_npu"
+    call.__doc__ = operator.__doc__
+    return call

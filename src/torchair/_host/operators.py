@@ -23,13 +23,10 @@ from torch.utils import _pytree as pytree
 
 from softnpu import _C
 from torch_npu.ops import _registry
-from torch_npu.ops._operator import Operator, function_of, mutable_arguments
+from torch_npu.ops._operator import Operator
 from torchair._host import bodies
 
 NAMESPACE = "softnpu_host"
-
-#: rooms of cheap operators: a formula that fuses with its neighbours beats a native kernel that does not
-_DISSOLVING = ("activation", "norm", "rope", "softmax")
 
 
 class _Half(NamedTuple):
@@ -53,35 +50,11 @@ def torch_npu_operator(overload: OpOverload) -> Operator | None:
     return _registry.operators.get(label)
 
 
-def stays_whole(operator: Operator) -> bool:
-    """Whether Inductor must call the operator, because its kernel cannot or should not dissolve into the graph."""
-    definition = operator.definition
-    return (
-        (function_of(definition, "native") is not None and operator.room not in _DISSOLVING)
-        or function_of(definition, "meta") is not None
-        or is_random(operator)
-        or bool(mutable_arguments(operator.schema))
-    )
-
-
-def takes_tensors(schema: Any) -> bool:
-    return any("Tensor" in str(argument.type) for argument in schema.arguments)
-
-
-def is_random(operator: Operator) -> bool:
-    """Whether the operator's file draws from the device's generator."""
-    kernel = function_of(operator.definition, "kernel")
-    return getattr(operator.definition, "random", False) or (
-        kernel is not None and "kernel_generator" in kernel.__globals__
-    )
-
-
 def kernel_twin(operator: Operator) -> OpOverload:
     """The twin that runs the operator's kernel on host tensors."""
-    definition = operator.definition
-    body = function_of(definition, "native") or function_of(definition, "kernel")
-    shapes = function_of(definition, "meta") or function_of(definition, "kernel")
-    return _twin("kernel", operator.overload, body, shapes)
+    return _twin(
+        "kernel", operator.overload, operator.as_function("body"), operator.as_function("shapes")
+    )
 
 
 def random_twin(overload: OpOverload) -> OpOverload:
@@ -114,12 +87,8 @@ def twin_of(overload: OpOverload) -> OpOverload | None:
     if ("stand_in", overload) in _twins:
         return _twins["stand_in", overload]
     operator = torch_npu_operator(overload)
-    if (
-        operator is not None and operator.room == "format"
-    ):  # about the device's memory, not its values
-        return device_twin(overload)
     if operator is not None:
-        return kernel_twin(operator)
+        return device_twin(overload) if operator.compiled == "device" else kernel_twin(operator)
     if torch.Tag.nondeterministic_seeded in overload.tags and overload.namespace == "aten":
         return random_twin(overload)
     looks = overload.namespace == "npu" and overload in _side_effectful_functions

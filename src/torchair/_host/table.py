@@ -14,7 +14,6 @@ import torch
 from torch._ops import OpOverload
 
 from torch_npu.ops import _registry
-from torch_npu.ops._operator import function_of
 from torchair._host import operators
 
 aten = torch.ops.aten
@@ -82,13 +81,12 @@ def _marks() -> dict[OpOverload, Callable[..., Any]]:
 def _torch_npu() -> dict[OpOverload, Callable[..., Any]]:
     table: dict[OpOverload, Callable[..., Any]] = {}
     for operator in _registry.operators.values():
-        kernel = function_of(operator.definition, "kernel")
-        if operator.room == "format" and not operators.takes_tensors(operator.schema):
+        if operator.compiled == "empty":
             table[operator.overload] = _allocate
-        elif kernel is None or operators.stays_whole(operator):
-            table[operator.overload] = functools.partial(_call_whole, operator.overload)
+        elif operator.compiled == "fuse":
+            table[operator.overload] = functools.partial(_fused, operator.as_function("kernel"))
         else:
-            table[operator.overload] = functools.partial(_dissolved, kernel)
+            table[operator.overload] = functools.partial(_call_whole, operator.overload)
     return table
 
 
@@ -102,7 +100,7 @@ def _call_whole(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return NotImplemented if twin is None else twin(*args, **kwargs)
 
 
-def _dissolved(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _fused(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The kernel's formula as functional operators: kernels write into tensors of their own, host graphs may not."""
     from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 

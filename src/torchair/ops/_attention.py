@@ -5,13 +5,11 @@ On the card, lengths that already are on the device spare a copy when tiling is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torch_npu.ops import _registry
-from torch_npu.ops._operator import function_of
 from torchair._air import define
 from torchair._host import operators
 
@@ -60,9 +58,8 @@ def _register(name: str, lengths: tuple[str, ...]) -> Any:
     for length in lengths:
         schema = schema.replace(f"SymInt[]? {length}=", f"Tensor? {length}=")
         schema = schema.replace(f"int[]? {length}=", f"Tensor? {length}=")
-    body = function_of(operator.definition, "native") or function_of(operator.definition, "kernel")
-    check = function_of(operator.definition, "check")
-    shapes = function_of(operator.definition, "meta") or function_of(operator.definition, "kernel")
+    body, shapes = operator.as_function("body"), operator.as_function("shapes")
+    check = operator.as_function("check")
 
     def eager(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
@@ -76,23 +73,16 @@ def _register(name: str, lengths: tuple[str, ...]) -> Any:
                 raise TypeError(
                     f"torchair.ops.{name}: expected {length} of dtype torch.int64, received {given.dtype}"
                 )
-        return _call(shapes, *args, **_without(kwargs, lengths))
+        return shapes(*args, **_without(kwargs, lengths))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         kwargs = {k: v.tolist() if k in lengths and v is not None else v for k, v in kwargs.items()}
-        if check is not None:
-            check(*args, **kwargs)
-        return _call(body, *args, **kwargs)
+        check(*args, **kwargs)
+        return body(*args, **kwargs)
 
     overload = define(schema, eager, fake)
     operators.stand_in(overload, f"air_{schema}", run, fake)
     return overload
-
-
-def _call(function: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
-    if function is None:
-        raise TypeError("the operator has no kernel")
-    return function(*args, **kwargs)
 
 
 def _without(kwargs: dict[str, Any], lengths: tuple[str, ...]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.ops.attention.infer_reference import (
 )
 from tests.ops.support import assert_accurate, make
 from torch_npu.ops.attention import _engine
-from torch_npu.ops.attention.npu_fused_infer_attention_score import NpuFusedInferAttentionScore
+from torch_npu.ops.attention.npu_fused_infer_attention_score import npu_fused_infer_attention_score
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 SCALE = 0.25
@@ -249,7 +249,9 @@ def test_native_form_agrees_with_the_formula_in_blocks(mode, masked, monkeypatch
         else torch.rand(2, 1, 70, 133, generator=torch.Generator().manual_seed(1)) < 0.9
     )
     mask = mask if mode or masked else None
-    want, logs = NpuFusedInferAttentionScore.kernel(*tensors, atten_mask=mask, **options)
+    want, logs = npu_fused_infer_attention_score.as_function("kernel")(
+        *tensors, atten_mask=mask, **options
+    )
     moved = None if mask is None else on_device(mask)
     out, lse = fia(*map(on_device, tensors), atten_mask=moved, **options)
     assert_accurate(out, want.double(), want + torch.finfo(HALF).eps)

@@ -438,15 +438,14 @@ def test_non_contiguous():
     compare(q, k, v, dy)
 
 
-@pytest.mark.parametrize("index", range(len(operators["npu_fusion_attention"].definition.samples)))
+@pytest.mark.parametrize("index", range(len(operators["npu_fusion_attention"].samples)))
 def test_formula_and_native_agree(index):
-    sample = operators["npu_fusion_attention"].definition.samples[index]
+    sample = operators["npu_fusion_attention"].samples[index]
     on_cpu = lambda *shape, **options: make(*shape, **options, device="cpu")  # noqa: E731
     args, kwargs = sample.inputs(on_cpu)
-    definition = operators["npu_fusion_attention"].definition
-    for slow, fast in zip(
-        definition.kernel(*args, **kwargs), definition.native(*args, **kwargs), strict=True
-    ):
+    operator = operators["npu_fusion_attention"]
+    formula, native = operator.as_function("kernel"), operator.as_function("native")
+    for slow, fast in zip(formula(*args, **kwargs), native(*args, **kwargs), strict=True):
         torch.testing.assert_close(slow, fast)
 
 

@@ -16,7 +16,6 @@ import torch_npu  # noqa: F401  (registers the operators)
 from softnpu import settings
 from tests.ops.support import make
 from tests.ops.vision._pages import guarded
-from torch_npu.ops._operator import function_of
 from torch_npu.ops._registry import operators
 
 
@@ -37,11 +36,10 @@ def hostile(tensor: torch.Tensor, value: float) -> torch.Tensor:
 def run() -> int:
     """Every sample as it is and with wild numbers in each tensor, at both ends."""
     calls = 0
-    room = [o for o in operators.values() if o.room == "vision"]
-    for operator in room:
-        kernel = function_of(operator.definition, "kernel")
-        assert kernel is not None
-        for sample in getattr(operator.definition, "samples", []):
+    vision = [o for o in operators.values() if o.folder == "vision"]
+    for operator in vision:
+        kernel = operator.as_function("kernel")
+        for sample in operator.samples:
             args, kwargs = sample.inputs(host)
             values: list[float | None] = [None, float("nan"), 1e30, -7.0]
             for value in values:

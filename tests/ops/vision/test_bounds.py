@@ -14,7 +14,7 @@ def test_guard_pages():
         timeout=600,
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    room = [o for o in operators.values() if o.room == "vision"]
+    room = [o for o in operators.values() if o.folder == "vision"]
     assert int(result.stdout.split()[-1]) >= 8 * len(room)
 
 

@@ -17,7 +17,7 @@ from torchair.ge.ir import GraphDef
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreted_equals_eager(name):
     operator = operators[name]
-    args, kwargs = operator.definition.samples[0].inputs(make)
+    args, kwargs = operator.samples[0].inputs(make)
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
     graph, fakes, tensors, _ = traced(operator.overload, args, kwargs)
     converted = ge.convert(graph, fakes, config=None, name=name)

@@ -11,8 +11,8 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.activation._sigmoid import FAST_GELU, swish
 
 
-@npu_op("fast_gelu(Tensor self) -> Tensor")
-class FastGelu:
+@npu_op("fast_gelu(Tensor self) -> Tensor", compiled="fuse")
+def fast_gelu(self):
     r"""The fast GELU of each element, as `npu_fast_gelu` computes it.
 
     $$ \mathrm{fast\_gelu}(x) = \frac{x}{1 + e^{-1.702 x}} $$
@@ -23,20 +23,25 @@ class FastGelu:
     Returns:
         The result, with the shape and dtype of `self`.
     """
+    return swish(wide(self), FAST_GELU).to(self.dtype)
 
-    def check(self):
-        must.dtype("self", self, torch.float16, torch.float32)
 
-    def kernel(self):
-        return swish(wide(self), FAST_GELU).to(self.dtype)
+@fast_gelu.check
+def _(self):
+    must.dtype("self", self, torch.float16, torch.float32)
 
-    def native(self):
-        return torch.ops.softnpu.swish(self, FAST_GELU) if fits(self) else FastGelu.kernel(self)
 
-    def backward(ctx, grad):
-        return {"self": torch.ops.npu.npu_fast_gelu_backward(grad, ctx.args.self)}
+@fast_gelu.native
+def _(self):
+    return torch.ops.softnpu.swish(self, FAST_GELU) if fits(self) else NotImplemented
 
-    samples = [
-        Sample(lambda make: (make(2, 9, low=-4, high=4),)),
-        Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
-    ]
+
+@fast_gelu.backward
+def _(grad, *, self):
+    return {"self": torch.ops.npu.npu_fast_gelu_backward(grad, self)}
+
+
+fast_gelu.samples = [
+    Sample(lambda make: (make(2, 9, low=-4, high=4),)),
+    Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
+]

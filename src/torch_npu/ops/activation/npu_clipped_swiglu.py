@@ -16,7 +16,7 @@ from torch_npu.ops.activation._sigmoid import swish
     "npu_clipped_swiglu(Tensor x, *, Tensor? group_index=None, int dim=-1, float alpha=1.702,"
     " float limit=7.0, float bias=1.0, bool interleaved=True) -> Tensor"
 )
-class NpuClippedSwiglu:
+def npu_clipped_swiglu(x, group_index, dim, alpha, limit, bias, interleaved):
     r"""Splits x into A and B, clamps both, and gates B by the Swish of A.
 
     $$ y = A' \cdot \mathrm{sigmoid}(\alpha A') \cdot (B' + bias), \quad
@@ -41,36 +41,37 @@ class NpuClippedSwiglu:
 
     Differs from upstream: non-contiguous tensors, which the page excludes, are accepted.
     """
+    dim = dim % x.dim()
+    rows, width = math.prod(x.shape[:dim]), math.prod(x.shape[dim:])
+    flat = wide(x).reshape(rows, width)
+    a, b = (flat[:, ::2], flat[:, 1::2]) if interleaved else flat.chunk(2, 1)
+    y = swish(a.clamp(max=limit), alpha) * (b.clamp(-limit, limit) + bias)
+    if group_index is not None:
+        taken = torch.arange(rows, device=x.device) < group_index.sum()
+        y = torch.where(taken.unsqueeze(1), y, 0)
+    y = y.to(x.dtype).contiguous()
+    return y.view(*x.shape[:dim], x.shape[dim] // 2, *x.shape[dim + 1 :])
 
-    def check(x, *, group_index=None, dim=-1, alpha=1.702, limit=7.0, bias=1.0, interleaved=True):
-        must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
-        must.be(x.dim() > 1, "x", "a tensor of more than 1 dimension", tuple(x.shape))
-        rank, shape = x.dim(), tuple(x.shape)
-        must.be(-rank <= dim < rank, "dim", f"in [{-rank}, {rank - 1}]", dim)
-        must.be(shape[dim] % 2 == 0, "x", f"of even size in dimension {dim} (dim)", shape)
-        must.dtype("group_index", group_index, torch.int64)
-        must.ndim("group_index", group_index, 1)
 
-    def kernel(x, *, group_index=None, dim=-1, alpha=1.702, limit=7.0, bias=1.0, interleaved=True):
-        dim = dim % x.dim()
-        rows, width = math.prod(x.shape[:dim]), math.prod(x.shape[dim:])
-        flat = wide(x).reshape(rows, width)
-        a, b = (flat[:, ::2], flat[:, 1::2]) if interleaved else flat.chunk(2, 1)
-        y = swish(a.clamp(max=limit), alpha) * (b.clamp(-limit, limit) + bias)
-        if group_index is not None:
-            taken = torch.arange(rows, device=x.device) < group_index.sum()
-            y = torch.where(taken.unsqueeze(1), y, 0)
-        y = y.to(x.dtype).contiguous()
-        return y.view(*x.shape[:dim], x.shape[dim] // 2, *x.shape[dim + 1 :])
+@npu_clipped_swiglu.check
+def _(x, group_index, dim):
+    must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
+    must.hold(x.dim() > 1, "x", "a tensor of more than 1 dimension", tuple(x.shape))
+    rank, shape = x.dim(), tuple(x.shape)
+    must.hold(-rank <= dim < rank, "dim", f"in [{-rank}, {rank - 1}]", dim)
+    must.hold(shape[dim] % 2 == 0, "x", f"of even size in dimension {dim} (dim)", shape)
+    must.dtype("group_index", group_index, torch.int64)
+    must.ndim("group_index", group_index, 1)
 
-    samples = [
-        Sample(lambda make: (make(6, 16, low=-9, high=9),)),
-        Sample(
-            lambda make: (make(6, 16, low=-9, high=9),),
-            lambda make: {"group_index": make(2, dtype=torch.int64, low=1, high=3), "limit": 3.0},
-        ),
-        Sample(
-            lambda make: (make(3, 4, 5, dtype=torch.bfloat16),),
-            {"dim": 1, "interleaved": False, "alpha": 1.0, "bias": 0.0},
-        ),
-    ]
+
+npu_clipped_swiglu.samples = [
+    Sample(lambda make: (make(6, 16, low=-9, high=9),)),
+    Sample(
+        lambda make: (make(6, 16, low=-9, high=9),),
+        lambda make: {"group_index": make(2, dtype=torch.int64, low=1, high=3), "limit": 3.0},
+    ),
+    Sample(
+        lambda make: (make(3, 4, 5, dtype=torch.bfloat16),),
+        {"dim": 1, "interleaved": False, "alpha": 1.0, "bias": 0.0},
+    ),
+]

@@ -12,8 +12,8 @@ from torch_npu.ops._registry import Sample, npu_op
 DTYPES = (torch.float16, torch.float32)
 
 
-@npu_op("npu_mish(Tensor self) -> Tensor")
-class NpuMish:
+@npu_op("npu_mish(Tensor self) -> Tensor", compiled="fuse")
+def npu_mish(self):
     r"""The Mish activation of each element: $y = x \tanh(\ln(1 + e^x))$.
 
     Args:
@@ -22,27 +22,32 @@ class NpuMish:
     Returns:
         y, with the shape and dtype of `self`.
     """
-
-    def check(self):
-        must.dtype("self", self, *DTYPES)
-
-    def kernel(self):
-        return torch.nn.functional.mish(wide(self)).to(self.dtype)
-
-    def native(self):
-        return torch.ops.softnpu.mish(self) if fits(self) else NpuMish.kernel(self)
-
-    def backward(ctx, grad):
-        return {"self": torch.ops.npu.npu_mish_backward(grad, ctx.args.self)}
-
-    samples = [
-        Sample(lambda make: (make(4, 33, low=-6, high=6),)),
-        Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
-    ]
+    return torch.nn.functional.mish(wide(self)).to(self.dtype)
 
 
-@npu_op("npu_mish_backward(Tensor grad, Tensor input) -> Tensor")
-class NpuMishBackward:
+@npu_mish.check
+def _(self):
+    must.dtype("self", self, *DTYPES)
+
+
+@npu_mish.native
+def _(self):
+    return torch.ops.softnpu.mish(self) if fits(self) else NotImplemented
+
+
+@npu_mish.backward
+def _(grad, *, self):
+    return {"self": torch.ops.npu.npu_mish_backward(grad, self)}
+
+
+npu_mish.samples = [
+    Sample(lambda make: (make(4, 33, low=-6, high=6),)),
+    Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
+]
+
+
+@npu_op("npu_mish_backward(Tensor grad, Tensor input) -> Tensor", compiled="fuse")
+def npu_mish_backward(grad, input):
     r"""Gradient of `npu_mish`.
 
     $$ dx = dy \left(t + x \,\mathrm{sigmoid}(x) (1 - t^2)\right), \quad t = \tanh(\ln(1 + e^x)) $$
@@ -54,20 +59,23 @@ class NpuMishBackward:
     Returns:
         dx, with the shape and dtype of `input`.
     """
+    x = wide(input)
+    t = torch.tanh(torch.nn.functional.softplus(x))
+    return (wide(grad) * (t + x * torch.sigmoid(x) * (1 - t.square()))).to(input.dtype)
 
-    def check(grad, input):
-        must.dtype("input", input, *DTYPES)
-        must.same_dtype("grad", grad, "input", input)
-        must.shape("grad", grad, tuple(input.shape))
 
-    def kernel(grad, input):
-        x = wide(input)
-        t = torch.tanh(torch.nn.functional.softplus(x))
-        return (wide(grad) * (t + x * torch.sigmoid(x) * (1 - t.square()))).to(input.dtype)
+@npu_mish_backward.check
+def _(grad, input):
+    must.dtype("input", input, *DTYPES)
+    must.same_dtype("grad", grad, "input", input)
+    must.shape("grad", grad, tuple(input.shape))
 
-    def native(grad, input):
-        if not fits(grad, input):
-            return NpuMishBackward.kernel(grad, input)
-        return torch.ops.softnpu.mish_backward(grad, input)
 
-    samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3)))]
+@npu_mish_backward.native
+def _(grad, input):
+    if not fits(grad, input):
+        return NotImplemented
+    return torch.ops.softnpu.mish_backward(grad, input)
+
+
+npu_mish_backward.samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3)))]

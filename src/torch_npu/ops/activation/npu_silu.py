@@ -13,8 +13,8 @@ from torch_npu.ops.activation._sigmoid import swish
 DTYPES = (torch.float16, torch.float32)
 
 
-@npu_op("npu_silu(Tensor self) -> Tensor")
-class NpuSilu:
+@npu_op("npu_silu(Tensor self) -> Tensor", compiled="fuse")
+def npu_silu(self):
     r"""The sigmoid linear unit (Swish) of each element: $y = x \cdot \mathrm{sigmoid}(x)$.
 
     Args:
@@ -23,51 +23,57 @@ class NpuSilu:
     Returns:
         y, with the shape and dtype of `self`.
     """
+    return swish(wide(self)).to(self.dtype)
 
-    saves = ("self", "output:0")
 
-    def check(self):
-        must.dtype("self", self, *DTYPES)
+@npu_silu.check
+def _(self):
+    must.dtype("self", self, *DTYPES)
 
-    def kernel(self):
-        return swish(wide(self)).to(self.dtype)
 
-    def native(self):
-        return torch.ops.softnpu.swish(self, 1.0) if fits(self) else NpuSilu.kernel(self)
+@npu_silu.native
+def _(self):
+    return torch.ops.softnpu.swish(self, 1.0) if fits(self) else NotImplemented
 
-    def backward(ctx, grad):
-        return {"self": torch.ops.npu.npu_silu_backward(grad, ctx.args.self, ctx.outputs[0])}
 
-    samples = [
-        Sample(lambda make: (make(4, 33, low=-6, high=6),)),
-        Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
-    ]
+@npu_silu.backward
+def _(grad, *, self, result0):
+    return {"self": torch.ops.npu.npu_silu_backward(grad, self, result0)}
+
+
+npu_silu.samples = [
+    Sample(lambda make: (make(4, 33, low=-6, high=6),)),
+    Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
+]
 
 
 @npu_op("npu_silu_(Tensor(a!) self) -> Tensor(a!)")
-class NpuSiluInplace:
+def npu_silu_(self):
     """`npu_silu` written over its input, which is returned. Not differentiable, as upstream."""
-
-    def check(self):
-        must.dtype("self", self, *DTYPES)
-
-    def kernel(self):
-        return self.copy_(swish(wide(self)))
-
-    def native(self):
-        if not fits(self):
-            return NpuSiluInplace.kernel(self)
-        torch.ops.softnpu.swish(self, 1.0, out=self)
-        return self
-
-    samples = [
-        Sample(lambda make: (make(4, 9),)),
-        Sample(lambda make: (make(3, 5, dtype=torch.float16),)),
-    ]
+    return self.copy_(swish(wide(self)))
 
 
-@npu_op("npu_silu_backward(Tensor grad_output, Tensor x0, Tensor x1) -> Tensor")
-class NpuSiluBackward:
+@npu_silu_.check
+def _(self):
+    must.dtype("self", self, *DTYPES)
+
+
+@npu_silu_.native
+def _(self):
+    if not fits(self):
+        return NotImplemented
+    torch.ops.softnpu.swish(self, 1.0, out=self)
+    return self
+
+
+npu_silu_.samples = [
+    Sample(lambda make: (make(4, 9),)),
+    Sample(lambda make: (make(3, 5, dtype=torch.float16),)),
+]
+
+
+@npu_op("npu_silu_backward(Tensor grad_output, Tensor x0, Tensor x1) -> Tensor", compiled="fuse")
+def npu_silu_backward(grad_output, x0, x1):
     r"""Gradient of `npu_silu` from the forward's input and result.
 
     $$ dx = dy \cdot (y + \mathrm{sigmoid}(x) (1 - y)) $$
@@ -80,21 +86,26 @@ class NpuSiluBackward:
     Returns:
         dx, with the shape and dtype of `grad_output`.
     """
+    y = wide(x1)
+    slope = y + torch.sigmoid(wide(x0)) * (1 - y)
+    return (wide(grad_output) * slope).to(grad_output.dtype)
 
-    def check(grad_output, x0, x1):
-        must.dtype("grad_output", grad_output, *DTYPES)
-        for name, tensor in (("x0", x0), ("x1", x1)):
-            must.same_dtype(name, tensor, "grad_output", grad_output)
-            must.shape(name, tensor, tuple(grad_output.shape))
 
-    def kernel(grad_output, x0, x1):
-        y = wide(x1)
-        slope = y + torch.sigmoid(wide(x0)) * (1 - y)
-        return (wide(grad_output) * slope).to(grad_output.dtype)
+@npu_silu_backward.check
+def _(grad_output, x0, x1):
+    must.dtype("grad_output", grad_output, *DTYPES)
+    for name, tensor in (("x0", x0), ("x1", x1)):
+        must.same_dtype(name, tensor, "grad_output", grad_output)
+        must.shape(name, tensor, tuple(grad_output.shape))
 
-    def native(grad_output, x0, x1):
-        if not fits(grad_output, x0, x1):
-            return NpuSiluBackward.kernel(grad_output, x0, x1)
-        return torch.ops.softnpu.silu_backward(grad_output, x0, x1)
 
-    samples = [Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3), make(4, 9)))]
+@npu_silu_backward.native
+def _(grad_output, x0, x1):
+    if not fits(grad_output, x0, x1):
+        return NotImplemented
+    return torch.ops.softnpu.silu_backward(grad_output, x0, x1)
+
+
+npu_silu_backward.samples = [
+    Sample(lambda make: (make(4, 9), make(4, 9, low=-3, high=3), make(4, 9)))
+]

@@ -16,13 +16,13 @@ def _check_split(self, dim):
     must.dtype("self", self, *vector_floats())
     must.ndim("self", self, 1, 8)
     rank = self.dim()
-    must.be(-rank <= dim < rank, "dim", f"in [{-rank}, {rank - 1}]", dim)
+    must.hold(-rank <= dim < rank, "dim", f"in [{-rank}, {rank - 1}]", dim)
     shape = tuple(self.shape)
-    must.be(shape[dim] % 2 == 0, "self", f"of even size in dimension {dim} (dim)", shape)
+    must.hold(shape[dim] % 2 == 0, "self", f"of even size in dimension {dim} (dim)", shape)
 
 
-@npu_op("npu_swiglu(Tensor self, int dim=-1) -> Tensor")
-class NpuSwiglu:
+@npu_op("npu_swiglu(Tensor self, int dim=-1) -> Tensor", compiled="fuse")
+def npu_swiglu(self, dim):
     r"""Splits x into halves A and B along `dim`; the Swish of A gates B.
 
     $$ y = A \cdot \mathrm{sigmoid}(A) \cdot B $$
@@ -36,29 +36,36 @@ class NpuSwiglu:
 
     Differs from upstream: non-contiguous and empty tensors, which the page excludes, are accepted.
     """
-
-    def check(self, dim=-1):
-        _check_split(self, dim)
-
-    def kernel(self, dim=-1):
-        gate, value = wide(self).chunk(2, dim)
-        return (swish(gate) * value).to(self.dtype).contiguous()
-
-    def native(self, dim=-1):
-        return torch.ops.softnpu.swiglu(self, dim) if fits(self) else NpuSwiglu.kernel(self, dim)
-
-    def backward(ctx, grad):
-        return {"self": torch.ops.npu.npu_swiglu_backward(grad, ctx.args.self, ctx.args.dim)}
-
-    samples = [
-        Sample(lambda make: (make(4, 3, 32),)),
-        Sample(lambda make: (make(2, 6, 5, 3),), {"dim": 1}),
-        Sample(lambda make: (make(4, 16, dtype=torch.bfloat16), -1)),
-    ]
+    gate, value = wide(self).chunk(2, dim)
+    return (swish(gate) * value).to(self.dtype).contiguous()
 
 
-@npu_op("npu_swiglu_backward(Tensor grad_output, Tensor self, int dim=-1) -> Tensor")
-class NpuSwigluBackward:
+@npu_swiglu.check
+def _(self, dim):
+    _check_split(self, dim)
+
+
+@npu_swiglu.native
+def _(self, dim):
+    return torch.ops.softnpu.swiglu(self, dim) if fits(self) else NotImplemented
+
+
+@npu_swiglu.backward
+def _(grad, *, self, dim):
+    return {"self": torch.ops.npu.npu_swiglu_backward(grad, self, dim)}
+
+
+npu_swiglu.samples = [
+    Sample(lambda make: (make(4, 3, 32),)),
+    Sample(lambda make: (make(2, 6, 5, 3),), {"dim": 1}),
+    Sample(lambda make: (make(4, 16, dtype=torch.bfloat16), -1)),
+]
+
+
+@npu_op(
+    "npu_swiglu_backward(Tensor grad_output, Tensor self, int dim=-1) -> Tensor", compiled="fuse"
+)
+def npu_swiglu_backward(grad_output, self, dim):
     r"""Gradient of `npu_swiglu`.
 
     $$ dA = dy \cdot B \cdot \mathrm{swish}'(A), \quad dB = dy \cdot \mathrm{swish}(A) $$
@@ -71,25 +78,28 @@ class NpuSwigluBackward:
     Returns:
         dx = (dA, dB) joined along `dim`, with the shape and dtype of `self`.
     """
+    dy = wide(grad_output)
+    gate, value = wide(self).chunk(2, dim)
+    return torch.cat((dy * value * swish_slope(gate), dy * swish(gate)), dim).to(self.dtype)
 
-    def check(grad_output, self, dim=-1):
-        _check_split(self, dim)
-        half = list(self.shape)
-        half[dim] = half[dim] // 2
-        must.same_dtype("grad_output", grad_output, "self", self)
-        must.shape("grad_output", grad_output, half)
 
-    def kernel(grad_output, self, dim=-1):
-        dy = wide(grad_output)
-        gate, value = wide(self).chunk(2, dim)
-        return torch.cat((dy * value * swish_slope(gate), dy * swish(gate)), dim).to(self.dtype)
+@npu_swiglu_backward.check
+def _(grad_output, self, dim):
+    _check_split(self, dim)
+    half = list(self.shape)
+    half[dim] = half[dim] // 2
+    must.same_dtype("grad_output", grad_output, "self", self)
+    must.shape("grad_output", grad_output, half)
 
-    def native(grad_output, self, dim=-1):
-        if not fits(grad_output, self):
-            return NpuSwigluBackward.kernel(grad_output, self, dim)
-        return torch.ops.softnpu.swiglu_backward(grad_output, self, dim)
 
-    samples = [
-        Sample(lambda make: (make(4, 3, 16), make(4, 3, 32))),
-        Sample(lambda make: (make(2, 3, 5), make(2, 6, 5), 1)),
-    ]
+@npu_swiglu_backward.native
+def _(grad_output, self, dim):
+    if not fits(grad_output, self):
+        return NotImplemented
+    return torch.ops.softnpu.swiglu_backward(grad_output, self, dim)
+
+
+npu_swiglu_backward.samples = [
+    Sample(lambda make: (make(4, 3, 16), make(4, 3, 32))),
+    Sample(lambda make: (make(2, 3, 5), make(2, 6, 5), 1)),
+]

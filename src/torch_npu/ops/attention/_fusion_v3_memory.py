@@ -11,22 +11,19 @@ from torch_npu.ops.attention._fusion import Attention
 from torch_npu.ops.attention.npu_fusion_attention_v3 import (
     ARGUMENTS,
     GRADIENT_ARGUMENTS,
-    NpuFusionAttentionGradV3,
-    NpuFusionAttentionV3,
     attention,
     backward_of,
+    npu_fusion_attention_grad_v3,
+    npu_fusion_attention_v3,
 )
 
-_INPUTS = 21  # positional arguments of the forward; the workspace may follow
 
-
-def _split(names, args, kwargs):
-    """(args, kwargs, targets) of the form without out; the workspace is checked, and nothing here needs it."""
-    kwargs = dict(kwargs)
-    targets = [kwargs.pop(name) for name in names]
-    workspace = args[_INPUTS] if len(args) > _INPUTS else kwargs.pop("workspace", None)
-    must.dtype("workspace", workspace, torch.uint8)
-    return args[:_INPUTS], kwargs, targets
+def _split(names, arguments):
+    """(arguments, targets) of the form without out; the workspace is checked, and nothing here needs it."""
+    arguments = dict(arguments)
+    must.dtype("workspace", arguments.pop("workspace"), torch.uint8)
+    targets = [arguments.pop(name) for name in names]
+    return arguments, targets
 
 
 def _fill(results, targets):
@@ -44,54 +41,60 @@ _GRADIENTS = ("dq", "dk", "dv", "dpse", "dsink")
     + ARGUMENTS.format(ints="int")
     + ", Tensor? workspace=None, *, Tensor(a!) attention_score, Tensor(b!) softmax_max, Tensor(c!) softmax_sum,"
     " Tensor(d!) softmax_out, Tensor(e!) seed, Tensor(f!) offset)"
-    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!), Tensor(f!))"
+    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!), Tensor(f!))",
+    host_ok=True,
 )
-class NpuFusionAttentionV3Out:
+def npu_fusion_attention_v3_out(**arguments):
     """`npu_fusion_attention_v3` into the given memory."""
+    arguments, targets = _split(_OUTPUTS, arguments)
+    return _fill(npu_fusion_attention_v3.kernel(**arguments), targets)
 
-    host_ok = True
 
-    def check(*args, **kwargs):
-        args, kwargs, _ = _split(_OUTPUTS, args, kwargs)
-        _fusion_rules.check(attention(*args, **kwargs))
+@npu_fusion_attention_v3_out.check
+def _(**arguments):
+    arguments, _ = _split(_OUTPUTS, arguments)
+    _fusion_rules.check(attention(**arguments))
 
-    def kernel(*args, **kwargs):
-        args, kwargs, targets = _split(_OUTPUTS, args, kwargs)
-        return _fill(NpuFusionAttentionV3.kernel(*args, **kwargs), targets)
 
-    def native(*args, **kwargs):
-        args, kwargs, targets = _split(_OUTPUTS, args, kwargs)
-        return _fill(NpuFusionAttentionV3.native(*args, **kwargs), targets)
+@npu_fusion_attention_v3_out.native
+def _(**arguments):
+    arguments, targets = _split(_OUTPUTS, arguments)
+    return _fill(npu_fusion_attention_v3.parts["native"](**arguments), targets)
 
-    def meta(*args, **kwargs):
-        return tuple(_split(_OUTPUTS, args, kwargs)[2])
+
+@npu_fusion_attention_v3_out.meta
+def _(**arguments):
+    return tuple(_split(_OUTPUTS, arguments)[1])
 
 
 @npu_op(
     "npu_fusion_attention_grad_v3.out"
     + GRADIENT_ARGUMENTS.format(ints="int")
     + ", Tensor? workspace=None, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!) dpse, Tensor(e!) dsink)"
-    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!))"
+    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!))",
+    host_ok=True,
 )
-class NpuFusionAttentionGradV3Out:
+def npu_fusion_attention_grad_v3_out(**arguments):
     """`npu_fusion_attention_grad_v3` into the given memory."""
+    arguments, targets = _split(_GRADIENTS, arguments)
+    return _fill(npu_fusion_attention_grad_v3.kernel(**arguments), targets)
 
-    host_ok = True
 
-    def check(*args, **kwargs):
-        args, kwargs, _ = _split(_GRADIENTS, args, kwargs)
-        NpuFusionAttentionGradV3.check(*args, **kwargs)
+@npu_fusion_attention_grad_v3_out.check
+def _(**arguments):
+    arguments, _ = _split(_GRADIENTS, arguments)
+    npu_fusion_attention_grad_v3.parts["check"](**arguments)
 
-    def kernel(*args, **kwargs):
-        args, kwargs, targets = _split(_GRADIENTS, args, kwargs)
-        return _fill(NpuFusionAttentionGradV3.kernel(*args, **kwargs), targets)
 
-    def native(*args, **kwargs):
-        args, kwargs, targets = _split(_GRADIENTS, args, kwargs)
-        return _fill(NpuFusionAttentionGradV3.native(*args, **kwargs), targets)
+@npu_fusion_attention_grad_v3_out.native
+def _(**arguments):
+    arguments, targets = _split(_GRADIENTS, arguments)
+    return _fill(npu_fusion_attention_grad_v3.parts["native"](**arguments), targets)
 
-    def meta(*args, **kwargs):
-        return tuple(_split(_GRADIENTS, args, kwargs)[2])
+
+@npu_fusion_attention_grad_v3_out.meta
+def _(**arguments):
+    return tuple(_split(_GRADIENTS, arguments)[1])
 
 
 def _outputs(query, key, value, head_num, input_layout):
@@ -103,19 +106,24 @@ def _outputs(query, key, value, head_num, input_layout):
     " -> (Tensor, Tensor, Tensor)",
     export=False,
 )
-class NpuFusionAttentionV3InferOutput:
+def _npu_fusion_attention_v3_infer_output(query, key, value, head_num, input_layout):
     """Memory, zeroed, for attention_out, softmax_max and softmax_sum of `npu_fusion_attention_v3`."""
+    return tuple(x.zero_() for x in _outputs(query, key, value, head_num, input_layout))
 
-    def check(query, key, value, head_num, input_layout):
-        _fusion_rules.check_tensors(Attention(query, key, value, head_num, input_layout))
 
-    def kernel(query, key, value, head_num, input_layout):
-        return tuple(x.zero_() for x in _outputs(query, key, value, head_num, input_layout))
+@_npu_fusion_attention_v3_infer_output.check
+def _(query, key, value, head_num, input_layout):
+    _fusion_rules.check_tensors(Attention(query, key, value, head_num, input_layout))
 
-    def meta(query, key, value, head_num, input_layout):
-        return _outputs(query, key, value, head_num, input_layout)
 
-    samples = [Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"))]
+@_npu_fusion_attention_v3_infer_output.meta
+def _(query, key, value, head_num, input_layout):
+    return _outputs(query, key, value, head_num, input_layout)
+
+
+_npu_fusion_attention_v3_infer_output.samples = [
+    Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"))
+]
 
 
 @npu_op(
@@ -123,24 +131,25 @@ class NpuFusionAttentionV3InferOutput:
     " Tensor? sink=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     export=False,
 )
-class NpuFusionAttentionGradV3InferOutput:
+def _npu_fusion_attention_grad_v3_infer_output(query, key, value, pse, sink):
     """Memory, zeroed, for the gradients of `npu_fusion_attention_v3`."""
+    given = [x if x is None else x.new_zeros(x.shape) for x in (query, key, value, pse, sink)]
+    absent = (query.new_empty(0), query.new_empty(0, dtype=torch.float32))
+    return *given[:3], *(x if x is not None else y for x, y in zip(given[3:], absent, strict=True))
 
-    def check(query, key, value, pse=None, sink=None):
-        must.ndim("query", query, 3, 4)
 
-    def kernel(query, key, value, pse=None, sink=None):
-        given = [x if x is None else x.new_zeros(x.shape) for x in (query, key, value, pse, sink)]
-        absent = (query.new_empty(0), query.new_empty(0, dtype=torch.float32))
-        return *given[:3], *(
-            x if x is not None else y for x, y in zip(given[3:], absent, strict=True)
-        )
+@_npu_fusion_attention_grad_v3_infer_output.check
+def _(query):
+    must.ndim("query", query, 3, 4)
 
-    samples = [Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64)))]
+
+_npu_fusion_attention_grad_v3_infer_output.samples = [
+    Sample(lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64)))
+]
 
 
 def _check_workspace(a: Attention) -> None:
-    must.be(a.layout == "TND", "input_layout", "TND", a.input_layout)
+    must.hold(a.layout == "TND", "input_layout", "TND", a.input_layout)
     must.unset("sink", a.sink)
     _fusion_rules.check(a)
 
@@ -148,17 +157,16 @@ def _check_workspace(a: Attention) -> None:
 @npu_op(
     "_npu_fusion_attention_v3_get_max_workspace" + ARGUMENTS.format(ints="int") + ") -> Tensor",
     export=False,
+    host_ok=True,
 )
-class NpuFusionAttentionV3GetMaxWorkspace:
+def _npu_fusion_attention_v3_get_max_workspace(query):
     """The scratch memory of `npu_fusion_attention_v3` in a graph (TND): none, for nothing here needs it."""
+    return query.new_empty(0, dtype=torch.uint8)
 
-    host_ok = True
 
-    def check(*args, **kwargs):
-        _check_workspace(attention(*args, **kwargs))
-
-    def kernel(query, *args, **kwargs):
-        return query.new_empty(0, dtype=torch.uint8)
+@_npu_fusion_attention_v3_get_max_workspace.check
+def _(**arguments):
+    _check_workspace(attention(**arguments))
 
 
 @npu_op(
@@ -166,14 +174,13 @@ class NpuFusionAttentionV3GetMaxWorkspace:
     + GRADIENT_ARGUMENTS.format(ints="int")
     + ") -> Tensor",
     export=False,
+    host_ok=True,
 )
-class NpuFusionAttentionGradV3GetMaxWorkspace:
+def _npu_fusion_attention_grad_v3_get_max_workspace(query):
     """The scratch memory of `npu_fusion_attention_grad_v3` in a graph (TND): none, for nothing here needs it."""
+    return query.new_empty(0, dtype=torch.uint8)
 
-    host_ok = True
 
-    def check(*args, seed=None, offset=None, **kwargs):
-        _check_workspace(backward_of(*args, **kwargs)[0])
-
-    def kernel(query, *args, **kwargs):
-        return query.new_empty(0, dtype=torch.uint8)
+@_npu_fusion_attention_grad_v3_get_max_workspace.check
+def _(seed, offset, **arguments):
+    _check_workspace(backward_of(**arguments)[0])

@@ -26,7 +26,7 @@ def latent(call: Call) -> None:
         must.same_dtype("query_rope", call.query_rope, "query", call.query)
         must.same_dtype("key_rope", call.key_rope, "key", call.key)
     _, count, _, size = call.queries
-    must.be(
+    must.hold(
         size in (128, 512), "query", "of head size 128 or 512 with query_rope", size, ErrCode.PARAM
     )
     must.shape("query_rope", call.query_rope, _with_size(call.query, size, call.layout == "BSH"))
@@ -62,7 +62,7 @@ def latent(call: Call) -> None:
     absent(call, "with query_rope of head size 512", "softmax_lse_flag")
     must.choice("sparse_mode", call.sparse_mode, (DEFAULT, RIGHT_DOWN, BAND, TREE))
     must.choice(call.name("num_heads"), count, tuple(2**n for n in range(8)))
-    must.be(
+    must.hold(
         call.kv_heads == 1,
         "num_key_value_heads",
         "1 with query_rope of head size 512",
@@ -101,7 +101,7 @@ def ragged(call: Call) -> None:
             allowed.append((192, 192))
         fits = (size, value) in allowed
         pairs = must.one_of(allowed)
-        must.be(
+        must.hold(
             fits, "query", f"of head sizes (query, value) {pairs}", (size, value), ErrCode.PARAM
         )
 
@@ -114,7 +114,7 @@ def sink(call: Call) -> None:
     must.dtype("learnable_sink", given, torch.bfloat16)
     must.shape("learnable_sink", given, (call.num_heads,))
     must.choice("input_layout", call.input_layout, ("TND", "NTD_TND"))
-    must.be(
+    must.hold(
         call.value_size <= 128,
         "value",
         "of a head size up to 128 with learnable_sink",
@@ -130,7 +130,7 @@ def integers(call: Call) -> None:
         absent(call, "unless query is int8", "dequant_scale_query")
         return
     must.present("query_rope", call.query_rope, "with an int8 query")
-    must.be(call.queries[3] == 512, "query", "of head size 512 when it is int8", call.queries[3])
+    must.hold(call.queries[3] == 512, "query", "of head size 512 when it is int8", call.queries[3])
     must.dtype("key", call.key, torch.int8)
     for argument in ("query_rope", "key_rope"):
         must.dtype(argument, getattr(call, argument), torch.bfloat16)
@@ -139,7 +139,7 @@ def integers(call: Call) -> None:
         must.present(call.name(argument), given, "with an int8 query")
         must.dtype(call.name(argument), given, torch.float32)
         if argument != "dequant_scale_query":
-            must.be(given.numel() == 1, call.name(argument), "one value", tuple(given.shape))
+            must.hold(given.numel() == 1, call.name(argument), "one value", tuple(given.shape))
     batch, count, rows, _ = call.queries
     shape = {"BNSD": (batch, count, rows), "TND": (rows, count)}.get(
         call.layout, (batch, rows, count)
@@ -147,5 +147,5 @@ def integers(call: Call) -> None:
     must.shape("dequant_scale_query", call.dequant_scale_query, shape)
     must.choice("query_quant_mode", call.query_quant_mode, (_quantised.PER_TOKEN_HEAD,))
     modes = call.key_antiquant_mode, call.value_antiquant_mode
-    must.be(modes == (0, 0), call.name("key_antiquant_mode"), "0 with an int8 query", modes)
+    must.hold(modes == (0, 0), call.name("key_antiquant_mode"), "0 with an int8 query", modes)
     absent(call, "with an int8 query", "key_antiquant_offset", "quant_scale2")

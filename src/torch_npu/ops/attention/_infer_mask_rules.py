@@ -58,7 +58,7 @@ def _full(call: Call, given: torch.Tensor, name: str) -> None:
         rows = 1 if given.shape[0] == 1 else batch
         expected = f"of shape (B or 1, KV_S >= {columns})"
     fits = lead in allowed and given.shape[-2] >= rows and given.shape[-1] >= columns
-    must.be(fits, name, expected, tuple(given.shape), ErrCode.PARAM)
+    must.hold(fits, name, expected, tuple(given.shape), ErrCode.PARAM)
 
 
 def token_counts(call: Call) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def _tree(call: Call, given: torch.Tensor, name: str) -> None:
     else:
         must.shape(name, given, (batch, rows, rows))
     cached = call.key.dtype == torch.int8 and call.key.dim() == 5
-    must.be(
+    must.hold(
         call.query_rope is not None or cached,
         "sparse_mode",
         "9 only with query_rope and key_rope, or an int8 NZ cache",
@@ -105,6 +105,6 @@ def bias(call: Call) -> None:
     fits = given.shape[0] in (1, batch) and given.shape[1] == count
     fits = fits and given.shape[2] >= rows and given.shape[3] >= columns
     expected = f"of shape (B or 1, {count}, Q_S >= {rows}, KV_S >= {columns})"
-    must.be(fits, name, expected, tuple(given.shape), ErrCode.PARAM)
+    must.hold(fits, name, expected, tuple(given.shape), ErrCode.PARAM)
     if call.decode:
-        must.be(size % 16 == 0, "query", "of a head size divisible by 16 with pse_shift", size)
+        must.hold(size % 16 == 0, "query", "of a head size divisible by 16 with pse_shift", size)

@@ -26,10 +26,10 @@ def integers(call: Call) -> None:
         must.present(name, given, "with an int8 query")
         words = () if argument == "quant_scale1" else (torch.uint64, torch.int64)
         must.dtype(name, given, torch.float32, *words)
-        must.be(given.numel() == 1, name, "one value", tuple(given.shape), ErrCode.PARAM)
+        must.hold(given.numel() == 1, name, "one value", tuple(given.shape), ErrCode.PARAM)
     allowed = ("BSH", "BNSD", "BSND", "BNSD_BSND")
     must.choice("input_layout", call.input_layout, allowed)
-    must.be(
+    must.hold(
         not call.decode, "query", "of more than one token when it is int8", tuple(call.query.shape)
     )
     absent(call, "with an int8 query", "block_table", "antiquant_scale", "key_antiquant_scale")
@@ -47,7 +47,7 @@ def output(call: Call) -> None:
     )
     must.dtype(name, scale, *kinds)
     channels = call.num_heads * call.value_size
-    must.be(
+    must.hold(
         scale.numel() in (1, channels),
         name,
         f"of 1 or {channels} values",
@@ -66,10 +66,10 @@ def output(call: Call) -> None:
             "softmax_lse_flag",
         )
         size = call.value_size
-        must.be(size % 32 == 0, "value", f"of a head size divisible by 32 with {name}", size)
+        must.hold(size % 32 == 0, "value", f"of a head size divisible by 32 with {name}", size)
     tokens = call.pre_tokens, call.next_tokens
     band = call.sparse_mode == BAND and not call.decode
-    must.be(
+    must.hold(
         not band or min(tokens) >= 0, "pre_tokens", "not negative with a quantised output", tokens
     )
     if offset is not None:
@@ -94,7 +94,7 @@ def _no_empty_rows(call: Call, name: str) -> None:
             or (mode == RIGHT_DOWN and columns < row)
             or (mode == BAND and (before < 0 or after + columns - row < 0))
         )
-        must.be(
+        must.hold(
             not empty, name, "left out when rows attend to nothing", f"{row} rows, {columns} keys"
         )
 
@@ -123,14 +123,16 @@ def cache(call: Call) -> None:
     if call.query.dtype == torch.int8:
         return
     name = call.name("key_antiquant_scale")
-    must.be(separate or call.antiquant_scale is not None, name, "given with an integer key", None)
+    must.hold(separate or call.antiquant_scale is not None, name, "given with an integer key", None)
     if not separate:
         _common(call, call.antiquant_scale, call.antiquant_offset)
         return
     keys, values = call.key_antiquant_mode, call.value_antiquant_mode
     key_mode, value_mode = call.name("key_antiquant_mode"), call.name("value_antiquant_mode")
     must.choice(key_mode, keys, range(6) if call.decode else range(2))
-    must.be((keys, values) == (0, 1) or keys == values, value_mode, f"{key_mode} ({keys})", values)
+    must.hold(
+        (keys, values) == (0, 1) or keys == values, value_mode, f"{key_mode} ({keys})", values
+    )
     if not call.decode:
         _drafting(call)
     for which, side in enumerate(("key", "value")):
@@ -145,7 +147,7 @@ def _common(call: Call, scale: torch.Tensor, offset: torch.Tensor | None) -> Non
     must.dtype("antiquant_scale", scale, torch.float32 if token else call.query.dtype)
     if not call.decode:
         must.dtype("query", call.query, torch.float16)
-    must.be(
+    must.hold(
         scale.shape[0] == 2, "antiquant_scale", "of 2 halves", tuple(scale.shape), ErrCode.PARAM
     )
     for half in scale:
@@ -159,13 +161,13 @@ def _drafting(call: Call) -> None:
     """An integer cache under several query tokens: bfloat16 over int8, up to 16 tokens."""
     must.dtype("query", call.query, torch.bfloat16)
     must.dtype("key", call.key, torch.int8)
-    must.be(
+    must.hold(
         not call.ragged, "input_layout", "BSH, BSND or BNSD with an int8 key", call.input_layout
     )
     rows = call.queries[2]
-    must.be(rows <= 16, "query", "of at most 16 tokens over an int8 key", rows, ErrCode.PARAM)
+    must.hold(rows <= 16, "query", "of at most 16 tokens over an int8 key", rows, ErrCode.PARAM)
     nz = call.key.dim() == 5
-    must.be(not call.paged or nz, "key", "in NZ pages when it is int8", tuple(call.key.shape))
+    must.hold(not call.paged or nz, "key", "in NZ pages when it is int8", tuple(call.key.shape))
 
 
 def _scale(
@@ -175,7 +177,7 @@ def _scale(
     tensor = mode in (_quantised.PER_CHANNEL, _quantised.PER_HEAD)
     must.dtype(name, scale, call.query.dtype if tensor else torch.float32)
     paged = mode in (_quantised.PAGED_TOKEN, _quantised.PAGED_TOKEN_HEAD)
-    must.be(not paged or call.paged, name, "in pages only with block_table", f"mode {mode}")
+    must.hold(not paged or call.paged, name, "in pages only with block_table", f"mode {mode}")
     _shape(call, name, scale, mode)
     if offset is not None:
         offset_name = call.name(f"{side}_antiquant_offset")
@@ -197,4 +199,4 @@ def _shape(call: Call, name: str, scale: torch.Tensor, mode: int) -> None:
         and (found[-1] >= shape[-1] if longer else found[-1] == shape[-1])
         for shape in allowed
     )
-    must.be(fits, name, f"of shape {must.one_of(allowed)} in mode {mode}", found, ErrCode.PARAM)
+    must.hold(fits, name, f"of shape {must.one_of(allowed)} in mode {mode}", found, ErrCode.PARAM)

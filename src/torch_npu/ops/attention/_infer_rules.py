@@ -26,7 +26,7 @@ MAX_TOKENS, MAX_DECODE_TOKENS, MAX_RAGGED_BATCH = 20971520, 262144, 4096
 def product(call: Call, *families: str) -> None:
     """The operator exists on the chip."""
     chip = chips.current()
-    must.be(
+    must.hold(
         chip.family in families,
         "query",
         f"on a chip of series {must.one_of(families)}",
@@ -40,13 +40,13 @@ def absent(call: Call, reason: str, *arguments: str) -> None:
     for argument in arguments:
         value = getattr(call, argument)
         given = tuple(value.shape) if isinstance(value, torch.Tensor) else value
-        must.be(value is None or value is False, call.name(argument), f"left out {reason}", given)
+        must.hold(value is None or value is False, call.name(argument), f"left out {reason}", given)
 
 
 def layout(call: Call, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
     """The layout is known, and query, key and value have its dimensions."""
     must.choice("input_layout", call.input_layout, allowed)
-    must.be(call.num_heads > 0, call.name("num_heads"), "positive", call.num_heads)
+    must.hold(call.num_heads > 0, call.name("num_heads"), "positive", call.num_heads)
     must.ndim("query", call.query, 4 if call.layout in ("BSND", "BNSD") else 3)
     rank = (3, 5) if call.paged else (call.query.dim(), call.query.dim())
     for argument in ("key", "value"):
@@ -57,23 +57,25 @@ def heads(call: Call) -> None:
     """Head counts agree with the tensors, and one divides the other."""
     _, count, _, size = call.queries
     name, kv_name = call.name("num_heads"), "num_key_value_heads"
-    must.be(count == call.num_heads, name, f"the query's number of heads ({count})", call.num_heads)
-    must.be(count <= MAX_HEADS, name, f"at most {MAX_HEADS}", count)
+    must.hold(
+        count == call.num_heads, name, f"the query's number of heads ({count})", call.num_heads
+    )
+    must.hold(count <= MAX_HEADS, name, f"at most {MAX_HEADS}", count)
     if call.layout == "BSH":
         width = call.query.shape[2]
-        must.be(
+        must.hold(
             width % count == 0, name, f"a divisor of the query's H ({width})", count, ErrCode.PARAM
         )
-    must.be(call.num_key_value_heads >= 0, kv_name, "0 or positive", call.num_key_value_heads)
-    must.be(count % call.kv_heads == 0, kv_name, f"a divisor of {count}", call.kv_heads)
+    must.hold(call.num_key_value_heads >= 0, kv_name, "0 or positive", call.num_key_value_heads)
+    must.hold(count % call.kv_heads == 0, kv_name, f"a divisor of {count}", call.kv_heads)
     latent = call.query_rope is not None
-    must.be(
+    must.hold(
         latent or count // call.kv_heads <= MAX_GROUP,
         kv_name,
         f"at least {name} / {MAX_GROUP}",
         call.kv_heads,
     )
-    must.be(
+    must.hold(
         0 < size <= MAX_SIZE, "query", f"of a head size from 1 to {MAX_SIZE}", size, ErrCode.PARAM
     )
 
@@ -87,14 +89,14 @@ def caches(call: Call) -> None:
     key, value = (sizes(c, call.layout, call.kv_heads) for c in (call.key, call.value))
     for argument, found in (("key", key), ("value", value)):
         same = found[0] == batch and found[1] == call.kv_heads and found[2] == key[2]
-        must.be(
+        must.hold(
             same,
             argument,
             f"of (B, N, S) = {(batch, call.kv_heads, key[2])}",
             found[:3],
             ErrCode.PARAM,
         )
-    must.be(
+    must.hold(
         key[3] * call.packed == size,
         "key",
         f"of head size {size}",
@@ -102,7 +104,7 @@ def caches(call: Call) -> None:
         ErrCode.PARAM,
     )
     mixed = call.ragged or chips.current().family == "A5"
-    must.be(
+    must.hold(
         mixed or value[3] == key[3],
         "value",
         f"of the key's head size ({key[3]})",
@@ -110,21 +112,21 @@ def caches(call: Call) -> None:
         ErrCode.PARAM,
     )
     limit = MAX_DECODE_TOKENS if call.decode else MAX_TOKENS
-    must.be(key[2] <= limit, "key", f"of at most {limit} tokens", key[2], ErrCode.PARAM)
+    must.hold(key[2] <= limit, "key", f"of at most {limit} tokens", key[2], ErrCode.PARAM)
 
 
 def extents(call: Call, align: int, prompt_only: bool = False) -> None:
     """Batch and sequence limits; the alignment of the head size (in values, for float caches)."""
     batch, _, rows, size = call.queries
     floats = call.key.dtype not in (torch.int8, torch.int32)
-    must.be(rows <= MAX_TOKENS, "query", f"of at most {MAX_TOKENS} tokens", rows, ErrCode.PARAM)
+    must.hold(rows <= MAX_TOKENS, "query", f"of at most {MAX_TOKENS} tokens", rows, ErrCode.PARAM)
     loose = size * 2 % 32 != 0 and floats
     most = 128 if loose and not call.decode else MAX_BATCH
-    must.be(batch <= most, "query", f"of at most {most} sequences", batch, ErrCode.PARAM)
+    must.hold(batch <= most, "query", f"of at most {most} sequences", batch, ErrCode.PARAM)
     if prompt_only and call.decode:
         return
     step = align if floats else 64 if call.key.dtype == torch.int32 else 32
-    must.be(size % step == 0, "query", f"of a head size divisible by {step}", size, ErrCode.PARAM)
+    must.hold(size % step == 0, "query", f"of a head size divisible by {step}", size, ErrCode.PARAM)
 
 
 def lengths(call: Call) -> None:
@@ -135,13 +137,13 @@ def lengths(call: Call) -> None:
     if call.ragged:
         for name, values in zip(names, given, strict=True):
             must.present(name, values, f"for layout {call.input_layout}")
-        must.be(
+        must.hold(
             1 <= len(given[0]) <= MAX_RAGGED_BATCH,
             names[0],
             f"of 1 to {MAX_RAGGED_BATCH} entries",
             len(given[0]),
         )
-        must.be(
+        must.hold(
             len(given[1]) == len(given[0]), names[1], f"of {len(given[0])} entries", len(given[1])
         )
         _cumulative(names[0], given[0], rows)
@@ -157,9 +159,11 @@ def lengths(call: Call) -> None:
 def _bounded(name: str, values: Sequence[int] | None, batch: int, most: int) -> None:
     if values is None:
         return
-    must.be(len(values) == 1 or len(values) >= batch, name, f"of 1 or {batch} entries", len(values))
+    must.hold(
+        len(values) == 1 or len(values) >= batch, name, f"of 1 or {batch} entries", len(values)
+    )
     for value in each(values, batch):
-        must.be(not _plain(value) or 0 <= value <= most, name, f"from 0 to {most}", value)
+        must.hold(not _plain(value) or 0 <= value <= most, name, f"from 0 to {most}", value)
 
 
 def _cumulative(name: str, values: Sequence[int], most: int) -> None:
@@ -167,7 +171,9 @@ def _cumulative(name: str, values: Sequence[int], most: int) -> None:
     for value in values:
         if not _plain(value):
             return
-        must.be(before <= value <= most, name, f"cumulative (from {before} to {most} here)", value)
+        must.hold(
+            before <= value <= most, name, f"cumulative (from {before} to {most} here)", value
+        )
         before = value
 
 
@@ -178,7 +184,7 @@ def _plain(value: object) -> bool:
 def paged(call: Call) -> None:
     """Block table, block size and the shape of the cache."""
     if not call.paged:
-        must.be(call.block_size >= 0, "block_size", "0 or positive", call.block_size)
+        must.hold(call.block_size >= 0, "block_size", "0 or positive", call.block_size)
         return
     must.dtype("block_table", call.block_table, torch.int32)
     must.shape("block_table", call.block_table, (call.batch, None))
@@ -193,13 +199,13 @@ def paged(call: Call) -> None:
             size = call.value_size
         must.shape(argument, cache, _page(call, cache, size))
     whole = call.layout in ("BNSD", "TND", "NTD") or call.key.dim() != 4
-    must.be(
+    must.hold(
         whole,
         "key",
         f"(blocks, block_size, H) for layout {call.input_layout}",
         tuple(call.key.shape),
     )
-    must.be(
+    must.hold(
         call.key.dim() != 3 or call.key.shape[2] <= 65535,
         "key",
         "of H up to 65535",
@@ -229,7 +235,7 @@ def _block_size(call: Call) -> None:
         expected = f"a multiple of {step} up to 512"
     else:
         fits, expected = size in (128, 256, 384, 512), "128, 256, 384 or 512"
-    must.be(fits, "block_size", expected, size)
+    must.hold(fits, "block_size", expected, size)
 
 
 def padding(call: Call) -> None:
@@ -239,14 +245,14 @@ def padding(call: Call) -> None:
         must.dtype(argument, given, torch.int64)
         if given is not None:
             counts = (1, call.batch)
-            must.be(given.numel() in counts, argument, "of 1 or B values", tuple(given.shape))
+            must.hold(given.numel() in counts, argument, "of 1 or B values", tuple(given.shape))
 
 
 def prefix(call: Call) -> None:
     """The shared prefix."""
     pair = call.key_shared_prefix, call.value_shared_prefix
     if all(given is None for given in pair):
-        must.be(
+        must.hold(
             call.actual_shared_prefix_len is None,
             "actual_shared_prefix_len",
             "left out without key_shared_prefix",
@@ -263,19 +269,19 @@ def prefix(call: Call) -> None:
         found = sizes(given, call.layout, call.kv_heads)
         expected = f"of (B, N, S, D) = (1, {count}, *, {size})"
         same = (found[0], found[1], found[3]) == (1, count, size)
-        must.be(same, argument, expected, found, ErrCode.PARAM)
+        must.hold(same, argument, expected, found, ErrCode.PARAM)
         limit = MAX_DECODE_TOKENS if call.decode else MAX_TOKENS
-        must.be(
+        must.hold(
             found[2] + tokens <= limit, argument, f"of at most {limit} tokens with key", found[2]
         )
     counts = [sizes(p, call.layout, call.kv_heads)[2] for p in pair]
-    must.be(counts[0] == counts[1], "value_shared_prefix", f"of {counts[0]} tokens", counts[1])
+    must.hold(counts[0] == counts[1], "value_shared_prefix", f"of {counts[0]} tokens", counts[1])
     length = call.actual_shared_prefix_len
     if length is not None:
         fits = len(length) == 1 and (not _plain(length[0]) or 0 <= length[0] <= counts[0])
-        must.be(fits, "actual_shared_prefix_len", f"one number up to {counts[0]}", list(length))
+        must.hold(fits, "actual_shared_prefix_len", f"one number up to {counts[0]}", list(length))
     absent(call, "with a shared prefix", "query_padding_size", "kv_padding_size", "block_table")
-    must.be(not call.ragged, "input_layout", "not ragged with a shared prefix", call.input_layout)
-    must.be(
+    must.hold(not call.ragged, "input_layout", "not ragged with a shared prefix", call.input_layout)
+    must.hold(
         call.query.dtype != torch.int8, "query", "not int8 with a shared prefix", call.query.dtype
     )

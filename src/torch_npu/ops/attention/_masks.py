@@ -101,5 +101,5 @@ def check_compressed(mask: torch.Tensor, mode: int) -> None:
         if mode != PREFIX_SMALL
         else "triangle over half a rectangle"
     )
-    must.be(same, "atten_mask", f"the compressed {words} (sparse_mode {mode})", "other values")
+    must.hold(same, "atten_mask", f"the compressed {words} (sparse_mode {mode})", "other values")
     _known[mask] = seen

@@ -52,7 +52,18 @@ def _advance_speculative(
     " Tensor block_tables, int num_seqs, int num_queries, int block_size, *, Tensor? spec_token=None,"
     " Tensor? accepted_num=None) -> ()"
 )
-class NpuAdvanceStepFlashattn:
+def npu_advance_step_flashattn(
+    input_tokens,
+    sampled_token_ids,
+    input_positions,
+    seq_lens,
+    slot_mapping,
+    block_tables,
+    num_queries,
+    block_size,
+    spec_token,
+    accepted_num,
+):
     r"""Updates tokens, positions, lengths and cache slots in place after a decoding step.
 
     Without speculation, for each query i (with stride = block_tables.size(1), L = seq_lens):
@@ -88,103 +99,90 @@ class NpuAdvanceStepFlashattn:
 
     Differs from upstream: a block index beyond the end of the table reads its last entry.
     """
+    state = (input_tokens, sampled_token_ids, input_positions, seq_lens, slot_mapping)
+    if spec_token is None:
+        _advance(*state, block_tables, block_size, num_queries)
+    else:
+        _advance_speculative(*state, block_tables, block_size, spec_token, accepted_num)
 
-    def check(
-        input_tokens,
-        sampled_token_ids,
-        input_positions,
-        seq_lens,
-        slot_mapping,
-        block_tables,
-        num_seqs,
-        num_queries,
-        block_size,
-        *,
-        spec_token=None,
-        accepted_num=None,
-    ):
-        sizes = {"num_seqs": num_seqs, "num_queries": num_queries, "block_size": block_size}
-        for name, value in sizes.items():
-            must.be(value > 0, name, "positive", value)
-        speculative = spec_token is not None or accepted_num is not None
-        each = 1
-        if speculative:
-            must.present("spec_token", spec_token, "with 'accepted_num'")
-            must.present("accepted_num", accepted_num, "with 'spec_token'")
-            must.dtype("spec_token", spec_token, torch.int64)
-            must.shape("spec_token", spec_token, (num_seqs, None))
-            must.dtype("accepted_num", accepted_num, torch.int64)
-            must.shape("accepted_num", accepted_num, (num_seqs,))
-            must.be(num_queries == num_seqs, "num_queries", f"{num_seqs}", num_queries)
-            each = 1 + spec_token.shape[1]
-        else:
-            must.be(num_seqs > num_queries, "num_seqs", f"above {num_queries}", num_seqs)
-        state = {
-            "input_tokens": input_tokens,
-            "input_positions": input_positions,
-            "seq_lens": seq_lens,
-            "slot_mapping": slot_mapping,
-        }
-        _check_state(state, num_seqs * each)
-        must.dtype("sampled_token_ids", sampled_token_ids, torch.int64)
-        must.shape("sampled_token_ids", sampled_token_ids, (num_queries, each))
-        must.dtype("block_tables", block_tables, torch.int64)
-        must.shape("block_tables", block_tables, (num_seqs, None))
-        if must.has_data(seq_lens):
-            least = int(seq_lens.max()) // block_size + 1
-            received = tuple(block_tables.shape)
-            enough = block_tables.shape[1] >= least
-            must.be(enough, "block_tables", f"of at least {least} columns", received)
 
-    def kernel(
-        input_tokens,
-        sampled_token_ids,
-        input_positions,
-        seq_lens,
-        slot_mapping,
-        block_tables,
-        num_seqs,
-        num_queries,
-        block_size,
-        *,
-        spec_token=None,
-        accepted_num=None,
-    ):
-        state = (input_tokens, sampled_token_ids, input_positions, seq_lens, slot_mapping)
-        if spec_token is None:
-            _advance(*state, block_tables, block_size, num_queries)
-        else:
-            _advance_speculative(*state, block_tables, block_size, spec_token, accepted_num)
+@npu_advance_step_flashattn.check
+def _(
+    input_tokens,
+    sampled_token_ids,
+    input_positions,
+    seq_lens,
+    slot_mapping,
+    block_tables,
+    num_seqs,
+    num_queries,
+    block_size,
+    spec_token,
+    accepted_num,
+):
+    sizes = {"num_seqs": num_seqs, "num_queries": num_queries, "block_size": block_size}
+    for name, value in sizes.items():
+        must.hold(value > 0, name, "positive", value)
+    speculative = spec_token is not None or accepted_num is not None
+    each = 1
+    if speculative:
+        must.present("spec_token", spec_token, "with 'accepted_num'")
+        must.present("accepted_num", accepted_num, "with 'spec_token'")
+        must.dtype("spec_token", spec_token, torch.int64)
+        must.shape("spec_token", spec_token, (num_seqs, None))
+        must.dtype("accepted_num", accepted_num, torch.int64)
+        must.shape("accepted_num", accepted_num, (num_seqs,))
+        must.hold(num_queries == num_seqs, "num_queries", f"{num_seqs}", num_queries)
+        each = 1 + spec_token.shape[1]
+    else:
+        must.hold(num_seqs > num_queries, "num_seqs", f"above {num_queries}", num_seqs)
+    state = {
+        "input_tokens": input_tokens,
+        "input_positions": input_positions,
+        "seq_lens": seq_lens,
+        "slot_mapping": slot_mapping,
+    }
+    _check_state(state, num_seqs * each)
+    must.dtype("sampled_token_ids", sampled_token_ids, torch.int64)
+    must.shape("sampled_token_ids", sampled_token_ids, (num_queries, each))
+    must.dtype("block_tables", block_tables, torch.int64)
+    must.shape("block_tables", block_tables, (num_seqs, None))
+    if must.has_data(seq_lens):
+        least = int(seq_lens.max()) // block_size + 1
+        received = tuple(block_tables.shape)
+        enough = block_tables.shape[1] >= least
+        must.hold(enough, "block_tables", f"of at least {least} columns", received)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(4, 1, dtype=torch.int64, low=0, high=9),
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(6, 3, dtype=torch.int64, low=0, high=9),
-                6,
-                4,
-                4,
-            )
+
+npu_advance_step_flashattn.samples = [
+    Sample(
+        lambda make: (
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(4, 1, dtype=torch.int64, low=0, high=9),
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(6, 3, dtype=torch.int64, low=0, high=9),
+            6,
+            4,
+            4,
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(2, 3, dtype=torch.int64, low=0, high=9),
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(6, dtype=torch.int64, low=0, high=9),
+            make(2, 8, dtype=torch.int64, low=0, high=9),
+            2,
+            2,
+            4,
         ),
-        Sample(
-            lambda make: (
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(2, 3, dtype=torch.int64, low=0, high=9),
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(6, dtype=torch.int64, low=0, high=9),
-                make(2, 8, dtype=torch.int64, low=0, high=9),
-                2,
-                2,
-                4,
-            ),
-            lambda make: {
-                "spec_token": make(2, 2, dtype=torch.int64, low=0, high=9),
-                "accepted_num": make(2, dtype=torch.int64, low=0, high=3),
-            },
-        ),
-    ]
+        lambda make: {
+            "spec_token": make(2, 2, dtype=torch.int64, low=0, high=9),
+            "accepted_num": make(2, dtype=torch.int64, low=0, high=3),
+        },
+    ),
+]

@@ -31,13 +31,13 @@ def _check(query, key, value, mask, keep_prob, query_transpose, key_transpose, v
         have in (1, want) for have, want in zip(mask.shape, (batch, heads, rows, rows), strict=True)
     )
     expected = f"broadcastable to {(batch, heads, rows, rows)}"
-    must.be(fits, "attention_mask", expected, tuple(mask.shape), ErrCode.PARAM)
-    must.be(0 < keep_prob <= 1, "keep_prob", "above 0 and up to 1", keep_prob)
+    must.hold(fits, "attention_mask", expected, tuple(mask.shape), ErrCode.PARAM)
+    must.hold(0 < keep_prob <= 1, "keep_prob", "above 0 and up to 1", keep_prob)
 
 
 def _unsupported(**flags: bool) -> None:
     for name, value in flags.items():
-        must.be(
+        must.hold(
             not value,
             name,
             "False (nothing documents what True computes)",
@@ -56,69 +56,102 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     "Tensor attention_mask, Scalar scale, float keep_prob, bool query_transpose=False, bool "
     "key_transpose=False, bool bmm_score_transpose_a=False, bool "
     "bmm_score_transpose_b=False, bool value_transpose=False, bool dx_transpose=False) -> "
-    "(Tensor, Tensor, Tensor)"
+    "(Tensor, Tensor, Tensor)",
+    random=True,
 )
-class NpuFusedAttentionScoreFwd:
+def npu_fused_attention_score_fwd(
+    query_layer,
+    key_layer,
+    value_layer,
+    attention_mask,
+    scale,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    bmm_score_transpose_b,
+):
     """`npu_fused_attention_score` with what its gradient needs.
 
     Returns:
         The score (B * S, N * D), the softmax before dropout (B, N, S, S), and the dropout mask:
         uint8, one byte for each probability, 1 keeps.
     """
+    query, key = _turned(query_layer, query_transpose), _turned(key_layer, key_transpose)
+    value = _turned(value_layer, bmm_score_transpose_b)
+    scores = wide(query) @ wide(key).mT * scale + wide(attention_mask)
+    softmax = scores.softmax(-1)
+    draw = torch.empty_like(softmax).uniform_(generator=kernel_generator())
+    kept = draw < keep_prob
+    context = (softmax * kept / keep_prob) @ wide(value)
+    dtype = query_layer.dtype
+    return _rows(context.to(dtype)), softmax.to(dtype), kept.to(torch.uint8).flatten()
 
-    random = True
 
-    saves = ("query_layer", "key_layer", "value_layer", "output:1", "output:2")
+@npu_fused_attention_score_fwd.check
+def _check_forward(
+    query_layer,
+    key_layer,
+    value_layer,
+    attention_mask,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    bmm_score_transpose_a,
+    bmm_score_transpose_b,
+    value_transpose,
+    dx_transpose,
+):
+    _unsupported(bmm_score_transpose_a=bmm_score_transpose_a, dx_transpose=dx_transpose)
+    must.hold(
+        value_transpose == bmm_score_transpose_b,
+        "value_transpose",
+        f"bmm_score_transpose_b ({bmm_score_transpose_b}), its part in the forward pass",
+        value_transpose,
+    )
+    _check(query_layer, key_layer, value_layer, attention_mask, keep_prob, query_transpose,
+           key_transpose, value_transpose)  # fmt: skip
 
-    def check(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
-              query_transpose=False, key_transpose=False, bmm_score_transpose_a=False,
-              bmm_score_transpose_b=False, value_transpose=False, dx_transpose=False):  # fmt: skip
-        _unsupported(bmm_score_transpose_a=bmm_score_transpose_a, dx_transpose=dx_transpose)
-        must.be(
-            value_transpose == bmm_score_transpose_b,
-            "value_transpose",
-            f"bmm_score_transpose_b ({bmm_score_transpose_b}), its part in the forward pass",
-            value_transpose,
+
+@npu_fused_attention_score_fwd.backward
+def _(
+    grad,
+    _dsoftmax,
+    _dmask,
+    *,
+    query_layer,
+    key_layer,
+    value_layer,
+    scale,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    value_transpose,
+    dx_transpose,
+    result1,
+    result2,
+):
+    dq, dk, dv = torch.ops.npu.npu_fused_attention_score_backward(
+        grad, result1, query_layer, key_layer, value_layer, result2,
+        scale, keep_prob, query_transpose, key_transpose, value_transpose,
+        dx_transpose,
+    )  # fmt: skip
+    return {
+        "query_layer": _turned(dq, query_transpose),
+        "key_layer": _turned(dk, key_transpose),
+        "value_layer": _turned(dv, value_transpose),
+    }
+
+
+npu_fused_attention_score_fwd.samples = [
+    Sample(
+        lambda make: (
+            *(make(2, 3, 16, 16, dtype=torch.float16) for _ in range(3)),
+            make(2, 3, 16, 16, dtype=torch.float16),
+            0.25,
+            1.0,
         )
-        _check(query_layer, key_layer, value_layer, attention_mask, keep_prob, query_transpose,
-               key_transpose, value_transpose)  # fmt: skip
-
-    def kernel(query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
-               query_transpose=False, key_transpose=False, bmm_score_transpose_a=False,
-               bmm_score_transpose_b=False, value_transpose=False, dx_transpose=False):  # fmt: skip
-        query, key = _turned(query_layer, query_transpose), _turned(key_layer, key_transpose)
-        value = _turned(value_layer, bmm_score_transpose_b)
-        scores = wide(query) @ wide(key).mT * scale + wide(attention_mask)
-        softmax = scores.softmax(-1)
-        draw = torch.empty_like(softmax).uniform_(generator=kernel_generator())
-        kept = draw < keep_prob
-        context = (softmax * kept / keep_prob) @ wide(value)
-        dtype = query_layer.dtype
-        return _rows(context.to(dtype)), softmax.to(dtype), kept.to(torch.uint8).flatten()
-
-    def backward(ctx, grad, _dsoftmax, _dmask):
-        a = ctx.args
-        dq, dk, dv = torch.ops.npu.npu_fused_attention_score_backward(
-            grad, ctx.outputs[1], a.query_layer, a.key_layer, a.value_layer, ctx.outputs[2],
-            a.scale, a.keep_prob, a.query_transpose, a.key_transpose, a.value_transpose,
-            a.dx_transpose,
-        )  # fmt: skip
-        return {
-            "query_layer": _turned(dq, a.query_transpose),
-            "key_layer": _turned(dk, a.key_transpose),
-            "value_layer": _turned(dv, a.value_transpose),
-        }
-
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(2, 3, 16, 16, dtype=torch.float16) for _ in range(3)),
-                make(2, 3, 16, 16, dtype=torch.float16),
-                0.25,
-                1.0,
-            )
-        ),
-    ]
+    ),
+]
 
 
 @npu_op(
@@ -126,9 +159,20 @@ class NpuFusedAttentionScoreFwd:
     "Tensor attention_mask, Scalar scale, float keep_prob, bool query_transpose=False, bool "
     "key_transpose=False, bool bmm_score_transpose_a=False, bool "
     "bmm_score_transpose_b=False, bool value_transpose=False, bool dx_transpose=False) -> "
-    "Tensor"
+    "Tensor",
+    random=True,
 )
-class NpuFusedAttentionScore:
+def npu_fused_attention_score(
+    query_layer,
+    key_layer,
+    value_layer,
+    attention_mask,
+    scale,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    bmm_score_transpose_b,
+):
     r"""The attention score of BERT-like layers, its heads side by side.
 
     $$ y = \mathrm{dropout}(\mathrm{softmax}(scale \cdot Q K^T + mask)) \cdot V $$
@@ -150,24 +194,21 @@ class NpuFusedAttentionScore:
     cards; here any format on any chip does. bmm_score_transpose_a and dx_transpose, which no page
     explains, raise.
     """
+    return npu_fused_attention_score_fwd.kernel(
+        query_layer,
+        key_layer,
+        value_layer,
+        attention_mask,
+        scale,
+        keep_prob,
+        query_transpose,
+        key_transpose,
+        bmm_score_transpose_b,
+    )[0]
 
-    random = True
 
-    def check(
-        query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, *flags, **named
-    ):
-        NpuFusedAttentionScoreFwd.check(
-            query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, *flags, **named
-        )
-
-    def kernel(
-        query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, *flags, **named
-    ):
-        return NpuFusedAttentionScoreFwd.kernel(
-            query_layer, key_layer, value_layer, attention_mask, scale, keep_prob, *flags, **named
-        )[0]
-
-    samples = NpuFusedAttentionScoreFwd.samples
+npu_fused_attention_score.check(_check_forward)
+npu_fused_attention_score.samples = npu_fused_attention_score_fwd.samples
 
 
 def _differentiable(query_layer, key_layer, value_layer, *args, **kwargs):
@@ -211,7 +252,7 @@ def _check_gradients(
         must.shape(name, tensor, (batch, heads, size, rows) if turn else (batch, heads, rows, size))
     must.dtype("mask", mask, torch.uint8)
     must.shape("mask", mask, (batch * heads * rows * rows,))
-    must.be(0 < keep_prob <= 1, "keep_prob", "above 0 and up to 1", keep_prob)
+    must.hold(0 < keep_prob <= 1, "keep_prob", "above 0 and up to 1", keep_prob)
 
 
 @npu_op(
@@ -220,38 +261,59 @@ def _check_gradients(
     "keep_prob, bool query_transpose=False, bool key_transpose=False, bool "
     "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)"
 )
-class NpuFusedAttentionScoreBackward:
+def npu_fused_attention_score_backward(
+    grad_output,
+    softmax_output,
+    query_layer,
+    key_layer,
+    value_layer,
+    mask,
+    scale,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    value_transpose,
+):
     """Gradients of query, key and value of `npu_fused_attention_score_fwd`, each (B, N, S, D).
 
     `mask` is the dropout mask, one byte a probability; the transpose flags tell which inputs came
     as (B, N, D, S).
     """
+    query, key = _turned(query_layer, query_transpose), _turned(key_layer, key_transpose)
+    value = _turned(value_layer, value_transpose)
+    return _gradients(grad_output, softmax_output, query, key, value, mask, scale, keep_prob)
 
-    def check(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, scale,
-              keep_prob, query_transpose=False, key_transpose=False, value_transpose=False,
-              dx_transpose=False):  # fmt: skip
-        turns = (query_transpose, key_transpose, value_transpose)
-        _check_gradients(grad_output, softmax_output, query_layer, key_layer, value_layer, mask,
-                         keep_prob, turns, dx_transpose)  # fmt: skip
 
-    def kernel(grad_output, softmax_output, query_layer, key_layer, value_layer, mask, scale,
-               keep_prob, query_transpose=False, key_transpose=False, value_transpose=False,
-               dx_transpose=False):  # fmt: skip
-        query, key = _turned(query_layer, query_transpose), _turned(key_layer, key_transpose)
-        value = _turned(value_layer, value_transpose)
-        return _gradients(grad_output, softmax_output, query, key, value, mask, scale, keep_prob)
+@npu_fused_attention_score_backward.check
+def _check_backward(
+    grad_output,
+    softmax_output,
+    query_layer,
+    key_layer,
+    value_layer,
+    mask,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    value_transpose,
+    dx_transpose,
+):
+    turns = (query_transpose, key_transpose, value_transpose)
+    _check_gradients(grad_output, softmax_output, query_layer, key_layer, value_layer, mask,
+                     keep_prob, turns, dx_transpose)  # fmt: skip
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(32, 48, dtype=torch.float16),
-                *(make(2, 3, 16, 16, dtype=torch.float16) for _ in range(4)),
-                make(2 * 3 * 16 * 16, dtype=torch.uint8, low=0, high=2),
-                0.25,
-                0.5,
-            )
-        ),
-    ]
+
+npu_fused_attention_score_backward.samples = [
+    Sample(
+        lambda make: (
+            make(32, 48, dtype=torch.float16),
+            *(make(2, 3, 16, 16, dtype=torch.float16) for _ in range(4)),
+            make(2 * 3 * 16 * 16, dtype=torch.uint8, low=0, high=2),
+            0.25,
+            0.5,
+        )
+    ),
+]
 
 
 @npu_op(
@@ -260,14 +322,35 @@ class NpuFusedAttentionScoreBackward:
     "keep_prob, bool query_transpose=False, bool key_transpose=False, bool "
     "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)"
 )
-class NpuFusedAttentionScoreGrad:
+def npu_fused_attention_score_grad(
+    grad_output,
+    softmax_output,
+    query_layer,
+    key_layer,
+    value_layer,
+    mask,
+    scale,
+    keep_prob,
+    query_transpose,
+    key_transpose,
+    value_transpose,
+):
     """`npu_fused_attention_score_backward` with gradients of the score's shape, (B * S, N * D)."""
+    found = npu_fused_attention_score_backward.kernel(
+        grad_output,
+        softmax_output,
+        query_layer,
+        key_layer,
+        value_layer,
+        mask,
+        scale,
+        keep_prob,
+        query_transpose,
+        key_transpose,
+        value_transpose,
+    )
+    return tuple(_rows(g).contiguous() for g in found)
 
-    def check(*args, **kwargs):
-        NpuFusedAttentionScoreBackward.check(*args, **kwargs)
 
-    def kernel(*args, **kwargs):
-        found = NpuFusedAttentionScoreBackward.kernel(*args, **kwargs)
-        return tuple(_rows(g).contiguous() for g in found)
-
-    samples = NpuFusedAttentionScoreBackward.samples
+npu_fused_attention_score_grad.check(_check_backward)
+npu_fused_attention_score_grad.samples = npu_fused_attention_score_backward.samples

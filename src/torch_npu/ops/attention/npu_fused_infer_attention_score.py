@@ -71,7 +71,7 @@ def _paged(make):
 
 
 @npu_op(_SCHEMA)
-class NpuFusedInferAttentionScore:
+def npu_fused_infer_attention_score(query, key, value, **options):
     r"""Attention for inference: prompts (many query tokens) and decoding (one token over a cache).
 
     $$ y = \mathrm{softmax}(scale \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
@@ -139,93 +139,105 @@ class NpuFusedInferAttentionScore:
     sparse_mode 2 to 4 are recognised as the causal template, not read. Block numbers out of range
     raise. Upstream's source returns an empty softmax_lse without the flag, its page one 0.
     """
+    return solve(Call(query, key, value, **options), in_blocks)
 
-    call = staticmethod(_out.public(_SCHEMA))
 
-    def check(query, key, value, **options):
-        _check(Call(query, key, value, **options))
+@npu_fused_infer_attention_score.check
+def _(query, key, value, **options):
+    _check(Call(query, key, value, **options))
 
-    def meta(query, key, value, **options):
-        return empty_outputs(Call(query, key, value, **options))
 
-    def kernel(query, key, value, **options):
-        return solve(Call(query, key, value, **options), in_blocks)
+@npu_fused_infer_attention_score.native
+def _(query, key, value, **options):
+    return solve(Call(query, key, value, **options), natively)
 
-    def native(query, key, value, **options):
-        return solve(Call(query, key, value, **options), natively)
 
-    samples = [
-        Sample(
-            lambda make: tuple(
-                make(2, n, s, 16, dtype=torch.float16) for n, s in ((4, 5), (2, 9), (2, 9))
-            ),
-            _sample(input_layout="BNSD", actual_seq_lengths_kv=[9, 4], softmax_lse_flag=True),
-            "prompt",
+@npu_fused_infer_attention_score.meta
+def _(query, key, value, **options):
+    return empty_outputs(Call(query, key, value, **options))
+
+
+npu_fused_infer_attention_score.call(_out.public(_SCHEMA))
+
+
+npu_fused_infer_attention_score.samples = [
+    Sample(
+        lambda make: tuple(
+            make(2, n, s, 16, dtype=torch.float16) for n, s in ((4, 5), (2, 9), (2, 9))
         ),
-        Sample(
-            lambda make: tuple(
-                make(*s, dtype=torch.bfloat16) for s in ((2, 1, 64), (4, 16, 32), (4, 16, 32))
-            ),
-            _paged,
-            "paged decode",
+        _sample(input_layout="BNSD", actual_seq_lengths_kv=[9, 4], softmax_lse_flag=True),
+        "prompt",
+    ),
+    Sample(
+        lambda make: tuple(
+            make(*s, dtype=torch.bfloat16) for s in ((2, 1, 64), (4, 16, 32), (4, 16, 32))
         ),
-        Sample(
-            lambda make: tuple(
-                make(t, n, 64, dtype=torch.float16) for t, n in ((5, 4), (9, 2), (9, 2))
-            ),
-            _sample(input_layout="TND", actual_seq_lengths=[2, 5], actual_seq_lengths_kv=[4, 9]),
-            "ragged",
+        _paged,
+        "paged decode",
+    ),
+    Sample(
+        lambda make: tuple(
+            make(t, n, 64, dtype=torch.float16) for t, n in ((5, 4), (9, 2), (9, 2))
         ),
-        Sample(
-            lambda make: (
-                make(2, 1, 128, dtype=torch.float16),
-                *(make(2, 8, 64, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
-            ),
-            lambda make: _sample(
-                key_antiquant_scale=make(1, 64, dtype=torch.float16),
-                value_antiquant_scale=make(1, 64, dtype=torch.float16),
-            ),
-            "int8 cache",
+        _sample(input_layout="TND", actual_seq_lengths=[2, 5], actual_seq_lengths_kv=[4, 9]),
+        "ragged",
+    ),
+    Sample(
+        lambda make: (
+            make(2, 1, 128, dtype=torch.float16),
+            *(make(2, 8, 64, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
         ),
-    ]
+        lambda make: _sample(
+            key_antiquant_scale=make(1, 64, dtype=torch.float16),
+            value_antiquant_scale=make(1, 64, dtype=torch.float16),
+        ),
+        "int8 cache",
+    ),
+]
 
 
 @npu_op(
     f"npu_fused_infer_attention_score.out({_ARGUMENTS}, Tensor? workspace=None, "
     "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))"
 )
-class NpuFusedInferAttentionScoreOut:
+def npu_fused_infer_attention_score_out(
+    query, key, value, workspace, attention_out, softmax_lse, **options
+):
     """`npu_fused_infer_attention_score` into given tensors; `workspace` is scratch memory.
 
     Without softmax_lse_flag, softmax_lse may have any shape and dtype and is zeroed.
     """
+    call = Call(query, key, value, **options)
+    return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
 
-    def check(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        call = Call(query, key, value, **options)
-        _check(call)
-        _out.check(call, workspace, attention_out, softmax_lse)
 
-    def meta(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        return attention_out, softmax_lse
+@npu_fused_infer_attention_score_out.check
+def _(query, key, value, workspace, attention_out, softmax_lse, **options):
+    call = Call(query, key, value, **options)
+    _check(call)
+    _out.check(call, workspace, attention_out, softmax_lse)
 
-    def kernel(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        call = Call(query, key, value, **options)
-        return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
 
-    def native(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        call = Call(query, key, value, **options)
-        return _out.write(call, solve(call, natively), attention_out, softmax_lse)
+@npu_fused_infer_attention_score_out.native
+def _(query, key, value, workspace, attention_out, softmax_lse, **options):
+    call = Call(query, key, value, **options)
+    return _out.write(call, solve(call, natively), attention_out, softmax_lse)
+
+
+@npu_fused_infer_attention_score_out.meta
+def _(attention_out, softmax_lse):
+    return attention_out, softmax_lse
 
 
 @npu_op(f"_npu_fused_infer_attention_score_get_max_workspace({_ARGUMENTS}) -> Tensor")
-class NpuFusedInferAttentionScoreGetMaxWorkspace:
+def _npu_fused_infer_attention_score_get_max_workspace(query):
     """Scratch memory for the out form, enough for any lengths: 1-D, of the query's dtype."""
+    return _out.workspace(query)
 
-    def check(query, key, value, **options):
-        _check(Call(query, key, value, **options))
 
-    def kernel(query, key, value, **options):
-        return _out.workspace(query)
+@_npu_fused_infer_attention_score_get_max_workspace.check
+def _(query, key, value, **options):
+    _check(Call(query, key, value, **options))
 
 
 @npu_op(
@@ -234,11 +246,11 @@ class NpuFusedInferAttentionScoreGetMaxWorkspace:
     "num_heads=1, int num_key_value_heads=0, bool softmax_lse_flag=False, Tensor? "
     "query_rope=None) -> (Tensor, Tensor)"
 )
-class NpuFusedInferAttentionScoreInferOutput:
+def _npu_fused_infer_attention_score_infer_output(query, value, **options):
     """Uninitialised attention_out and softmax_lse of the right shapes, for the out form."""
+    return empty_outputs(Call(query, value, value, **options))
 
-    def check(query, value, **options):
-        rules.layout(Call(query, value, value, **options))
 
-    def kernel(query, value, **options):
-        return empty_outputs(Call(query, value, value, **options))
+@_npu_fused_infer_attention_score_infer_output.check
+def _(query, value, **options):
+    rules.layout(Call(query, value, value, **options))

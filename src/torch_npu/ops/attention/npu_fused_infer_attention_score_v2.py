@@ -126,7 +126,7 @@ def _check_out_dtype(call: Call, code: int | None) -> None:
         allowed = (torch.int8, torch.float8_e5m2, torch.float8_e4m3fn)
     elif call.query.dtype == torch.int8:
         allowed = rules.FLOATS
-    must.be(call.out_dtype in allowed, "out_dtype", must.one_of(allowed), _dtypes.text(code))
+    must.hold(call.out_dtype in allowed, "out_dtype", must.one_of(allowed), _dtypes.text(code))
 
 
 def _sample(**options):
@@ -134,7 +134,7 @@ def _sample(**options):
 
 
 @npu_op(_SCHEMA)
-class NpuFusedInferAttentionScoreV2:
+def npu_fused_infer_attention_score_v2(query, key, value, **options):
     r"""Attention for inference, second version: with sinks, without prefixes and left padding.
 
     $$ y = \mathrm{softmax}(softmax\_scale \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
@@ -171,93 +171,105 @@ class NpuFusedInferAttentionScoreV2:
     Differs from upstream: as `npu_fused_infer_attention_score`. float8 and float4 caches of
     Ascend950, which the page does not describe, raise.
     """
+    return solve(_call(query, key, value, options), in_blocks)
 
-    call = staticmethod(_out.public(_SCHEMA))
 
-    def check(query, key, value, **options):
-        _check(query, key, value, options)
+@npu_fused_infer_attention_score_v2.check
+def _(query, key, value, **options):
+    _check(query, key, value, options)
 
-    def meta(query, key, value, **options):
-        return empty_outputs(_call(query, key, value, options))
 
-    def kernel(query, key, value, **options):
-        return solve(_call(query, key, value, options), in_blocks)
+@npu_fused_infer_attention_score_v2.native
+def _(query, key, value, **options):
+    return solve(_call(query, key, value, options), natively)
 
-    def native(query, key, value, **options):
-        return solve(_call(query, key, value, options), natively)
 
-    samples = [
-        Sample(
-            lambda make: tuple(
-                make(2, s, n * 16, dtype=torch.bfloat16) for s, n in ((5, 4), (9, 2), (9, 2))
-            ),
-            _sample(actual_seq_kvlen=[9, 4], return_softmax_lse=True),
-            "prompt",
+@npu_fused_infer_attention_score_v2.meta
+def _(query, key, value, **options):
+    return empty_outputs(_call(query, key, value, options))
+
+
+npu_fused_infer_attention_score_v2.call(_out.public(_SCHEMA))
+
+
+npu_fused_infer_attention_score_v2.samples = [
+    Sample(
+        lambda make: tuple(
+            make(2, s, n * 16, dtype=torch.bfloat16) for s, n in ((5, 4), (9, 2), (9, 2))
         ),
-        Sample(
-            lambda make: tuple(
-                make(t, n, 64, dtype=torch.bfloat16) for t, n in ((5, 4), (9, 2), (9, 2))
-            ),
-            lambda make: _sample(
-                input_layout="TND",
-                actual_seq_qlen=[2, 5],
-                actual_seq_kvlen=[4, 9],
-                learnable_sink=make(4, dtype=torch.bfloat16),
-            ),
-            "sink",
+        _sample(actual_seq_kvlen=[9, 4], return_softmax_lse=True),
+        "prompt",
+    ),
+    Sample(
+        lambda make: tuple(
+            make(t, n, 64, dtype=torch.bfloat16) for t, n in ((5, 4), (9, 2), (9, 2))
         ),
-        Sample(
-            lambda make: (
-                make(2, 4, 1, 64, dtype=torch.bfloat16),
-                *(make(2, 2, 8, 64, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
-            ),
-            lambda make: _sample(
-                input_layout="BNSD",
-                dequant_scale_key=make(2, 2, 8),
-                dequant_scale_value=make(2, 2, 8),
-                key_quant_mode=3,
-                value_quant_mode=3,
-            ),
-            "int8 cache",
+        lambda make: _sample(
+            input_layout="TND",
+            actual_seq_qlen=[2, 5],
+            actual_seq_kvlen=[4, 9],
+            learnable_sink=make(4, dtype=torch.bfloat16),
         ),
-    ]
+        "sink",
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, 1, 64, dtype=torch.bfloat16),
+            *(make(2, 2, 8, 64, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
+        ),
+        lambda make: _sample(
+            input_layout="BNSD",
+            dequant_scale_key=make(2, 2, 8),
+            dequant_scale_value=make(2, 2, 8),
+            key_quant_mode=3,
+            value_quant_mode=3,
+        ),
+        "int8 cache",
+    ),
+]
 
 
 @npu_op(
     f"npu_fused_infer_attention_score_v2.out({_ARGUMENTS}, Tensor? workspace=None, "
     "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))"
 )
-class NpuFusedInferAttentionScoreV2Out:
+def npu_fused_infer_attention_score_v2_out(
+    query, key, value, workspace, attention_out, softmax_lse, **options
+):
     """`npu_fused_infer_attention_score_v2` into given tensors; `workspace` is scratch memory.
 
     Without return_softmax_lse, softmax_lse may have any shape and dtype and is zeroed.
     """
+    call = _call(query, key, value, options)
+    return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
 
-    def check(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        call = _check(query, key, value, options)
-        _out.check(call, workspace, attention_out, softmax_lse)
 
-    def meta(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        return attention_out, softmax_lse
+@npu_fused_infer_attention_score_v2_out.check
+def _(query, key, value, workspace, attention_out, softmax_lse, **options):
+    call = _check(query, key, value, options)
+    _out.check(call, workspace, attention_out, softmax_lse)
 
-    def kernel(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        call = _call(query, key, value, options)
-        return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
 
-    def native(query, key, value, *, workspace=None, attention_out, softmax_lse, **options):
-        call = _call(query, key, value, options)
-        return _out.write(call, solve(call, natively), attention_out, softmax_lse)
+@npu_fused_infer_attention_score_v2_out.native
+def _(query, key, value, workspace, attention_out, softmax_lse, **options):
+    call = _call(query, key, value, options)
+    return _out.write(call, solve(call, natively), attention_out, softmax_lse)
+
+
+@npu_fused_infer_attention_score_v2_out.meta
+def _(attention_out, softmax_lse):
+    return attention_out, softmax_lse
 
 
 @npu_op(f"_npu_fused_infer_attention_score_v2_get_max_workspace({_ARGUMENTS}) -> Tensor")
-class NpuFusedInferAttentionScoreV2GetMaxWorkspace:
+def _npu_fused_infer_attention_score_v2_get_max_workspace(query):
     """Scratch memory for the out form, enough for any lengths: 1-D, of the query's dtype."""
+    return _out.workspace(query)
 
-    def check(query, key, value, **options):
-        _check(query, key, value, options)
 
-    def kernel(query, key, value, **options):
-        return _out.workspace(query)
+@_npu_fused_infer_attention_score_v2_get_max_workspace.check
+def _(query, key, value, **options):
+    _check(query, key, value, options)
 
 
 @npu_op(
@@ -267,13 +279,13 @@ class NpuFusedInferAttentionScoreV2GetMaxWorkspace:
     "num_key_value_heads=0, bool return_softmax_lse=False, Tensor? query_rope=None, int? "
     "out_dtype=None) -> (Tensor, Tensor)"
 )
-class NpuFusedInferAttentionScoreV2InferOutput:
+def _npu_fused_infer_attention_score_v2_infer_output(query, value, **options):
     """Uninitialised attention_out and softmax_lse of the right shapes, for the out form."""
+    return empty_outputs(_call(query, value, value, options))
 
-    def check(query, value, *, query_dtype=None, value_dtype=None, **options):
-        must.unset("query_dtype", query_dtype)
-        must.unset("value_dtype", value_dtype)
-        rules.layout(_call(query, value, value, options))
 
-    def kernel(query, value, **options):
-        return empty_outputs(_call(query, value, value, options))
+@_npu_fused_infer_attention_score_v2_infer_output.check
+def _(query, value, query_dtype, value_dtype, **options):
+    must.unset("query_dtype", query_dtype)
+    must.unset("value_dtype", value_dtype)
+    rules.layout(_call(query, value, value, options))

@@ -38,7 +38,7 @@ def _causal_mask(make):
     " Tensor? dropout_mask=None, int seed=0, int offset=0)"
     " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)"
 )
-class NpuFusionAttention:
+def npu_fusion_attention(**arguments):
     r"""Attention for training, blocked: no matrix of scores is ever held.
 
     $$ O = \mathrm{dropout}(\mathrm{softmax}(\mathrm{mask}(scale \cdot (pse + Q K^T))), keep\_prob)\, V $$
@@ -81,61 +81,87 @@ class NpuFusionAttention:
     Differs from upstream: dropout keeps other positions than the card for the same seed; a row with all keys hidden is
     0 whatever inner_precise says; the gradient of pse is computed, where the card leaves it undefined.
     """
+    return _fusion.seven_outputs(_attention(**arguments), _fusion_formula.formula)
 
-    saves = (
-        "query", "key", "value", "pse", "padding_mask", "atten_mask", "sink", "output:0", "output:1", "output:2",
-        "output:3",
+
+@npu_fusion_attention.check
+def _(**arguments):
+    _fusion_rules.check(_attention(**arguments))
+
+
+@npu_fusion_attention.native
+def _(**arguments):
+    return _fusion.seven_outputs(_attention(**arguments), _fusion_native.native)
+
+
+@npu_fusion_attention.meta
+def _(**arguments):
+    return _fusion.seven_outputs(_attention(**arguments), Attention.outputs)
+
+
+@npu_fusion_attention.backward
+def _(
+    dy,
+    *_,
+    query,
+    key,
+    value,
+    head_num,
+    input_layout,
+    pse,
+    padding_mask,
+    atten_mask,
+    scale,
+    keep_prob,
+    pre_tockens,
+    next_tockens,
+    inner_precise,
+    prefix,
+    actual_seq_qlen,
+    actual_seq_kvlen,
+    sparse_mode,
+    gen_mask_parallel,
+    sync,
+    softmax_layout,
+    sink,
+    results,
+):
+    out, peak, total, softmax_in, seed, offset, numels = results
+    dq, dk, dv, dpse, dsink = torch.ops.npu.npu_fusion_attention_grad(
+        query, key, value, dy, head_num, input_layout, pse=pse, padding_mask=padding_mask,
+        atten_mask=atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
+        scale_value=scale, keep_prob=keep_prob, pre_tockens=pre_tockens, next_tockens=next_tockens,
+        inner_precise=inner_precise, seed=seed, offset=offset, numels=numels, prefix=prefix,
+        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode,
+        gen_mask_parallel=gen_mask_parallel, sync=sync, softmax_layout=softmax_layout, sink=sink,
     )  # fmt: skip
+    return {"query": dq, "key": dk, "value": dv, "pse": dpse, "sink": dsink}
 
-    def check(*args, **kwargs):
-        _fusion_rules.check(_attention(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        return _fusion.seven_outputs(_attention(*args, **kwargs), _fusion_formula.formula)
-
-    def native(*args, **kwargs):
-        return _fusion.seven_outputs(_attention(*args, **kwargs), _fusion_native.native)
-
-    def meta(*args, **kwargs):
-        return _fusion.seven_outputs(_attention(*args, **kwargs), Attention.outputs)
-
-    def backward(ctx, dy, *_):
-        a = ctx.args
-        out, peak, total, softmax_in, seed, offset, numels = ctx.outputs
-        dq, dk, dv, dpse, dsink = torch.ops.npu.npu_fusion_attention_grad(
-            a.query, a.key, a.value, dy, a.head_num, a.input_layout, pse=a.pse, padding_mask=a.padding_mask,
-            atten_mask=a.atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
-            scale_value=a.scale, keep_prob=a.keep_prob, pre_tockens=a.pre_tockens, next_tockens=a.next_tockens,
-            inner_precise=a.inner_precise, seed=seed, offset=offset, numels=numels, prefix=a.prefix,
-            actual_seq_qlen=a.actual_seq_qlen, actual_seq_kvlen=a.actual_seq_kvlen, sparse_mode=a.sparse_mode,
-            gen_mask_parallel=a.gen_mask_parallel, sync=a.sync, softmax_layout=a.softmax_layout, sink=a.sink,
-        )  # fmt: skip
-        return {"query": dq, "key": dk, "value": dv, "pse": dpse, "sink": dsink}
-
-    samples = [
-        Sample(
-            lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"),
-            {"scale": 0.25},
-        ),
-        Sample(
-            lambda make: (make(1, 4, 33, 16), make(1, 2, 33, 16), make(1, 2, 33, 16), 4, "BNSD"),
-            lambda make: {"scale": 0.25, "sparse_mode": 2, "atten_mask": _causal_mask(make)},
-            "causal, grouped heads",
-        ),
-        Sample(
-            lambda make: (make(9, 2, 16), make(12, 2, 16), make(12, 2, 16), 2, "TND"),
-            {"actual_seq_qlen": [4, 9], "actual_seq_kvlen": [5, 12], "softmax_layout": "TND"},
-        ),
-        Sample(
-            lambda make: (*(make(1, 8, 2, 16, dtype=torch.float16) for _ in range(3)), 2, "BSND"),
-            lambda make: {"pse": make(1, 2, 8, 8, dtype=torch.float16), "sink": make(2)},
-        ),
-        Sample(
-            lambda make: (*(make(1, 2, 8, 16) for _ in range(3)), 2, "BNSD"),
-            {"keep_prob": 0.8, "seed": 3, "offset": 8},
-            "dropout",
-        ),
-    ]
+npu_fusion_attention.samples = [
+    Sample(
+        lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"),
+        {"scale": 0.25},
+    ),
+    Sample(
+        lambda make: (make(1, 4, 33, 16), make(1, 2, 33, 16), make(1, 2, 33, 16), 4, "BNSD"),
+        lambda make: {"scale": 0.25, "sparse_mode": 2, "atten_mask": _causal_mask(make)},
+        "causal, grouped heads",
+    ),
+    Sample(
+        lambda make: (make(9, 2, 16), make(12, 2, 16), make(12, 2, 16), 2, "TND"),
+        {"actual_seq_qlen": [4, 9], "actual_seq_kvlen": [5, 12], "softmax_layout": "TND"},
+    ),
+    Sample(
+        lambda make: (*(make(1, 8, 2, 16, dtype=torch.float16) for _ in range(3)), 2, "BSND"),
+        lambda make: {"pse": make(1, 2, 8, 8, dtype=torch.float16), "sink": make(2)},
+    ),
+    Sample(
+        lambda make: (*(make(1, 2, 8, 16) for _ in range(3)), 2, "BNSD"),
+        {"keep_prob": 0.8, "seed": 3, "offset": 8},
+        "dropout",
+    ),
+]
 
 
 def _backward_of(
@@ -164,34 +190,39 @@ def _backward_of(
     ' int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None)'
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuFusionAttentionGrad:
+def npu_fusion_attention_grad(**arguments):
     """Gradients of `npu_fusion_attention` for query, key, value, pse and sink.
 
     The arguments are those of the forward, `dy` the gradient of attention_out, and softmax_max, softmax_sum,
     softmax_in, attention_in, seed, offset and numels what the forward returned. Without pse (sink) its gradient is
     an empty tensor.
     """
+    return _fusion.gradients(*_backward_of(**arguments), _fusion_formula.formula_gradients)
 
-    def check(*args, **kwargs):
-        _fusion_rules.check_gradient(*_backward_of(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion_formula.formula_gradients)
+@npu_fusion_attention_grad.check
+def _(**arguments):
+    _fusion_rules.check_gradient(*_backward_of(**arguments))
 
-    def native(*args, **kwargs):
-        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion_native.native_gradients)
 
-    def meta(*args, **kwargs):
-        return _fusion.gradients(*_backward_of(*args, **kwargs), _fusion.no_gradients)
+@npu_fusion_attention_grad.native
+def _(**arguments):
+    return _fusion.gradients(*_backward_of(**arguments), _fusion_native.native_gradients)
 
-    samples = [
-        Sample(
-            lambda make: (*(make(1, 2, 8, 16) for _ in range(4)), 2, "BNSD"),
-            lambda make: {
-                "softmax_max": make(1, 2, 8, 8, low=9, high=10),
-                "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
-                "attention_in": make(1, 2, 8, 16),
-                "scale_value": 0.25,
-            },
-        ),
-    ]
+
+@npu_fusion_attention_grad.meta
+def _(**arguments):
+    return _fusion.gradients(*_backward_of(**arguments), _fusion.no_gradients)
+
+
+npu_fusion_attention_grad.samples = [
+    Sample(
+        lambda make: (*(make(1, 2, 8, 16) for _ in range(4)), 2, "BNSD"),
+        lambda make: {
+            "softmax_max": make(1, 2, 8, 8, low=9, high=10),
+            "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
+            "attention_in": make(1, 2, 8, 16),
+            "scale_value": 0.25,
+        },
+    ),
+]

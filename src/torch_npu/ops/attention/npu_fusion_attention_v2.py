@@ -19,7 +19,7 @@ from torch_npu.ops.attention._fusion import Attention
     ' str softmax_layout="", Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0)'
     " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)"
 )
-class NpuFusionAttentionV2:
+def npu_fusion_attention_v2(**arguments):
     r"""`npu_fusion_attention` with two more features.
 
     $$ S = scale \cdot (pse + Q K^T) \quad\text{or}\quad S = scale \cdot Q K^T + pse $$
@@ -37,59 +37,90 @@ class NpuFusionAttentionV2:
 
     Differs from upstream: as `npu_fusion_attention`.
     """
+    return _fusion.seven_outputs(Attention(**arguments), _fusion_formula.formula)
 
-    saves = (
-        "query", "key", "value", "pse", "padding_mask", "atten_mask", "query_rope", "key_rope", "sink", "output:0",
-        "output:1", "output:2", "output:3",
+
+@npu_fusion_attention_v2.check
+def _(**arguments):
+    _fusion_rules.check(Attention(**arguments))
+
+
+@npu_fusion_attention_v2.native
+def _(**arguments):
+    return _fusion.seven_outputs(Attention(**arguments), _fusion_native.native)
+
+
+@npu_fusion_attention_v2.meta
+def _(**arguments):
+    return _fusion.seven_outputs(Attention(**arguments), Attention.outputs)
+
+
+@npu_fusion_attention_v2.backward
+def _(
+    dy,
+    *_,
+    query,
+    key,
+    value,
+    head_num,
+    input_layout,
+    pse,
+    padding_mask,
+    atten_mask,
+    query_rope,
+    key_rope,
+    scale,
+    keep_prob,
+    pre_tokens,
+    next_tokens,
+    inner_precise,
+    prefix,
+    actual_seq_qlen,
+    actual_seq_kvlen,
+    sparse_mode,
+    gen_mask_parallel,
+    sync,
+    pse_type,
+    q_start_idx,
+    kv_start_idx,
+    softmax_layout,
+    sink,
+    results,
+):
+    out, peak, total, softmax_in, seed, offset, numels = results
+    dq, dk, dv, dpse, dq_rope, dk_rope, dsink = torch.ops.npu.npu_fusion_attention_grad_v2(
+        query, key, value, dy, head_num, input_layout, pse=pse, padding_mask=padding_mask,
+        atten_mask=atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
+        query_rope=query_rope, key_rope=key_rope, scale_value=scale, keep_prob=keep_prob,
+        pre_tokens=pre_tokens, next_tokens=next_tokens, inner_precise=inner_precise, seed=seed,
+        offset=offset, numels=numels, prefix=prefix, actual_seq_qlen=actual_seq_qlen,
+        actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode, gen_mask_parallel=gen_mask_parallel,
+        sync=sync, pse_type=pse_type, q_start_idx=q_start_idx, kv_start_idx=kv_start_idx,
+        softmax_layout=softmax_layout, sink=sink,
     )  # fmt: skip
+    return {
+        "query": dq, "key": dk, "value": dv, "pse": dpse, "query_rope": dq_rope, "key_rope": dk_rope,
+        "sink": dsink,
+    }  # fmt: skip
 
-    def check(*args, **kwargs):
-        _fusion_rules.check(Attention(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        return _fusion.seven_outputs(Attention(*args, **kwargs), _fusion_formula.formula)
-
-    def native(*args, **kwargs):
-        return _fusion.seven_outputs(Attention(*args, **kwargs), _fusion_native.native)
-
-    def meta(*args, **kwargs):
-        return _fusion.seven_outputs(Attention(*args, **kwargs), Attention.outputs)
-
-    def backward(ctx, dy, *_):
-        a = ctx.args
-        out, peak, total, softmax_in, seed, offset, numels = ctx.outputs
-        dq, dk, dv, dpse, dq_rope, dk_rope, dsink = torch.ops.npu.npu_fusion_attention_grad_v2(
-            a.query, a.key, a.value, dy, a.head_num, a.input_layout, pse=a.pse, padding_mask=a.padding_mask,
-            atten_mask=a.atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
-            query_rope=a.query_rope, key_rope=a.key_rope, scale_value=a.scale, keep_prob=a.keep_prob,
-            pre_tokens=a.pre_tokens, next_tokens=a.next_tokens, inner_precise=a.inner_precise, seed=seed,
-            offset=offset, numels=numels, prefix=a.prefix, actual_seq_qlen=a.actual_seq_qlen,
-            actual_seq_kvlen=a.actual_seq_kvlen, sparse_mode=a.sparse_mode, gen_mask_parallel=a.gen_mask_parallel,
-            sync=a.sync, pse_type=a.pse_type, q_start_idx=a.q_start_idx, kv_start_idx=a.kv_start_idx,
-            softmax_layout=a.softmax_layout, sink=a.sink,
-        )  # fmt: skip
-        return {
-            "query": dq, "key": dk, "value": dv, "pse": dpse, "query_rope": dq_rope, "key_rope": dk_rope,
-            "sink": dsink,
-        }  # fmt: skip
-
-    samples = [
-        Sample(
-            lambda make: (make(2, 2, 12, 16), make(2, 2, 12, 16), make(2, 2, 12, 16), 2, "BNSD"),
-            lambda make: {"pse": make(2), "pse_type": 2, "q_start_idx": [4], "kv_start_idx": [0]},
-            "ALiBi",
-        ),
-        Sample(
-            lambda make: (make(9, 2, 16), make(12, 1, 16), make(12, 1, 8), 2, "TND"),
-            lambda make: {
-                "query_rope": make(9, 2, 8),
-                "key_rope": make(12, 1, 8),
-                "actual_seq_qlen": [4, 9],
-                "actual_seq_kvlen": [5, 12],
-            },
-            "rope",
-        ),
-    ]
+npu_fusion_attention_v2.samples = [
+    Sample(
+        lambda make: (make(2, 2, 12, 16), make(2, 2, 12, 16), make(2, 2, 12, 16), 2, "BNSD"),
+        lambda make: {"pse": make(2), "pse_type": 2, "q_start_idx": [4], "kv_start_idx": [0]},
+        "ALiBi",
+    ),
+    Sample(
+        lambda make: (make(9, 2, 16), make(12, 1, 16), make(12, 1, 8), 2, "TND"),
+        lambda make: {
+            "query_rope": make(9, 2, 8),
+            "key_rope": make(12, 1, 8),
+            "actual_seq_qlen": [4, 9],
+            "actual_seq_kvlen": [5, 12],
+        },
+        "rope",
+    ),
+]
 
 
 def _backward_of(
@@ -112,41 +143,44 @@ def _backward_of(
     ' str softmax_layout="", Tensor? sink=None)'
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuFusionAttentionGradV2:
+def npu_fusion_attention_grad_v2(**arguments):
     """Gradients of `npu_fusion_attention_v2` for query, key, value, pse, query_rope, key_rope and sink.
 
     The arguments are those of the forward, `dy` the gradient of attention_out, and softmax_max, softmax_sum,
     softmax_in, attention_in, seed, offset and numels what the forward returned. The gradient of an argument that was
     not given is an empty tensor.
     """
+    return _fusion.gradients(
+        *_backward_of(**arguments), _fusion_formula.formula_gradients, _fusion.WITH_ROPE
+    )
 
-    def check(*args, **kwargs):
-        _fusion_rules.check_gradient(*_backward_of(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        return _fusion.gradients(
-            *_backward_of(*args, **kwargs), _fusion_formula.formula_gradients, _fusion.WITH_ROPE
-        )
+@npu_fusion_attention_grad_v2.check
+def _(**arguments):
+    _fusion_rules.check_gradient(*_backward_of(**arguments))
 
-    def native(*args, **kwargs):
-        return _fusion.gradients(
-            *_backward_of(*args, **kwargs), _fusion_native.native_gradients, _fusion.WITH_ROPE
-        )
 
-    def meta(*args, **kwargs):
-        return _fusion.gradients(
-            *_backward_of(*args, **kwargs), _fusion.no_gradients, _fusion.WITH_ROPE
-        )
+@npu_fusion_attention_grad_v2.native
+def _(**arguments):
+    return _fusion.gradients(
+        *_backward_of(**arguments), _fusion_native.native_gradients, _fusion.WITH_ROPE
+    )
 
-    samples = [
-        Sample(
-            lambda make: (*(make(1, 8, 32) for _ in range(4)), 2, "BSH"),
-            lambda make: {
-                "softmax_max": make(1, 2, 8, 8, low=9, high=10),
-                "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
-                "attention_in": make(1, 8, 32),
-                "pse": make(2),
-                "pse_type": 3,
-            },
-        ),
-    ]
+
+@npu_fusion_attention_grad_v2.meta
+def _(**arguments):
+    return _fusion.gradients(*_backward_of(**arguments), _fusion.no_gradients, _fusion.WITH_ROPE)
+
+
+npu_fusion_attention_grad_v2.samples = [
+    Sample(
+        lambda make: (*(make(1, 8, 32) for _ in range(4)), 2, "BSH"),
+        lambda make: {
+            "softmax_max": make(1, 2, 8, 8, low=9, high=10),
+            "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
+            "attention_in": make(1, 8, 32),
+            "pse": make(2),
+            "pse_type": 3,
+        },
+    ),
+]

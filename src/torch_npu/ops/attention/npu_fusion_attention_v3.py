@@ -72,9 +72,10 @@ def _six_outputs(a, compute):
 @npu_op(
     "npu_fusion_attention_v3"
     + ARGUMENTS.format(ints="SymInt")
-    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    host_ok=True,
 )
-class NpuFusionAttentionV3:
+def npu_fusion_attention_v3(**arguments):
     r"""`npu_fusion_attention` whose lengths, seed and offset are tensors, so that graphs can hold it.
 
     $$ O = \mathrm{dropout}(\mathrm{softmax}(\mathrm{mask}(scale \cdot (pse + Q K^T))), keep\_prob)\, V $$
@@ -87,48 +88,73 @@ class NpuFusionAttentionV3:
 
     Differs from upstream: as `npu_fusion_attention`; seed and offset are on the device outside graphs too.
     """
+    return _six_outputs(attention(**arguments), _fusion_formula.formula)
 
-    saves = (
-        "query", "key", "value", "pse", "padding_mask", "atten_mask", *_LENGTHS, "sink", "output:0", "output:1",
-        "output:2", "output:3", "output:4", "output:5",
+
+@npu_fusion_attention_v3.check
+def _(**arguments):
+    _fusion_rules.check(attention(**arguments))
+
+
+@npu_fusion_attention_v3.native
+def _(**arguments):
+    return _six_outputs(attention(**arguments), _fusion_native.native)
+
+
+@npu_fusion_attention_v3.meta
+def _(**arguments):
+    return _six_outputs(attention(**arguments), Attention.outputs)
+
+
+@npu_fusion_attention_v3.backward
+def _(
+    dy,
+    *_,
+    query,
+    key,
+    value,
+    head_num,
+    input_layout,
+    pse,
+    padding_mask,
+    atten_mask,
+    scale,
+    keep_prob,
+    pre_tockens,
+    next_tockens,
+    inner_precise,
+    prefix,
+    actual_seq_qlen,
+    actual_seq_kvlen,
+    sparse_mode,
+    gen_mask_parallel,
+    sync,
+    softmax_layout,
+    sink,
+    results,
+):
+    out, peak, total, softmax_in, seed, offset = results
+    dq, dk, dv, dpse, dsink = torch.ops.npu.npu_fusion_attention_grad_v3(
+        query, key, value, dy, head_num, input_layout, pse=pse, padding_mask=padding_mask,
+        atten_mask=atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
+        scale_value=scale, keep_prob=keep_prob, pre_tockens=pre_tockens, next_tockens=next_tockens,
+        inner_precise=inner_precise, seed=seed, offset=offset, prefix=prefix,
+        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode,
+        gen_mask_parallel=gen_mask_parallel, sync=sync, softmax_layout=softmax_layout, sink=sink,
     )  # fmt: skip
-    host_ok = True  # the lengths are host tensors
+    return {"query": dq, "key": dk, "value": dv, "pse": dpse, "sink": dsink}
 
-    def check(*args, **kwargs):
-        _fusion_rules.check(attention(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        return _six_outputs(attention(*args, **kwargs), _fusion_formula.formula)
-
-    def native(*args, **kwargs):
-        return _six_outputs(attention(*args, **kwargs), _fusion_native.native)
-
-    def meta(*args, **kwargs):
-        return _six_outputs(attention(*args, **kwargs), Attention.outputs)
-
-    def backward(ctx, dy, *_):
-        a = ctx.args
-        out, peak, total, softmax_in, seed, offset = ctx.outputs
-        dq, dk, dv, dpse, dsink = torch.ops.npu.npu_fusion_attention_grad_v3(
-            a.query, a.key, a.value, dy, a.head_num, a.input_layout, pse=a.pse, padding_mask=a.padding_mask,
-            atten_mask=a.atten_mask, softmax_max=peak, softmax_sum=total, softmax_in=softmax_in, attention_in=out,
-            scale_value=a.scale, keep_prob=a.keep_prob, pre_tockens=a.pre_tockens, next_tockens=a.next_tockens,
-            inner_precise=a.inner_precise, seed=seed, offset=offset, prefix=a.prefix,
-            actual_seq_qlen=a.actual_seq_qlen, actual_seq_kvlen=a.actual_seq_kvlen, sparse_mode=a.sparse_mode,
-            gen_mask_parallel=a.gen_mask_parallel, sync=a.sync, softmax_layout=a.softmax_layout, sink=a.sink,
-        )  # fmt: skip
-        return {"query": dq, "key": dk, "value": dv, "pse": dpse, "sink": dsink}
-
-    samples = [
-        Sample(
-            lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"),
-            {"scale": 0.25},
-        ),
-        Sample(
-            lambda make: (*(make(1, 2, 8, 16) for _ in range(3)), 2, "BNSD"),
-            lambda make: {"sink": make(2), "pse": make(1, 2, 8, 8)},
-        ),
-    ]
+npu_fusion_attention_v3.samples = [
+    Sample(
+        lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"),
+        {"scale": 0.25},
+    ),
+    Sample(
+        lambda make: (*(make(1, 2, 8, 16) for _ in range(3)), 2, "BNSD"),
+        lambda make: {"sink": make(2), "pse": make(1, 2, 8, 8)},
+    ),
+]
 
 
 def backward_of(
@@ -147,42 +173,45 @@ def backward_of(
 @npu_op(
     "npu_fusion_attention_grad_v3"
     + GRADIENT_ARGUMENTS.format(ints="SymInt")
-    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    host_ok=True,
 )
-class NpuFusionAttentionGradV3:
+def npu_fusion_attention_grad_v3(**arguments):
     """Gradients of `npu_fusion_attention_v3` for query, key, value, pse and sink.
 
     The arguments are those of the forward, `dy` the gradient of attention_out, and softmax_max, softmax_sum,
     softmax_in, attention_in, seed and offset what the forward returned. The gradient of an argument that was not given
     is an empty tensor.
     """
+    return _fusion.gradients(*backward_of(**arguments), _fusion_formula.formula_gradients)
 
-    host_ok = True
 
-    def check(*args, **kwargs):
-        kwargs = dict(kwargs)
-        for name in ("seed", "offset"):  # their values are for the kernel alone
-            tensor = kwargs.pop(name, None)
-            if kwargs.get("keep_prob", 1.0) < 1:
-                must.present(name, tensor, "with keep_prob below 1")
-        _fusion_rules.check_gradient(*backward_of(*args, **kwargs))
+@npu_fusion_attention_grad_v3.check
+def _(**arguments):
+    for name in ("seed", "offset"):  # their values are for the kernel alone
+        tensor = arguments.pop(name)
+        if arguments["keep_prob"] < 1:
+            must.present(name, tensor, "with keep_prob below 1")
+    _fusion_rules.check_gradient(*backward_of(**arguments))
 
-    def kernel(*args, **kwargs):
-        return _fusion.gradients(*backward_of(*args, **kwargs), _fusion_formula.formula_gradients)
 
-    def native(*args, **kwargs):
-        return _fusion.gradients(*backward_of(*args, **kwargs), _fusion_native.native_gradients)
+@npu_fusion_attention_grad_v3.native
+def _(**arguments):
+    return _fusion.gradients(*backward_of(**arguments), _fusion_native.native_gradients)
 
-    def meta(*args, **kwargs):
-        return _fusion.gradients(*backward_of(*args, **kwargs), _fusion.no_gradients)
 
-    samples = [
-        Sample(
-            lambda make: (*(make(1, 2, 8, 16) for _ in range(4)), 2, "BNSD"),
-            lambda make: {
-                "softmax_max": make(1, 2, 8, 8, low=9, high=10),
-                "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
-                "attention_in": make(1, 2, 8, 16),
-            },
-        ),
-    ]
+@npu_fusion_attention_grad_v3.meta
+def _(**arguments):
+    return _fusion.gradients(*backward_of(**arguments), _fusion.no_gradients)
+
+
+npu_fusion_attention_grad_v3.samples = [
+    Sample(
+        lambda make: (*(make(1, 2, 8, 16) for _ in range(4)), 2, "BNSD"),
+        lambda make: {
+            "softmax_max": make(1, 2, 8, 8, low=9, high=10),
+            "softmax_sum": make(1, 2, 8, 8, low=8, high=9),
+            "attention_in": make(1, 2, 8, 16),
+        },
+    ),
+]

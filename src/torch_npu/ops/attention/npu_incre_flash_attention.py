@@ -30,7 +30,7 @@ def _check_310p(call: Call) -> None:
     must.dtype("query", call.query, torch.float16)
     rules.absent(call, "on 310P", "pse_shift", "quant_scale2")
     batch, _, _, _ = call.queries
-    must.be(batch <= 256, "query", "of at most 256 sequences on 310P", batch)
+    must.hold(batch <= 256, "query", "of at most 256 sequences on 310P", batch)
 
 
 def _paged(make):
@@ -54,7 +54,7 @@ def _paged(make):
     'input_layout="BSH", int num_key_value_heads=0, int block_size=0, int inner_precise=1) '
     "-> Tensor"
 )
-class NpuIncreFlashAttention:
+def npu_incre_flash_attention(query, key, value, **options):
     r"""Attention of one new token a sequence over its cache.
 
     $$ y = \mathrm{softmax}(scale\_value \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
@@ -87,62 +87,67 @@ class NpuIncreFlashAttention:
     Returns:
         The query's shape and dtype; int8 with quant_scale2. Sequences without a valid token are 0.
     """
+    return solve(_call(query, key, value, options), in_blocks)[0]
 
-    def check(query, key, value, *, padding_mask=None, **options):
-        must.unset("padding_mask", padding_mask)
-        call = _call(query, key, value, options)
-        rules.product(call, "A2", "A3", "A5", "310P")
-        rules.layout(call, ("BSH", "BSND", "BNSD"))
-        must.dtype("query", query, *rules.FLOATS)
-        must.dtype("key", key, query.dtype, torch.int8)
-        must.be(call.queries[2] == 1, "query", "of one token a sequence", tuple(query.shape))
-        if chips.current().family == "310P":
-            _check_310p(call)
-        rules.heads(call)
-        rules.caches(call)
-        rules.extents(call, align=1)
-        rules.lengths(call)
-        rules.paged(call)
-        rules.padding(call)
-        masks.mask(call)
-        masks.bias(call)
-        must.choice("inner_precise", call.inner_precise, (0, 1))
-        quantised.integers(call)
-        quantised.output(call)
-        quantised.cache(call)
 
-    def meta(query, key, value, **options):
-        return empty_outputs(_call(query, key, value, options))[0]
+@npu_incre_flash_attention.check
+def _(query, key, value, padding_mask, **options):
+    must.unset("padding_mask", padding_mask)
+    call = _call(query, key, value, options)
+    rules.product(call, "A2", "A3", "A5", "310P")
+    rules.layout(call, ("BSH", "BSND", "BNSD"))
+    must.dtype("query", query, *rules.FLOATS)
+    must.dtype("key", key, query.dtype, torch.int8)
+    must.hold(call.queries[2] == 1, "query", "of one token a sequence", tuple(query.shape))
+    if chips.current().family == "310P":
+        _check_310p(call)
+    rules.heads(call)
+    rules.caches(call)
+    rules.extents(call, align=1)
+    rules.lengths(call)
+    rules.paged(call)
+    rules.padding(call)
+    masks.mask(call)
+    masks.bias(call)
+    must.choice("inner_precise", call.inner_precise, (0, 1))
+    quantised.integers(call)
+    quantised.output(call)
+    quantised.cache(call)
 
-    def kernel(query, key, value, **options):
-        return solve(_call(query, key, value, options), in_blocks)[0]
 
-    def native(query, key, value, **options):
-        return solve(_call(query, key, value, options), natively)[0]
+@npu_incre_flash_attention.native
+def _(query, key, value, **options):
+    return solve(_call(query, key, value, options), natively)[0]
 
-    samples = [
-        Sample(
-            lambda make: tuple(make(2, s, 64, dtype=torch.float16) for s in (1, 9, 9)),
-            {"num_heads": 4, "scale_value": 0.25, "actual_seq_lengths": [9, 4]},
-            "contiguous",
+
+@npu_incre_flash_attention.meta
+def _(query, key, value, **options):
+    return empty_outputs(_call(query, key, value, options))[0]
+
+
+npu_incre_flash_attention.samples = [
+    Sample(
+        lambda make: tuple(make(2, s, 64, dtype=torch.float16) for s in (1, 9, 9)),
+        {"num_heads": 4, "scale_value": 0.25, "actual_seq_lengths": [9, 4]},
+        "contiguous",
+    ),
+    Sample(
+        lambda make: tuple(
+            make(*s, dtype=torch.bfloat16) for s in ((2, 1, 64), (4, 16, 32), (4, 16, 32))
         ),
-        Sample(
-            lambda make: tuple(
-                make(*s, dtype=torch.bfloat16) for s in ((2, 1, 64), (4, 16, 32), (4, 16, 32))
-            ),
-            _paged,
-            "paged",
+        _paged,
+        "paged",
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, 1, 32, dtype=torch.float16),
+            *(make(2, 4, 8, 32, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
         ),
-        Sample(
-            lambda make: (
-                make(2, 4, 1, 32, dtype=torch.float16),
-                *(make(2, 4, 8, 32, dtype=torch.int8, low=-9, high=9) for _ in range(2)),
-            ),
-            lambda make: {
-                "num_heads": 4,
-                "input_layout": "BNSD",
-                "antiquant_scale": make(2, 4, 1, 32, dtype=torch.float16),
-            },
-            "int8 cache",
-        ),
-    ]
+        lambda make: {
+            "num_heads": 4,
+            "input_layout": "BNSD",
+            "antiquant_scale": make(2, 4, 1, 32, dtype=torch.float16),
+        },
+        "int8 cache",
+    ),
+]

@@ -42,8 +42,8 @@ def _check_310p(call: Call) -> None:
     must.choice("num_key_value_heads", call.num_key_value_heads, (0,))
     must.choice("sparse_mode", call.sparse_mode, (0,))
     batch, _, rows, _ = call.queries
-    must.be(batch <= 128, "query", "of at most 128 sequences on 310P", batch)
-    must.be(rows <= 65535, "query", "of at most 65535 tokens on 310P", rows)
+    must.hold(batch <= 128, "query", "of at most 128 sequences on 310P", batch)
+    must.hold(rows <= 65535, "query", "of at most 65535 tokens on 310P", rows)
 
 
 @npu_op(
@@ -55,7 +55,7 @@ def _check_310p(call: Call) -> None:
     'input_layout="BSH", int num_key_value_heads=0, int[]? actual_seq_lengths_kv=None, int '
     "sparse_mode=0) -> Tensor"
 )
-class NpuPromptFlashAttention:
+def npu_prompt_flash_attention(query, key, value, **options):
     r"""Attention over whole prompts.
 
     $$ y = \mathrm{softmax}(scale\_value \cdot Q K^T + pse\_shift,\ masked) \cdot V $$
@@ -91,62 +91,67 @@ class NpuPromptFlashAttention:
         at most 65536, or 128 where D is not a multiple of 16; with BSH and BSND, N * D is below
         65535.
     """
+    return solve(_call(query, key, value, options), in_blocks)[0]
 
-    def check(query, key, value, *, padding_mask=None, **options):
-        must.unset("padding_mask", padding_mask)
-        call = _call(query, key, value, options)
-        rules.product(call, "A2", "A3", "A5", "310P")
-        rules.layout(call, _LAYOUTS)
-        must.dtype("query", query, *rules.FLOATS, torch.int8)
-        must.same_dtype("key", key, "query", query)
-        if chips.current().family == "310P":
-            _check_310p(call)
-        rules.heads(call)
-        rules.caches(call)
-        rules.extents(call, align=1)
-        width = call.num_heads * call.queries[3]
-        flat = call.layout in ("BSH", "BSND")
-        must.be(not flat or width < 65535, "query", "of N * D below 65535", width)
-        rules.lengths(call)
-        masks.mask(call)
-        masks.bias(call)
-        quantised.integers(call)
-        quantised.output(call)
 
-    def meta(query, key, value, **options):
-        return empty_outputs(_call(query, key, value, options))[0]
+@npu_prompt_flash_attention.check
+def _(query, key, value, padding_mask, **options):
+    must.unset("padding_mask", padding_mask)
+    call = _call(query, key, value, options)
+    rules.product(call, "A2", "A3", "A5", "310P")
+    rules.layout(call, _LAYOUTS)
+    must.dtype("query", query, *rules.FLOATS, torch.int8)
+    must.same_dtype("key", key, "query", query)
+    if chips.current().family == "310P":
+        _check_310p(call)
+    rules.heads(call)
+    rules.caches(call)
+    rules.extents(call, align=1)
+    width = call.num_heads * call.queries[3]
+    flat = call.layout in ("BSH", "BSND")
+    must.hold(not flat or width < 65535, "query", "of N * D below 65535", width)
+    rules.lengths(call)
+    masks.mask(call)
+    masks.bias(call)
+    quantised.integers(call)
+    quantised.output(call)
 
-    def kernel(query, key, value, **options):
-        return solve(_call(query, key, value, options), in_blocks)[0]
 
-    def native(query, key, value, **options):
-        return solve(_call(query, key, value, options), natively)[0]
+@npu_prompt_flash_attention.native
+def _(query, key, value, **options):
+    return solve(_call(query, key, value, options), natively)[0]
 
-    samples = [
-        Sample(
-            lambda make: tuple(
-                make(2, n, s, 16, dtype=torch.float16) for n, s in ((4, 5), (2, 9), (2, 9))
-            ),
-            {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25, "input_layout": "BNSD"},
-            "grouped heads",
+
+@npu_prompt_flash_attention.meta
+def _(query, key, value, **options):
+    return empty_outputs(_call(query, key, value, options))[0]
+
+
+npu_prompt_flash_attention.samples = [
+    Sample(
+        lambda make: tuple(
+            make(2, n, s, 16, dtype=torch.float16) for n, s in ((4, 5), (2, 9), (2, 9))
         ),
-        Sample(
-            lambda make: tuple(make(2, 6, 64, dtype=torch.bfloat16) for _ in range(3)),
-            lambda make: {
-                "num_heads": 4,
-                "atten_mask": make(6, 6, dtype=torch.bool),
-                "next_tokens": 6,
-            },
-            "masked",
-        ),
-        Sample(
-            lambda make: tuple(make(2, 4, 5, 32, dtype=torch.float16) for _ in range(3)),
-            lambda make: {
-                "num_heads": 4,
-                "input_layout": "BNSD_BSND",
-                "actual_seq_lengths": [5, 3],
-                "quant_scale2": make(1, low=9, high=9.5),
-            },
-            "int8 output",
-        ),
-    ]
+        {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25, "input_layout": "BNSD"},
+        "grouped heads",
+    ),
+    Sample(
+        lambda make: tuple(make(2, 6, 64, dtype=torch.bfloat16) for _ in range(3)),
+        lambda make: {
+            "num_heads": 4,
+            "atten_mask": make(6, 6, dtype=torch.bool),
+            "next_tokens": 6,
+        },
+        "masked",
+    ),
+    Sample(
+        lambda make: tuple(make(2, 4, 5, 32, dtype=torch.float16) for _ in range(3)),
+        lambda make: {
+            "num_heads": 4,
+            "input_layout": "BNSD_BSND",
+            "actual_seq_lengths": [5, 3],
+            "quant_scale2": make(1, low=9, high=9.5),
+        },
+        "int8 output",
+    ),
+]

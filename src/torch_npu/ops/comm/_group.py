@@ -121,10 +121,10 @@ def find(name: str) -> Group:
 def check_name(argument: str, name: str, size_argument: str, size: int | None = None) -> None:
     """The name is that of a group, which has the given number of ranks."""
     length = 1 <= len(name) <= _LONGEST_NAME
-    must.be(length, argument, f"a name of 1 to {_LONGEST_NAME} characters", repr(name))
+    must.hold(length, argument, f"a name of 1 to {_LONGEST_NAME} characters", repr(name))
     mirror = _MIRROR.match(name)
     backend = None if mirror else _C.hccl.find(name)
-    must.be(
+    must.hold(
         mirror or backend is not None,
         argument,
         "the name of a group, as get_hccl_comm_name of its hccl backend gives it",
@@ -133,4 +133,4 @@ def check_name(argument: str, name: str, size_argument: str, size: int | None = 
     )
     ranks = int(mirror[1]) if mirror else backend.size()
     if size is not None:
-        must.be(size == ranks, size_argument, f"the number of ranks of the group ({ranks})", size)
+        must.hold(size == ranks, size_argument, f"the number of ranks of the group ({ranks})", size)

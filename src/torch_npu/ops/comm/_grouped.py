@@ -28,25 +28,27 @@ def check_operands(
     must.choice("ep_world_size", ep_world_size, _RANKS)
     _group.check_name("hcom", hcom, "ep_world_size", ep_world_size)
     experts, inner, outer = weight_shape(gmm_weight, trans_gmm_weight)
-    must.be(inner == gmm_x.shape[1], "gmm_weight", f"of H1 = {gmm_x.shape[1]}", inner)
-    must.be(0 < experts <= _EXPERTS, "gmm_weight", f"of 1 to {_EXPERTS} experts", experts)
-    must.be(
+    must.hold(inner == gmm_x.shape[1], "gmm_weight", f"of H1 = {gmm_x.shape[1]}", inner)
+    must.hold(0 < experts <= _EXPERTS, "gmm_weight", f"of 1 to {_EXPERTS} experts", experts)
+    must.hold(
         0 < inner < _WIDTH and 0 < outer < _WIDTH,
         "gmm_weight",
         f"of H1 and N1 below {_WIDTH}",
         (inner, outer),
     )
     total = experts * ep_world_size
-    must.be(
+    must.hold(
         total <= _COUNTS,
         "ep_world_size",
         f"such that e * ep_world_size is at most {_COUNTS}",
         total,
     )
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
-        must.be(len(counts) == total, name, f"of e * ep_world_size = {total} counts", len(counts))
-        must.be(all(0 <= c <= _ROWS for c in counts), name, f"counts in [0, {_ROWS}]", list(counts))
-    must.be(
+        must.hold(len(counts) == total, name, f"of e * ep_world_size = {total} counts", len(counts))
+        must.hold(
+            all(0 <= c <= _ROWS for c in counts), name, f"counts in [0, {_ROWS}]", list(counts)
+        )
+    must.hold(
         sum(rows) == gmm_x.shape[0],
         rows_by,
         f"counts that add up to the rows of gmm_x ({gmm_x.shape[0]})",
@@ -55,17 +57,17 @@ def check_operands(
     must.unset("send_counts_tensor", send_counts_tensor)
     must.unset("recv_counts_tensor", recv_counts_tensor)
     must.choice("comm_mode", comm_mode, (None, "ai_cpu", "aiv"))
-    must.be((mm_x is None) == (mm_weight is None), "mm_weight", "given with mm_x", mm_weight)
+    must.hold((mm_x is None) == (mm_weight is None), "mm_weight", "given with mm_x", mm_weight)
     if mm_x is not None:
         must.dtype("mm_x", mm_x, *_HALF)
         must.ndim("mm_x", mm_x, 2)
         must.same_dtype("mm_weight", mm_weight, "mm_x", mm_x)
         must.ndim("mm_weight", mm_weight, 2)
         width = mm_weight.shape[1 if trans_mm_weight else 0]
-        must.be(width == mm_x.shape[1], "mm_weight", f"of H2 = {mm_x.shape[1]}", width)
-        must.be(0 < width <= _SHARED_WIDTH, "mm_x", f"of H2 up to {_SHARED_WIDTH}", width)
+        must.hold(width == mm_x.shape[1], "mm_weight", f"of H2 = {mm_x.shape[1]}", width)
+        must.hold(0 < width <= _SHARED_WIDTH, "mm_x", f"of H2 up to {_SHARED_WIDTH}", width)
         width = mm_weight.shape[0 if trans_mm_weight else 1]
-        must.be(0 < width < _WIDTH, "mm_weight", f"of N2 below {_WIDTH}", width)
+        must.hold(0 < width < _WIDTH, "mm_weight", f"of N2 below {_WIDTH}", width)
 
 
 def weight_shape(weight: torch.Tensor, transposed: bool) -> tuple[int, int, int]:

@@ -32,20 +32,22 @@ def check_domain(
     must.ndim("expert_ids", expert_ids, 2)
     _check_ranks(ep_world_size, version, comm_alg)
     _group.check_name("group_ep", group_ep, "ep_world_size", ep_world_size)
-    must.be(
+    must.hold(
         0 <= ep_rank_id < ep_world_size, "ep_rank_id", f"in [0, ep_world_size = {ep_world_size})", ep_rank_id
     )  # fmt: skip
     own = _group.find(group_ep).rank
-    must.be(ep_rank_id == own, "ep_rank_id", f"this rank's number in the group ({own})", ep_rank_id)
-    must.be(isinstance(group_tp, str), "group_tp", "a name", group_tp)
+    must.hold(
+        ep_rank_id == own, "ep_rank_id", f"this rank's number in the group ({own})", ep_rank_id
+    )
+    must.hold(isinstance(group_tp, str), "group_tp", "a name", group_tp)
     must.choice("tp_world_size", tp_world_size, (0, 1))
     must.unset("tp_rank_id", tp_rank_id, 0)
     must.unset("expert_shard_type", expert_shard_type, 0)
     _check_shared(ep_world_size, shared_expert_num, shared_expert_rank_num, version)
     most = 512 if version == 1 or (comm_alg == "hierarchy" and not is_a2()) else 1024
-    must.be(1 <= moe_expert_num <= most, "moe_expert_num", f"in [1, {most}]", moe_expert_num)
+    must.hold(1 <= moe_expert_num <= most, "moe_expert_num", f"in [1, {most}]", moe_expert_num)
     homes = ep_world_size - shared_expert_rank_num
-    must.be(
+    must.hold(
         moe_expert_num % homes == 0,
         "moe_expert_num",
         f"a multiple of ep_world_size - shared_expert_rank_num ({homes})",
@@ -53,9 +55,9 @@ def check_domain(
     )
     local = moe_expert_num // homes
     if is_a2() and version == 1:
-        must.be(local <= 24, "moe_expert_num", "at most 24 experts a rank", local)
+        must.hold(local <= 24, "moe_expert_num", "at most 24 experts a rank", local)
     if not is_a2() and version == 2:
-        must.be(
+        must.hold(
             local * ep_world_size <= 2048,
             "moe_expert_num",
             "at most 2048 / ep_world_size a rank",
@@ -64,7 +66,7 @@ def check_domain(
     tokens = expert_ids.shape[0]
     least = tokens * ep_world_size
     ok = global_bs == 0 or (global_bs >= least and global_bs % ep_world_size == 0)
-    must.be(
+    must.hold(
         ok,
         "global_bs",
         f"0, or the largest BS of a rank times ep_world_size (at least {least})",
@@ -82,9 +84,9 @@ def _check_ranks(ep_world_size, version, comm_alg):
         must.choice("ep_world_size", ep_world_size, allowed)
     elif comm_alg == "hierarchy":
         ok = 16 <= ep_world_size <= 256 and ep_world_size % 16 == 0
-        must.be(ok, "ep_world_size", "a multiple of 16 up to 256 with 'hierarchy'", ep_world_size)
+        must.hold(ok, "ep_world_size", "a multiple of 16 up to 256 with 'hierarchy'", ep_world_size)
     else:
-        must.be(2 <= ep_world_size <= 768, "ep_world_size", "in [2, 768]", ep_world_size)
+        must.hold(2 <= ep_world_size <= 768, "ep_world_size", "in [2, 768]", ep_world_size)
 
 
 def _check_shared(ep_world_size, number, ranks, version):
@@ -93,17 +95,21 @@ def _check_shared(ep_world_size, number, ranks, version):
         must.unset("shared_expert_rank_num", ranks, 0)
         return
     must.choice("shared_expert_num", number, (1,) if version == 1 else range(5))
-    must.be(0 <= ranks < ep_world_size, "shared_expert_rank_num", f"in [0, {ep_world_size})", ranks)
+    must.hold(
+        0 <= ranks < ep_world_size, "shared_expert_rank_num", f"in [0, {ep_world_size})", ranks
+    )
     if ranks == 0:
         must.choice("shared_expert_num", number, (0, 1))
     elif version == 1:
         ok = ep_world_size % ranks == 0
-        must.be(
+        must.hold(
             ok, "shared_expert_rank_num", f"a divisor of ep_world_size ({ep_world_size})", ranks
         )
     else:
         ok = number > 0 and ranks % number == 0
-        must.be(ok, "shared_expert_rank_num", f"a multiple of shared_expert_num ({number})", ranks)
+        must.hold(
+            ok, "shared_expert_rank_num", f"a multiple of shared_expert_num ({number})", ranks
+        )
 
 
 def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
@@ -111,7 +117,7 @@ def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
     tokens, k = expert_ids.shape
     if is_a2():
         widest = 10240 if comm_alg == "hierarchy" else 7168
-        must.be(
+        must.hold(
             0 < hidden <= widest and hidden % 32 == 0,
             name,
             f"of H a multiple of 32 up to {widest}",
@@ -119,14 +125,14 @@ def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
         )
         most = 512 if comm_alg == "hierarchy" else 256
     elif version == 1:
-        must.be(hidden == 7168, name, "of H = 7168", hidden)
+        must.hold(hidden == 7168, name, "of H = 7168", hidden)
         most = 512
     else:
-        must.be(1024 <= hidden <= 8192, name, "of H in [1024, 8192]", hidden)
+        must.hold(1024 <= hidden <= 8192, name, "of H in [1024, 8192]", hidden)
         most = 256 if comm_alg in ("fullmesh_v2", "hierarchy") else 512
-    must.be(0 < tokens <= most, "expert_ids", f"of BS in (0, {most}]", tokens)
+    must.hold(0 < tokens <= most, "expert_ids", f"of BS in (0, {most}]", tokens)
     widest_k = 8 if version == 1 and not is_a2() else 12 if comm_alg == "fullmesh_v2" else 16
-    must.be(
+    must.hold(
         0 < k <= min(widest_k, experts), "expert_ids", f"of K in (0, {min(widest_k, experts)}]", k
     )
 
@@ -136,10 +142,12 @@ def check_ids(expert_ids, experts):
     if not must.has_data(expert_ids) or expert_ids.numel() == 0:
         return
     low, high = (int(v) for v in torch.aminmax(expert_ids))
-    must.be(low >= 0 and high < experts, "expert_ids", f"values in [0, {experts})", (low, high))
+    must.hold(low >= 0 and high < experts, "expert_ids", f"values in [0, {experts})", (low, high))
     ordered = expert_ids.sort(1).values
     twice = bool((ordered[:, 1:] == ordered[:, :-1]).any())
-    must.be(not twice, "expert_ids", "different experts in each row", "a row that names one twice")
+    must.hold(
+        not twice, "expert_ids", "different experts in each row", "a row that names one twice"
+    )
 
 
 def check_mask(x_active_mask, expert_ids, comm_alg=""):
@@ -156,7 +164,7 @@ def check_mask(x_active_mask, expert_ids, comm_alg=""):
     if x_active_mask.dim() == 1 and must.has_data(x_active_mask):
         mask = x_active_mask.int()
         ok = bool((mask[1:] <= mask[:-1]).all())
-        must.be(ok, "x_active_mask", "true values before false ones", mask.tolist())
+        must.hold(ok, "x_active_mask", "true values before false ones", mask.tolist())
 
 
 def check_special(zero, copy, const, moe_expert_num, comm_alg=""):
@@ -166,13 +174,13 @@ def check_special(zero, copy, const, moe_expert_num, comm_alg=""):
         ("copy_expert_num", copy),
         ("const_expert_num", const),
     ):
-        must.be(0 <= value < _INT32_MAX, name, f"in [0, {_INT32_MAX})", value)
+        must.hold(0 <= value < _INT32_MAX, name, f"in [0, {_INT32_MAX})", value)
         if comm_alg == "hierarchy":
             must.unset(name, value, 0)
     if is_a2():
         must.unset("const_expert_num", const, 0)
     total = moe_expert_num + zero + copy + const
-    must.be(
+    must.hold(
         total < _INT32_MAX, "moe_expert_num", f"below {_INT32_MAX} with the special experts", total
     )
 
@@ -195,8 +203,8 @@ def check_dispatch(
     must.choice("quant_mode", quant_mode, (0,) if x.dtype == torch.int32 else (0, 2))
     must.dtype("scales", scales, torch.float32)
     if x.dtype == torch.int32:
-        must.be(comm_alg != "hierarchy", "comm_alg", "'fullmesh' when x is int32", comm_alg)
-        must.be(x.shape[1] <= _WIDEST_PACKED, "x", f"of H up to {_WIDEST_PACKED}", x.shape[1])
+        must.hold(comm_alg != "hierarchy", "comm_alg", "'fullmesh' when x is int32", comm_alg)
+        must.hold(x.shape[1] <= _WIDEST_PACKED, "x", f"of H up to {_WIDEST_PACKED}", x.shape[1])
         must.present("scales", scales, "when x is int32")
         must.shape("scales", scales, (x.shape[0],))
     elif quant_mode == 0:
@@ -219,13 +227,13 @@ def check_combine(
     must.dtype("ep_send_counts", ep_send_counts, torch.int32)
     must.ndim("ep_send_counts", ep_send_counts, 1)
     least = where.ranks * where.local_experts
-    must.be(
+    must.hold(
         ep_send_counts.shape[0] >= least,
         "ep_send_counts",
         f"of at least {least} values, as dispatch returns them",
         ep_send_counts.shape[0],
     )
-    must.be(
+    must.hold(
         expand_x.shape[0] >= where.capacity, "expand_x", f"of A = {where.capacity} rows", expand_x.shape[0]
     )  # fmt: skip
     must.dtype("expert_scales", expert_scales, torch.float32)
@@ -240,7 +248,7 @@ def check_info(name, info, expand_x):
     must.dtype(name, info, torch.int32)
     must.ndim(name, info, 1)
     least = expand_x.shape[0] * INFO
-    must.be(info.shape[0] >= least, name, f"of A * {INFO} = {least} values", info.shape[0])
+    must.hold(info.shape[0] >= least, name, f"of A * {INFO} = {least} values", info.shape[0])
 
 
 def check_special_operands(expand_x, expert_ids, ori_x, alpha_1, alpha_2, v, copy, const):

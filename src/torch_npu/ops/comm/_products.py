@@ -25,7 +25,7 @@ def check_operands(
     must.same_dtype("x2", x2, "self", x1)
     must.shape("x2", x2, (x1.shape[1], None))
     k = x1.shape[1]
-    must.be(_SHORTEST <= k < _LONGEST, "self", f"of k in [{_SHORTEST}, {_LONGEST})", k)
+    must.hold(_SHORTEST <= k < _LONGEST, "self", f"of k in [{_SHORTEST}, {_LONGEST})", k)
     must.choice("world_size", world_size, _RANKS.get(chips.current().family, _MORE_RANKS))
     _group.check_name("hcom", hcom, "world_size", world_size)
     must.same_dtype("bias", bias, "self", x1)
@@ -33,7 +33,7 @@ def check_operands(
     must.unset("comm_turn", comm_turn, 0)
     must.choice("comm_mode", comm_mode, COMM_MODES)
     if x1.dtype == torch.int8:
-        must.be(comm_mode == "aiv", "comm_mode", "'aiv' for int8 operands", repr(comm_mode))
+        must.hold(comm_mode == "aiv", "comm_mode", "'aiv' for int8 operands", repr(comm_mode))
         must.present("x2_scale", x2_scale, "for int8 operands")
         must.dtype("x1_scale", x1_scale, torch.float32)
         must.shape("x1_scale", x1_scale, (x1.shape[0], 1))

@@ -15,7 +15,7 @@ from torch_npu.ops.comm._products import check_operands, result_dtype, scaled_pr
     "Tensor? x1_scale=None, Tensor? x2_scale=None, int gather_index=0, bool gather_output=True, "
     "int comm_turn=0, ScalarType? output_dtype=None, str? comm_mode=None) -> (Tensor, Tensor)"
 )
-class NpuAllGatherBaseMm:
+def npu_all_gather_base_mm(self, x2, hcom, bias, x1_scale, x2_scale, gather_output, output_dtype):
     r"""Gathers x1 from all ranks of a group and multiplies it by x2: the first half of tensor parallelism.
 
     $$ y = \mathrm{allgather}(x_1)\, x_2 + b $$
@@ -38,48 +38,55 @@ class NpuAllGatherBaseMm:
     Returns:
         y of shape (m * world_size, n), and the gathered x1 of shape (m * world_size, k), or an empty tensor.
     """
+    group = _group.find(hcom)
+    gathered = group.all_gather(self)
+    scales = None if x1_scale is None else group.all_gather(x1_scale)
+    y = scaled_product(gathered, x2, bias, scales, x2_scale)
+    y = y.to(result_dtype(self, x2_scale, output_dtype))
+    return y, gathered if gather_output else self.new_empty(0)
 
-    def check(
-        self, x2, hcom, world_size, *, bias=None, x1_scale=None, x2_scale=None, gather_index=0,
-        gather_output=True, comm_turn=0, output_dtype=None, comm_mode=None,
-    ):  # fmt: skip
-        check_operands(
-            self, x2, hcom, world_size, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode
-        )
-        must.unset("gather_index", gather_index, 0)
-        must.be(
-            gather_output or comm_mode != "aiv",
-            "gather_output",
-            "True with comm_mode 'aiv'",
-            gather_output,
-        )
 
-    def kernel(
-        self, x2, hcom, world_size, *, bias=None, x1_scale=None, x2_scale=None, gather_index=0,
-        gather_output=True, comm_turn=0, output_dtype=None, comm_mode=None,
-    ):  # fmt: skip
-        group = _group.find(hcom)
-        gathered = group.all_gather(self)
-        scales = None if x1_scale is None else group.all_gather(x1_scale)
-        y = scaled_product(gathered, x2, bias, scales, x2_scale)
-        y = y.to(result_dtype(self, x2_scale, output_dtype))
-        return y, gathered if gather_output else self.new_empty(0)
+@npu_all_gather_base_mm.check
+def _(
+    self,
+    x2,
+    hcom,
+    world_size,
+    bias,
+    x1_scale,
+    x2_scale,
+    gather_index,
+    gather_output,
+    comm_turn,
+    output_dtype,
+    comm_mode,
+):
+    check_operands(
+        self, x2, hcom, world_size, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode
+    )
+    must.unset("gather_index", gather_index, 0)
+    must.hold(
+        gather_output or comm_mode != "aiv",
+        "gather_output",
+        "True with comm_mode 'aiv'",
+        gather_output,
+    )
 
-    def meta(
-        self, x2, hcom, world_size, *, bias=None, x1_scale=None, x2_scale=None, gather_index=0,
-        gather_output=True, comm_turn=0, output_dtype=None, comm_mode=None,
-    ):  # fmt: skip
-        rows = self.shape[0] * world_size
-        y = self.new_empty((rows, x2.shape[1]), dtype=result_dtype(self, x2_scale, output_dtype))
-        return y, self.new_empty((rows, self.shape[1]) if gather_output else (0,))
 
-    samples = [
-        Sample(lambda make: (make(3, 256, dtype=torch.float16), make(256, 8, dtype=torch.float16),
-                             "softnpu%mirror_2", 2)),
-        Sample(lambda make: (make(2, 256, dtype=torch.bfloat16), make(8, 256, dtype=torch.bfloat16).t(),
-                             "softnpu%mirror_4", 4), {"gather_output": False, "comm_mode": "ai_cpu"}),
-        Sample(lambda make: (make(2, 256, dtype=torch.int8, low=-9, high=9),
-                             make(256, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2", 2),
-               lambda make: {"x1_scale": make(2, 1), "x2_scale": make(1, 8), "comm_mode": "aiv",
-                             "output_dtype": torch.float16}),
-    ]  # fmt: skip
+@npu_all_gather_base_mm.meta
+def _(self, x2, world_size, x2_scale, gather_output, output_dtype):
+    rows = self.shape[0] * world_size
+    y = self.new_empty((rows, x2.shape[1]), dtype=result_dtype(self, x2_scale, output_dtype))
+    return y, self.new_empty((rows, self.shape[1]) if gather_output else (0,))
+
+
+npu_all_gather_base_mm.samples = [
+    Sample(lambda make: (make(3, 256, dtype=torch.float16), make(256, 8, dtype=torch.float16),
+                         "softnpu%mirror_2", 2)),
+    Sample(lambda make: (make(2, 256, dtype=torch.bfloat16), make(8, 256, dtype=torch.bfloat16).t(),
+                         "softnpu%mirror_4", 4), {"gather_output": False, "comm_mode": "ai_cpu"}),
+    Sample(lambda make: (make(2, 256, dtype=torch.int8, low=-9, high=9),
+                         make(256, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2", 2),
+           lambda make: {"x1_scale": make(2, 1), "x2_scale": make(1, 8), "comm_mode": "aiv",
+                         "output_dtype": torch.float16}),
+]  # fmt: skip

@@ -14,7 +14,18 @@ from torch_npu.ops.comm import _group, _grouped
     "Tensor? mm_x=None, Tensor? mm_weight=None, bool trans_gmm_weight=False, bool trans_mm_weight=False, "
     "bool permute_out_flag=False, str? comm_mode=None) -> (Tensor, Tensor, Tensor)"
 )
-class NpuAlltoallvGmm:
+def npu_alltoallv_gmm(
+    gmm_x,
+    gmm_weight,
+    hcom,
+    send_counts,
+    recv_counts,
+    mm_x,
+    mm_weight,
+    trans_gmm_weight,
+    trans_mm_weight,
+    permute_out_flag,
+):
     r"""Sends tokens to the ranks of their experts, orders them by expert and multiplies; beside it a shared expert.
 
     $$ p = \mathrm{permute}(\mathrm{alltoallv}(x)), \quad y_e = p_e W_e, \quad y' = x' W' $$
@@ -41,51 +52,65 @@ class NpuAlltoallvGmm:
 
     Differs from upstream: accepted on every chip, and without the lower limit of 2 MB of communication.
     """
+    experts = gmm_weight.shape[0]
+    arrived = _group.find(hcom).all_to_all(
+        gmm_x, _grouped.by_rank(send_counts, experts), _grouped.by_rank(recv_counts, experts)
+    )
+    permuted = _grouped.to_experts(arrived, recv_counts, experts)
+    counts = _grouped.by_expert(recv_counts, experts)
+    y = _grouped.grouped(permuted, counts, gmm_weight, trans_gmm_weight)
+    shared = _grouped.shared(mm_x, mm_weight, trans_mm_weight)
+    return y, shared, permuted if permute_out_flag else None
 
-    def check(
-        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, *, send_counts_tensor=None,
-        recv_counts_tensor=None, mm_x=None, mm_weight=None, trans_gmm_weight=False, trans_mm_weight=False,
-        permute_out_flag=False, comm_mode=None,
-    ):  # fmt: skip
-        _grouped.check_operands(
-            gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor,
-            recv_counts_tensor, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode,
-            "send_counts", send_counts,
-        )  # fmt: skip
 
-    def kernel(
-        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, *, send_counts_tensor=None,
-        recv_counts_tensor=None, mm_x=None, mm_weight=None, trans_gmm_weight=False, trans_mm_weight=False,
-        permute_out_flag=False, comm_mode=None,
-    ):  # fmt: skip
-        experts = gmm_weight.shape[0]
-        arrived = _group.find(hcom).all_to_all(
-            gmm_x, _grouped.by_rank(send_counts, experts), _grouped.by_rank(recv_counts, experts)
-        )
-        permuted = _grouped.to_experts(arrived, recv_counts, experts)
-        counts = _grouped.by_expert(recv_counts, experts)
-        y = _grouped.grouped(permuted, counts, gmm_weight, trans_gmm_weight)
-        shared = _grouped.shared(mm_x, mm_weight, trans_mm_weight)
-        return y, shared, permuted if permute_out_flag else None
+@npu_alltoallv_gmm.check
+def _(
+    gmm_x,
+    gmm_weight,
+    hcom,
+    ep_world_size,
+    send_counts,
+    recv_counts,
+    send_counts_tensor,
+    recv_counts_tensor,
+    mm_x,
+    mm_weight,
+    trans_gmm_weight,
+    trans_mm_weight,
+    comm_mode,
+):
+    _grouped.check_operands(
+        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor,
+        recv_counts_tensor, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode,
+        "send_counts", send_counts,
+    )  # fmt: skip
 
-    def meta(
-        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, *, send_counts_tensor=None,
-        recv_counts_tensor=None, mm_x=None, mm_weight=None, trans_gmm_weight=False, trans_mm_weight=False,
-        permute_out_flag=False, comm_mode=None,
-    ):  # fmt: skip
-        rows = sum(recv_counts)
-        width = _grouped.weight_shape(gmm_weight, trans_gmm_weight)[2]
-        permuted = gmm_x.new_empty((rows, gmm_x.shape[1])) if permute_out_flag else None
-        shared = _grouped.shared_meta(mm_x, mm_weight, trans_mm_weight)
-        return gmm_x.new_empty((rows, width)), shared, permuted
 
-    samples = [
-        Sample(lambda make: (make(16, 8, dtype=torch.float16), make(2, 8, 4, dtype=torch.float16),
-                             "softnpu%mirror_8", 8, [1] * 16, [1] * 16),
-               lambda make: {"permute_out_flag": True, "mm_x": make(3, 6, dtype=torch.float16),
-                             "mm_weight": make(6, 5, dtype=torch.float16)}),
-        Sample(lambda make: (make(24, 8, dtype=torch.bfloat16), make(2, 4, 8, dtype=torch.bfloat16),
-                             "softnpu%mirror_8", 8, [2, 1] * 8, [2, 1] * 8),
-               lambda make: {"trans_gmm_weight": True, "permute_out_flag": True, "trans_mm_weight": True,
-                             "mm_x": make(3, 6, dtype=torch.bfloat16), "mm_weight": make(5, 6, dtype=torch.bfloat16)}),
-    ]  # fmt: skip
+@npu_alltoallv_gmm.meta
+def _(
+    gmm_x,
+    gmm_weight,
+    recv_counts,
+    mm_x,
+    mm_weight,
+    trans_gmm_weight,
+    trans_mm_weight,
+    permute_out_flag,
+):
+    rows = sum(recv_counts)
+    width = _grouped.weight_shape(gmm_weight, trans_gmm_weight)[2]
+    permuted = gmm_x.new_empty((rows, gmm_x.shape[1])) if permute_out_flag else None
+    shared = _grouped.shared_meta(mm_x, mm_weight, trans_mm_weight)
+    return gmm_x.new_empty((rows, width)), shared, permuted
+
+
+npu_alltoallv_gmm.samples = [
+    Sample(lambda make: (make(16, 8, dtype=torch.float16), make(2, 8, 4, dtype=torch.float16),
+                         "softnpu%mirror_8", 8, [1] * 16, [1] * 16),
+           lambda make: {"permute_out_flag": True, "mm_x": make(3, 6, dtype=torch.float16),
+                         "mm_weight": make(6, 5, dtype=torch.float16)}),
+    Sample(lambda make: (make(24, 8, dtype=torch.bfloat16), make(2, 4, 8, dtype=torch.bfloat16),
+                         "softnpu%mirror_8", 8, [2, 1] * 8, [2, 1] * 8),
+           lambda make: {"trans_gmm_weight": True, "permute_out_flag": True, "trans_mm_weight": True,
+                         "mm_x": make(3, 6, dtype=torch.bfloat16), "mm_weight": make(5, 6, dtype=torch.bfloat16)}),
+]  # fmt: skip

@@ -14,7 +14,17 @@ from torch_npu.ops.comm import _group, _grouped
     "Tensor? mm_x=None, Tensor? mm_weight=None, bool trans_gmm_weight=False, bool trans_mm_weight=False, "
     "str? comm_mode=None) -> (Tensor, Tensor)"
 )
-class NpuGmmAlltoallv:
+def npu_gmm_alltoallv(
+    gmm_x,
+    gmm_weight,
+    hcom,
+    send_counts,
+    recv_counts,
+    mm_x,
+    mm_weight,
+    trans_gmm_weight,
+    trans_mm_weight,
+):
     r"""Multiplies tokens by their experts' matrices and sends them back to their ranks; beside it a shared expert.
 
     $$ g_e = x_e W_e, \quad y = \mathrm{alltoallv}(\mathrm{unpermute}(g)), \quad y' = x' W' $$
@@ -39,48 +49,53 @@ class NpuGmmAlltoallv:
 
     Differs from upstream: accepted on every chip, and without the lower limit of 2 MB of communication.
     """
+    experts = gmm_weight.shape[0]
+    counts = _grouped.by_expert(send_counts, experts)
+    done = _grouped.grouped(gmm_x, counts, gmm_weight, trans_gmm_weight)
+    y = _group.find(hcom).all_to_all(
+        _grouped.to_ranks(done, send_counts, experts),
+        _grouped.by_rank(send_counts, experts),
+        _grouped.by_rank(recv_counts, experts),
+    )
+    return y, _grouped.shared(mm_x, mm_weight, trans_mm_weight)
 
-    def check(
-        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, *, send_counts_tensor=None,
-        recv_counts_tensor=None, mm_x=None, mm_weight=None, trans_gmm_weight=False, trans_mm_weight=False,
-        comm_mode=None,
-    ):  # fmt: skip
-        _grouped.check_operands(
-            gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor,
-            recv_counts_tensor, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode,
-            "send_counts", send_counts,
-        )  # fmt: skip
 
-    def kernel(
-        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, *, send_counts_tensor=None,
-        recv_counts_tensor=None, mm_x=None, mm_weight=None, trans_gmm_weight=False, trans_mm_weight=False,
-        comm_mode=None,
-    ):  # fmt: skip
-        experts = gmm_weight.shape[0]
-        counts = _grouped.by_expert(send_counts, experts)
-        done = _grouped.grouped(gmm_x, counts, gmm_weight, trans_gmm_weight)
-        y = _group.find(hcom).all_to_all(
-            _grouped.to_ranks(done, send_counts, experts),
-            _grouped.by_rank(send_counts, experts),
-            _grouped.by_rank(recv_counts, experts),
-        )
-        return y, _grouped.shared(mm_x, mm_weight, trans_mm_weight)
+@npu_gmm_alltoallv.check
+def _(
+    gmm_x,
+    gmm_weight,
+    hcom,
+    ep_world_size,
+    send_counts,
+    recv_counts,
+    send_counts_tensor,
+    recv_counts_tensor,
+    mm_x,
+    mm_weight,
+    trans_gmm_weight,
+    trans_mm_weight,
+    comm_mode,
+):
+    _grouped.check_operands(
+        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor,
+        recv_counts_tensor, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode,
+        "send_counts", send_counts,
+    )  # fmt: skip
 
-    def meta(
-        gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, *, send_counts_tensor=None,
-        recv_counts_tensor=None, mm_x=None, mm_weight=None, trans_gmm_weight=False, trans_mm_weight=False,
-        comm_mode=None,
-    ):  # fmt: skip
-        width = _grouped.weight_shape(gmm_weight, trans_gmm_weight)[2]
-        y = gmm_x.new_empty((sum(recv_counts), width))
-        return y, _grouped.shared_meta(mm_x, mm_weight, trans_mm_weight)
 
-    samples = [
-        Sample(lambda make: (make(16, 8, dtype=torch.float16), make(2, 8, 4, dtype=torch.float16),
-                             "softnpu%mirror_8", 8, [1] * 16, [1] * 16),
-               lambda make: {"mm_x": make(3, 6, dtype=torch.float16), "mm_weight": make(6, 5, dtype=torch.float16)}),
-        Sample(lambda make: (make(24, 8, dtype=torch.bfloat16), make(2, 4, 8, dtype=torch.bfloat16),
-                             "softnpu%mirror_8", 8, [2, 1] * 8, [2, 1] * 8),
-               lambda make: {"trans_gmm_weight": True, "trans_mm_weight": True,
-                             "mm_x": make(3, 6, dtype=torch.bfloat16), "mm_weight": make(5, 6, dtype=torch.bfloat16)}),
-    ]  # fmt: skip
+@npu_gmm_alltoallv.meta
+def _(gmm_x, gmm_weight, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight):
+    width = _grouped.weight_shape(gmm_weight, trans_gmm_weight)[2]
+    y = gmm_x.new_empty((sum(recv_counts), width))
+    return y, _grouped.shared_meta(mm_x, mm_weight, trans_mm_weight)
+
+
+npu_gmm_alltoallv.samples = [
+    Sample(lambda make: (make(16, 8, dtype=torch.float16), make(2, 8, 4, dtype=torch.float16),
+                         "softnpu%mirror_8", 8, [1] * 16, [1] * 16),
+           lambda make: {"mm_x": make(3, 6, dtype=torch.float16), "mm_weight": make(6, 5, dtype=torch.float16)}),
+    Sample(lambda make: (make(24, 8, dtype=torch.bfloat16), make(2, 4, 8, dtype=torch.bfloat16),
+                         "softnpu%mirror_8", 8, [2, 1] * 8, [2, 1] * 8),
+           lambda make: {"trans_gmm_weight": True, "trans_mm_weight": True,
+                         "mm_x": make(3, 6, dtype=torch.bfloat16), "mm_weight": make(5, 6, dtype=torch.bfloat16)}),
+]  # fmt: skip

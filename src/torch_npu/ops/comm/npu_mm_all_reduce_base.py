@@ -33,7 +33,7 @@ def _check_antiquant(x1, x2, scale, offset, group):
     shapes = [(1,), (n,), (1, n)] if group == 0 else [(-(-k // group), n)]
     for name, value in (("antiquant_scale", scale), ("antiquant_offset", offset)):
         if value is not None:
-            must.be(
+            must.hold(
                 tuple(value.shape) in shapes,
                 name,
                 f"of shape {must.one_of(shapes)}",
@@ -42,7 +42,7 @@ def _check_antiquant(x1, x2, scale, offset, group):
     must.same_dtype("antiquant_offset", offset, "antiquant_scale", scale)
     if group:
         ok = _GROUP <= group <= k - 1 and group % _GROUP == 0
-        must.be(
+        must.hold(
             ok, "antiquant_group_size", f"0, or a multiple of {_GROUP} up to k - 1 ({k - 1})", group
         )
 
@@ -52,7 +52,7 @@ def _check_dequant(x1, x2, scale, pertoken):
     must.present("dequant_scale", scale, "when x1 and x2 are int8")
     must.dtype("dequant_scale", scale, *PACKED, torch.bfloat16, torch.float32)
     shapes = [(1,), (n,), (1, n)]
-    must.be(
+    must.hold(
         tuple(scale.shape) in shapes,
         "dequant_scale",
         f"of shape {must.one_of(shapes)}",
@@ -67,17 +67,19 @@ def _check_dequant(x1, x2, scale, pertoken):
 
 
 def _check_comm_quant(x1, x2, one, two, dtype):
-    must.be(
+    must.hold(
         (one is None) == (two is None), "comm_quant_scale_2", "given with comm_quant_scale_1", two
     )
     if one is None:
         return
-    must.be(x1.dtype == torch.int8, "comm_quant_scale_1", "given for int8 operands only", x1.dtype)
+    must.hold(
+        x1.dtype == torch.int8, "comm_quant_scale_1", "given for int8 operands only", x1.dtype
+    )
     n = x2.shape[1]
     for name, value in (("comm_quant_scale_1", one), ("comm_quant_scale_2", two)):
         must.dtype(name, value, dtype)
         fits = tuple(value.shape) in [(n,), (1, n)]
-        must.be(fits, name, f"of shape ({n},) or (1, {n})", tuple(value.shape))
+        must.hold(fits, name, f"of shape ({n},) or (1, {n})", tuple(value.shape))
     must.shape("comm_quant_scale_2", two, tuple(one.shape))
 
 
@@ -118,7 +120,20 @@ def _rounded(total, scale):
     "int? y_dtype=None, int? x1_dtype=None, int? x2_dtype=None, int? dequant_scale_dtype=None, "
     "int? pertoken_scale_dtype=None, int comm_quant_mode=0, str? comm_mode=None) -> Tensor"
 )
-class NpuMmAllReduceBase:
+def npu_mm_all_reduce_base(
+    x1,
+    x2,
+    hcom,
+    bias,
+    antiquant_scale,
+    antiquant_offset,
+    x3,
+    dequant_scale,
+    pertoken_scale,
+    comm_quant_scale_1,
+    comm_quant_scale_2,
+    antiquant_group_size,
+):
     r"""Multiplies and adds the results of all ranks of a group: the second half of tensor parallelism.
 
     $$ y = \mathrm{allreduce}(x_1 ((x_2 + o_a) s_a) + b + x_3) $$
@@ -155,86 +170,103 @@ class NpuMmAllReduceBase:
         y of shape (m, n) or (b, s, n), of the dtype of x1; for int8 operands bfloat16 with a bfloat16
         dequant_scale, float16 otherwise.
     """
+    total = _local(
+        x1, x2, bias, antiquant_scale, antiquant_offset, x3, dequant_scale, pertoken_scale,
+        antiquant_group_size,
+    )  # fmt: skip
+    if comm_quant_scale_1 is not None:
+        total = _rounded(total, comm_quant_scale_1)
+    total = _group.find(hcom).all_reduce(total)
+    if comm_quant_scale_2 is not None:
+        total = _rounded(total, comm_quant_scale_2)
+    return total.reshape(*x1.shape[:-1], x2.shape[1]).to(_result_dtype(x1, dequant_scale))
 
-    def check(
-        x1, x2, hcom, *, reduce_op="sum", bias=None, antiquant_scale=None, antiquant_offset=None, x3=None,
-        dequant_scale=None, pertoken_scale=None, comm_quant_scale_1=None, comm_quant_scale_2=None,
-        antiquant_group_size=0, comm_turn=0, group_sizes=None, y_dtype=None, x1_dtype=None, x2_dtype=None,
-        dequant_scale_dtype=None, pertoken_scale_dtype=None, comm_quant_mode=0, comm_mode=None,
-    ):  # fmt: skip
-        must.dtype("x1", x1, *_HALF, torch.int8)
-        must.ndim("x1", x1, 2, 3)
-        must.dtype("x2", x2, x1.dtype, torch.int8)
-        must.shape("x2", x2, (x1.shape[-1], None))
-        must.be(x1.numel() > 0 and x2.numel() > 0, "x1", "no empty tensor", tuple(x1.shape))
-        _group.check_name("hcom", hcom, "hcom")
-        must.choice("hcom", _group.find(hcom).size, (1, 2, 4, 8))
-        must.choice("reduce_op", reduce_op, ("sum",))
-        must.unset("comm_turn", comm_turn, 0)
-        must.choice("comm_mode", comm_mode, COMM_MODES)
-        must.unset("comm_quant_mode", comm_quant_mode, 0)
-        must.unset("group_sizes", group_sizes)
-        must.unset("y_dtype", y_dtype)
-        must.unset("x1_dtype", x1_dtype)
-        must.unset("x2_dtype", x2_dtype)
-        must.unset("dequant_scale_dtype", dequant_scale_dtype)
-        must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
-        dtype = _result_dtype(x1, dequant_scale)
-        quantised, half_quantised = x1.dtype == torch.int8, x2.dtype == torch.int8 != x1.dtype
-        if quantised or half_quantised:
-            must.be(x2.shape[0] <= _LONGEST, "x2", f"of k up to {_LONGEST}", x2.shape[0])
-        if half_quantised:
-            _check_antiquant(x1, x2, antiquant_scale, antiquant_offset, antiquant_group_size)
-        else:
-            must.unset("antiquant_scale", antiquant_scale)
-            must.unset("antiquant_offset", antiquant_offset)
-            must.unset("antiquant_group_size", antiquant_group_size, 0)
-        if quantised:
-            _check_dequant(x1, x2, dequant_scale, pertoken_scale)
-        else:
-            must.unset("dequant_scale", dequant_scale)
-            must.unset("pertoken_scale", pertoken_scale)
-        must.dtype("bias", bias, torch.int32 if quantised else x1.dtype)
-        must.shape("bias", bias, (x2.shape[1],))
-        must.dtype("x3", x3, dtype)
-        must.shape("x3", x3, (*x1.shape[:-1], x2.shape[1]))
-        _check_comm_quant(x1, x2, comm_quant_scale_1, comm_quant_scale_2, dtype)
 
-    def kernel(
-        x1, x2, hcom, *, reduce_op="sum", bias=None, antiquant_scale=None, antiquant_offset=None, x3=None,
-        dequant_scale=None, pertoken_scale=None, comm_quant_scale_1=None, comm_quant_scale_2=None,
-        antiquant_group_size=0, **reserved,
-    ):  # fmt: skip
-        total = _local(
-            x1, x2, bias, antiquant_scale, antiquant_offset, x3, dequant_scale, pertoken_scale,
-            antiquant_group_size,
-        )  # fmt: skip
-        if comm_quant_scale_1 is not None:
-            total = _rounded(total, comm_quant_scale_1)
-        total = _group.find(hcom).all_reduce(total)
-        if comm_quant_scale_2 is not None:
-            total = _rounded(total, comm_quant_scale_2)
-        return total.reshape(*x1.shape[:-1], x2.shape[1]).to(_result_dtype(x1, dequant_scale))
+@npu_mm_all_reduce_base.check
+def _(
+    x1,
+    x2,
+    hcom,
+    reduce_op,
+    bias,
+    antiquant_scale,
+    antiquant_offset,
+    x3,
+    dequant_scale,
+    pertoken_scale,
+    comm_quant_scale_1,
+    comm_quant_scale_2,
+    antiquant_group_size,
+    comm_turn,
+    group_sizes,
+    y_dtype,
+    x1_dtype,
+    x2_dtype,
+    dequant_scale_dtype,
+    pertoken_scale_dtype,
+    comm_quant_mode,
+    comm_mode,
+):
+    must.dtype("x1", x1, *_HALF, torch.int8)
+    must.ndim("x1", x1, 2, 3)
+    must.dtype("x2", x2, x1.dtype, torch.int8)
+    must.shape("x2", x2, (x1.shape[-1], None))
+    must.hold(x1.numel() > 0 and x2.numel() > 0, "x1", "no empty tensor", tuple(x1.shape))
+    _group.check_name("hcom", hcom, "hcom")
+    must.choice("hcom", _group.find(hcom).size, (1, 2, 4, 8))
+    must.choice("reduce_op", reduce_op, ("sum",))
+    must.unset("comm_turn", comm_turn, 0)
+    must.choice("comm_mode", comm_mode, COMM_MODES)
+    must.unset("comm_quant_mode", comm_quant_mode, 0)
+    must.unset("group_sizes", group_sizes)
+    must.unset("y_dtype", y_dtype)
+    must.unset("x1_dtype", x1_dtype)
+    must.unset("x2_dtype", x2_dtype)
+    must.unset("dequant_scale_dtype", dequant_scale_dtype)
+    must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
+    dtype = _result_dtype(x1, dequant_scale)
+    quantised, half_quantised = x1.dtype == torch.int8, x2.dtype == torch.int8 != x1.dtype
+    if quantised or half_quantised:
+        must.hold(x2.shape[0] <= _LONGEST, "x2", f"of k up to {_LONGEST}", x2.shape[0])
+    if half_quantised:
+        _check_antiquant(x1, x2, antiquant_scale, antiquant_offset, antiquant_group_size)
+    else:
+        must.unset("antiquant_scale", antiquant_scale)
+        must.unset("antiquant_offset", antiquant_offset)
+        must.unset("antiquant_group_size", antiquant_group_size, 0)
+    if quantised:
+        _check_dequant(x1, x2, dequant_scale, pertoken_scale)
+    else:
+        must.unset("dequant_scale", dequant_scale)
+        must.unset("pertoken_scale", pertoken_scale)
+    must.dtype("bias", bias, torch.int32 if quantised else x1.dtype)
+    must.shape("bias", bias, (x2.shape[1],))
+    must.dtype("x3", x3, dtype)
+    must.shape("x3", x3, (*x1.shape[:-1], x2.shape[1]))
+    _check_comm_quant(x1, x2, comm_quant_scale_1, comm_quant_scale_2, dtype)
 
-    def meta(x1, x2, hcom, *, dequant_scale=None, **others):
-        shape = (*x1.shape[:-1], x2.shape[1])
-        return x1.new_empty(shape, dtype=_result_dtype(x1, dequant_scale))
 
-    samples = [
-        Sample(lambda make: (make(4, 16, dtype=torch.float16), make(16, 8, dtype=torch.float16),
-                             "softnpu%mirror_2"), lambda make: {"bias": make(8, dtype=torch.float16)}),
-        Sample(lambda make: (make(2, 3, 64, dtype=torch.bfloat16), make(64, 8, dtype=torch.int8, low=-9, high=9),
-                             "softnpu%mirror_4"),
-               lambda make: {"antiquant_scale": make(2, 8, dtype=torch.bfloat16),
-                             "antiquant_offset": make(2, 8, dtype=torch.bfloat16), "antiquant_group_size": 32,
-                             "x3": make(2, 3, 8, dtype=torch.bfloat16)}),
-        Sample(lambda make: (make(4, 16, dtype=torch.int8, low=-9, high=9),
-                             make(16, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2"),
-               lambda make: {"dequant_scale": make(8), "pertoken_scale": make(4),
-                             "bias": make(8, dtype=torch.int32, low=-9, high=9)}),
-        Sample(lambda make: (make(4, 16, dtype=torch.int8, low=-9, high=9),
-                             make(16, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2"),
-               lambda make: {"dequant_scale": make(1, 8, dtype=torch.bfloat16),
-                             "comm_quant_scale_1": make(8, dtype=torch.bfloat16, low=1, high=2),
-                             "comm_quant_scale_2": make(8, dtype=torch.bfloat16, low=1, high=2)}),
-    ]  # fmt: skip
+@npu_mm_all_reduce_base.meta
+def _(x1, x2, dequant_scale):
+    shape = (*x1.shape[:-1], x2.shape[1])
+    return x1.new_empty(shape, dtype=_result_dtype(x1, dequant_scale))
+
+
+npu_mm_all_reduce_base.samples = [
+    Sample(lambda make: (make(4, 16, dtype=torch.float16), make(16, 8, dtype=torch.float16),
+                         "softnpu%mirror_2"), lambda make: {"bias": make(8, dtype=torch.float16)}),
+    Sample(lambda make: (make(2, 3, 64, dtype=torch.bfloat16), make(64, 8, dtype=torch.int8, low=-9, high=9),
+                         "softnpu%mirror_4"),
+           lambda make: {"antiquant_scale": make(2, 8, dtype=torch.bfloat16),
+                         "antiquant_offset": make(2, 8, dtype=torch.bfloat16), "antiquant_group_size": 32,
+                         "x3": make(2, 3, 8, dtype=torch.bfloat16)}),
+    Sample(lambda make: (make(4, 16, dtype=torch.int8, low=-9, high=9),
+                         make(16, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2"),
+           lambda make: {"dequant_scale": make(8), "pertoken_scale": make(4),
+                         "bias": make(8, dtype=torch.int32, low=-9, high=9)}),
+    Sample(lambda make: (make(4, 16, dtype=torch.int8, low=-9, high=9),
+                         make(16, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2"),
+           lambda make: {"dequant_scale": make(1, 8, dtype=torch.bfloat16),
+                         "comm_quant_scale_1": make(8, dtype=torch.bfloat16, low=1, high=2),
+                         "comm_quant_scale_2": make(8, dtype=torch.bfloat16, low=1, high=2)}),
+]  # fmt: skip

@@ -15,7 +15,7 @@ from torch_npu.ops.comm._products import check_operands, result_dtype, scaled_pr
     "Tensor? bias=None, Tensor? x1_scale=None, Tensor? x2_scale=None, int comm_turn=0, "
     "ScalarType? output_dtype=None, str? comm_mode=None) -> Tensor"
 )
-class NpuMmReduceScatterBase:
+def npu_mm_reduce_scatter_base(self, x2, hcom, bias, x1_scale, x2_scale, output_dtype):
     r"""Multiplies, adds the results of all ranks, and gives each rank its part of the rows.
 
     $$ y = \mathrm{reducescatter}(x_1 x_2 + b) $$
@@ -39,43 +39,49 @@ class NpuMmReduceScatterBase:
     Returns:
         y of shape (m / world_size, n).
     """
+    total = scaled_product(self, x2, bias, x1_scale, x2_scale)
+    part = _group.find(hcom).reduce_scatter(total)
+    return part.to(result_dtype(self, x2_scale, output_dtype))
 
-    def check(
-        self, x2, hcom, world_size, *, reduce_op="sum", bias=None, x1_scale=None, x2_scale=None,
-        comm_turn=0, output_dtype=None, comm_mode=None,
-    ):  # fmt: skip
-        check_operands(
-            self, x2, hcom, world_size, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode
-        )
-        must.choice("reduce_op", reduce_op, ("sum",))
-        must.be(
-            self.shape[0] % world_size == 0,
-            "self",
-            f"of m divisible by world_size ({world_size})",
-            self.shape[0],
-        )
 
-    def kernel(
-        self, x2, hcom, world_size, *, reduce_op="sum", bias=None, x1_scale=None, x2_scale=None,
-        comm_turn=0, output_dtype=None, comm_mode=None,
-    ):  # fmt: skip
-        total = scaled_product(self, x2, bias, x1_scale, x2_scale)
-        part = _group.find(hcom).reduce_scatter(total)
-        return part.to(result_dtype(self, x2_scale, output_dtype))
+@npu_mm_reduce_scatter_base.check
+def _(
+    self,
+    x2,
+    hcom,
+    world_size,
+    reduce_op,
+    bias,
+    x1_scale,
+    x2_scale,
+    comm_turn,
+    output_dtype,
+    comm_mode,
+):
+    check_operands(
+        self, x2, hcom, world_size, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode
+    )
+    must.choice("reduce_op", reduce_op, ("sum",))
+    must.hold(
+        self.shape[0] % world_size == 0,
+        "self",
+        f"of m divisible by world_size ({world_size})",
+        self.shape[0],
+    )
 
-    def meta(
-        self, x2, hcom, world_size, *, reduce_op="sum", bias=None, x1_scale=None, x2_scale=None,
-        comm_turn=0, output_dtype=None, comm_mode=None,
-    ):  # fmt: skip
-        shape = (self.shape[0] // world_size, x2.shape[1])
-        return self.new_empty(shape, dtype=result_dtype(self, x2_scale, output_dtype))
 
-    samples = [
-        Sample(lambda make: (make(4, 256, dtype=torch.float16), make(256, 8, dtype=torch.float16),
-                             "softnpu%mirror_2", 2)),
-        Sample(lambda make: (make(8, 256, dtype=torch.bfloat16), make(8, 256, dtype=torch.bfloat16).t(),
-                             "softnpu%mirror_4", 4), lambda make: {"bias": make(8, dtype=torch.bfloat16)}),
-        Sample(lambda make: (make(4, 256, dtype=torch.int8, low=-9, high=9),
-                             make(256, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2", 2),
-               lambda make: {"x1_scale": make(4, 1), "x2_scale": make(1, 8), "comm_mode": "aiv"}),
-    ]  # fmt: skip
+@npu_mm_reduce_scatter_base.meta
+def _(self, x2, world_size, x2_scale, output_dtype):
+    shape = (self.shape[0] // world_size, x2.shape[1])
+    return self.new_empty(shape, dtype=result_dtype(self, x2_scale, output_dtype))
+
+
+npu_mm_reduce_scatter_base.samples = [
+    Sample(lambda make: (make(4, 256, dtype=torch.float16), make(256, 8, dtype=torch.float16),
+                         "softnpu%mirror_2", 2)),
+    Sample(lambda make: (make(8, 256, dtype=torch.bfloat16), make(8, 256, dtype=torch.bfloat16).t(),
+                         "softnpu%mirror_4", 4), lambda make: {"bias": make(8, dtype=torch.bfloat16)}),
+    Sample(lambda make: (make(4, 256, dtype=torch.int8, low=-9, high=9),
+                         make(256, 8, dtype=torch.int8, low=-9, high=9), "softnpu%mirror_2", 2),
+           lambda make: {"x1_scale": make(4, 1), "x2_scale": make(1, 8), "comm_mode": "aiv"}),
+]  # fmt: skip

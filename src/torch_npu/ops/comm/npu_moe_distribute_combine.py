@@ -19,7 +19,21 @@ from torch_npu.ops.comm import _moe_rules as rules
     "int expert_shard_type=0, int shared_expert_num=1, int shared_expert_rank_num=0, int global_bs=0, "
     "int out_dtype=0, int comm_quant_mode=0, int group_list_type=0) -> Tensor"
 )
-class NpuMoeDistributeCombine:
+def npu_moe_distribute_combine(
+    expand_x,
+    expert_ids,
+    expand_idx,
+    ep_send_counts,
+    expert_scales,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    shared_expert_num,
+    shared_expert_rank_num,
+    global_bs,
+    comm_quant_mode,
+):
     r"""Brings the experts' results back to the tokens' ranks and adds them up, in fp32.
 
     $$ y_t = \sum_k w_{tk}\, \mathrm{alltoallv}(x)_{tk} + \sum_{\text{shared}} \mathrm{alltoallv}(x)_t $$
@@ -58,63 +72,81 @@ class NpuMoeDistributeCombine:
     Differs from upstream: comm_quant_mode 2 needs no environment variable, and expand_scales may be left out on
     Atlas A2, since the weights are applied where the tokens are.
     """
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    total = _moe.combine_by_index(
+        where, expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, group_ep, comm_quant_mode
+    )  # fmt: skip
+    return total.to(expand_x.dtype)
 
-    def check(
-        expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, group_ep, ep_world_size, ep_rank_id,
-        moe_expert_num, *, tp_send_counts=None, x_active_mask=None, activation_scale=None, weight_scale=None,
-        group_list=None, expand_scales=None, shared_expert_x=None, group_tp="", tp_world_size=0, tp_rank_id=0,
-        expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, out_dtype=0,
-        comm_quant_mode=0, group_list_type=0,
-    ):  # fmt: skip
-        rules.check_domain(
-            expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
-            tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 1,
-        )  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        rules.check_combine(
-            expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where
-        )
-        rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 1, moe_expert_num)
-        must.dtype("expand_idx", expand_idx, torch.int32)
-        must.shape("expand_idx", expand_idx, (expert_ids.numel(),))
-        must.dtype("tp_send_counts", tp_send_counts, torch.int32)
-        must.choice("comm_quant_mode", comm_quant_mode, (0, 2))
-        must.unset("x_active_mask", x_active_mask)
-        must.unset("activation_scale", activation_scale)
-        must.unset("weight_scale", weight_scale)
-        must.unset("group_list", group_list)
-        must.unset("shared_expert_x", shared_expert_x)
-        must.unset("out_dtype", out_dtype, 0)
-        must.unset("group_list_type", group_list_type, 0)
-        rules.check_ids(expert_ids, moe_expert_num)
 
-    def kernel(
-        expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, group_ep, ep_world_size, ep_rank_id,
-        moe_expert_num, *, shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, comm_quant_mode=0,
-        **others,
-    ):  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        total = _moe.combine_by_index(
-            where, expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, group_ep, comm_quant_mode
-        )  # fmt: skip
-        return total.to(expand_x.dtype)
+@npu_moe_distribute_combine.check
+def _(
+    expand_x,
+    expert_ids,
+    expand_idx,
+    ep_send_counts,
+    expert_scales,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    tp_send_counts,
+    x_active_mask,
+    activation_scale,
+    weight_scale,
+    group_list,
+    expand_scales,
+    shared_expert_x,
+    group_tp,
+    tp_world_size,
+    tp_rank_id,
+    expert_shard_type,
+    shared_expert_num,
+    shared_expert_rank_num,
+    global_bs,
+    out_dtype,
+    comm_quant_mode,
+    group_list_type,
+):
+    rules.check_domain(
+        expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
+        tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 1,
+    )  # fmt: skip
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    rules.check_combine(expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where)
+    rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 1, moe_expert_num)
+    must.dtype("expand_idx", expand_idx, torch.int32)
+    must.shape("expand_idx", expand_idx, (expert_ids.numel(),))
+    must.dtype("tp_send_counts", tp_send_counts, torch.int32)
+    must.choice("comm_quant_mode", comm_quant_mode, (0, 2))
+    must.unset("x_active_mask", x_active_mask)
+    must.unset("activation_scale", activation_scale)
+    must.unset("weight_scale", weight_scale)
+    must.unset("group_list", group_list)
+    must.unset("shared_expert_x", shared_expert_x)
+    must.unset("out_dtype", out_dtype, 0)
+    must.unset("group_list_type", group_list_type, 0)
+    rules.check_ids(expert_ids, moe_expert_num)
 
-    def meta(expand_x, expert_ids, *operands, **others):
-        return expand_x.new_empty((expert_ids.shape[0], expand_x.shape[1]))
 
-    samples = [
-        Sample(lambda make: (make(128, 32, dtype=torch.bfloat16), *_route(make), make(4, 8),
-                             "softnpu%mirror_16", 16, 0, 32)),
-        Sample(lambda make: (make(128, 32, dtype=torch.float16), *_route(make), make(4, 8),
-                             "softnpu%mirror_16", 16, 0, 32),
-               lambda make: {"comm_quant_mode": 2, "expand_scales": make(128)}),
-    ]  # fmt: skip
+@npu_moe_distribute_combine.meta
+def _(expand_x, expert_ids):
+    return expand_x.new_empty((expert_ids.shape[0], expand_x.shape[1]))
+
+
+npu_moe_distribute_combine.samples = [
+    Sample(lambda make: (make(128, 32, dtype=torch.bfloat16), *_route(make), make(4, 8),
+                         "softnpu%mirror_16", 16, 0, 32)),
+    Sample(lambda make: (make(128, 32, dtype=torch.float16), *_route(make), make(4, 8),
+                         "softnpu%mirror_16", 16, 0, 32),
+           lambda make: {"comm_quant_mode": 2, "expand_scales": make(128)}),
+]  # fmt: skip
 
 
 def _route(make):

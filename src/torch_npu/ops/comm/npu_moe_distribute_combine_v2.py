@@ -23,7 +23,31 @@ from torch_npu.ops.comm import _moe_rules as rules
     'int comm_quant_mode=0, str comm_alg="", int zero_expert_num=0, int copy_expert_num=0, '
     "int const_expert_num=0) -> Tensor"
 )
-class NpuMoeDistributeCombineV2:
+def npu_moe_distribute_combine_v2(
+    expand_x,
+    expert_ids,
+    assist_info_for_combine,
+    ep_send_counts,
+    expert_scales,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    x_active_mask,
+    shared_expert_x,
+    ori_x,
+    const_expert_alpha_1,
+    const_expert_alpha_2,
+    const_expert_v,
+    performance_info,
+    shared_expert_num,
+    shared_expert_rank_num,
+    global_bs,
+    comm_quant_mode,
+    zero_expert_num,
+    copy_expert_num,
+    const_expert_num,
+):
     r"""Brings the experts' results back to the tokens' ranks and adds them up, in fp32.
 
     $$ y_t = \sum_k w_{tk}\, e_{tk} + \sum_{\text{shared}} \mathrm{alltoallv}(x)_t + s_t $$
@@ -70,86 +94,108 @@ class NpuMoeDistributeCombineV2:
     Differs from upstream: expand_scales may be left out on Atlas A2, since the weights are applied where the
     tokens are.
     """
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    total = _moe.combine_by_info(
+        where, expand_x, assist_info_for_combine, ep_send_counts, expert_scales, group_ep,
+        comm_quant_mode, performance_info,
+    )  # fmt: skip
+    total = _moe.special(
+        where, total, expert_ids, expert_scales, x_active_mask, ori_x, const_expert_alpha_1,
+        const_expert_alpha_2, const_expert_v, zero_expert_num, copy_expert_num, const_expert_num,
+    )  # fmt: skip
+    if shared_expert_x is not None:
+        total = total + shared_expert_x.reshape(total.shape).float()
+    return total.to(expand_x.dtype)
 
-    def check(
-        expand_x, expert_ids, assist_info_for_combine, ep_send_counts, expert_scales, group_ep, ep_world_size,
-        ep_rank_id, moe_expert_num, *, tp_send_counts=None, x_active_mask=None, expand_scales=None,
-        shared_expert_x=None, elastic_info=None, ori_x=None, const_expert_alpha_1=None,
-        const_expert_alpha_2=None, const_expert_v=None, performance_info=None, group_tp="", tp_world_size=0,
-        tp_rank_id=0, expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, global_bs=0,
-        comm_quant_mode=0, comm_alg="", zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
-    ):  # fmt: skip
-        rules.check_domain(
-            expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
-            tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 2, comm_alg,
-        )  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        rules.check_special(
-            zero_expert_num, copy_expert_num, const_expert_num, moe_expert_num, comm_alg
-        )
-        rules.check_combine(
-            expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where, comm_alg
-        )
-        experts = moe_expert_num + zero_expert_num + copy_expert_num + const_expert_num
-        rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 2, experts, comm_alg)
-        rules.check_info("assist_info_for_combine", assist_info_for_combine, expand_x)
-        rules.check_mask(x_active_mask, expert_ids, comm_alg)
-        rules.check_performance(performance_info, ep_world_size, comm_alg)
-        rules.check_special_operands(
-            expand_x, expert_ids, ori_x, const_expert_alpha_1, const_expert_alpha_2, const_expert_v,
-            copy_expert_num, const_expert_num,
-        )  # fmt: skip
-        must.dtype("tp_send_counts", tp_send_counts, torch.int32)
-        quantised = (0, 2) if comm_alg == "hierarchy" or not rules.is_a2() else (0,)
-        must.choice("comm_quant_mode", comm_quant_mode, quantised)
-        must.unset("elastic_info", elastic_info)
-        if shared_expert_x is not None:
-            if rules.is_a2():
-                must.unset("shared_expert_x", shared_expert_x)
-            must.same_dtype("shared_expert_x", shared_expert_x, "expand_x", expand_x)
-            must.ndim("shared_expert_x", shared_expert_x, 2, 3)
-            rows = (math.prod(shared_expert_x.shape[:-1]), shared_expert_x.shape[-1])
-            wanted = (expert_ids.shape[0], expand_x.shape[1])
-            must.be(rows == wanted, "shared_expert_x", f"of BS x H = {wanted}", rows)
-        rules.check_ids(expert_ids, experts)
 
-    def kernel(
-        expand_x, expert_ids, assist_info_for_combine, ep_send_counts, expert_scales, group_ep, ep_world_size,
-        ep_rank_id, moe_expert_num, *, x_active_mask=None, shared_expert_x=None, ori_x=None,
-        const_expert_alpha_1=None, const_expert_alpha_2=None, const_expert_v=None, performance_info=None,
-        shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, comm_quant_mode=0, zero_expert_num=0,
-        copy_expert_num=0, const_expert_num=0, **others,
-    ):  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        total = _moe.combine_by_info(
-            where, expand_x, assist_info_for_combine, ep_send_counts, expert_scales, group_ep,
-            comm_quant_mode, performance_info,
-        )  # fmt: skip
-        total = _moe.special(
-            where, total, expert_ids, expert_scales, x_active_mask, ori_x, const_expert_alpha_1,
-            const_expert_alpha_2, const_expert_v, zero_expert_num, copy_expert_num, const_expert_num,
-        )  # fmt: skip
-        if shared_expert_x is not None:
-            total = total + shared_expert_x.reshape(total.shape).float()
-        return total.to(expand_x.dtype)
+@npu_moe_distribute_combine_v2.check
+def _(
+    expand_x,
+    expert_ids,
+    assist_info_for_combine,
+    ep_send_counts,
+    expert_scales,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    tp_send_counts,
+    x_active_mask,
+    expand_scales,
+    shared_expert_x,
+    elastic_info,
+    ori_x,
+    const_expert_alpha_1,
+    const_expert_alpha_2,
+    const_expert_v,
+    performance_info,
+    group_tp,
+    tp_world_size,
+    tp_rank_id,
+    expert_shard_type,
+    shared_expert_num,
+    shared_expert_rank_num,
+    global_bs,
+    comm_quant_mode,
+    comm_alg,
+    zero_expert_num,
+    copy_expert_num,
+    const_expert_num,
+):
+    rules.check_domain(
+        expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
+        tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 2, comm_alg,
+    )  # fmt: skip
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    rules.check_special(
+        zero_expert_num, copy_expert_num, const_expert_num, moe_expert_num, comm_alg
+    )
+    rules.check_combine(
+        expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where, comm_alg
+    )
+    experts = moe_expert_num + zero_expert_num + copy_expert_num + const_expert_num
+    rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 2, experts, comm_alg)
+    rules.check_info("assist_info_for_combine", assist_info_for_combine, expand_x)
+    rules.check_mask(x_active_mask, expert_ids, comm_alg)
+    rules.check_performance(performance_info, ep_world_size, comm_alg)
+    rules.check_special_operands(
+        expand_x, expert_ids, ori_x, const_expert_alpha_1, const_expert_alpha_2, const_expert_v,
+        copy_expert_num, const_expert_num,
+    )  # fmt: skip
+    must.dtype("tp_send_counts", tp_send_counts, torch.int32)
+    quantised = (0, 2) if comm_alg == "hierarchy" or not rules.is_a2() else (0,)
+    must.choice("comm_quant_mode", comm_quant_mode, quantised)
+    must.unset("elastic_info", elastic_info)
+    if shared_expert_x is not None:
+        if rules.is_a2():
+            must.unset("shared_expert_x", shared_expert_x)
+        must.same_dtype("shared_expert_x", shared_expert_x, "expand_x", expand_x)
+        must.ndim("shared_expert_x", shared_expert_x, 2, 3)
+        rows = (math.prod(shared_expert_x.shape[:-1]), shared_expert_x.shape[-1])
+        wanted = (expert_ids.shape[0], expand_x.shape[1])
+        must.hold(rows == wanted, "shared_expert_x", f"of BS x H = {wanted}", rows)
+    rules.check_ids(expert_ids, experts)
 
-    def meta(expand_x, expert_ids, *operands, **others):
-        return expand_x.new_empty((expert_ids.shape[0], expand_x.shape[1]))
 
-    samples = [
-        Sample(lambda make: (make(16, 32, dtype=torch.bfloat16), *_route(make, 2, 4), make(4, 2),
-                             "softnpu%mirror_2", 2, 0, 4)),
-        Sample(lambda make: (make(16, 32, dtype=torch.float16), *_route(make, 2, 4), make(4, 2),
-                             "softnpu%mirror_2", 2, 0, 4),
-               lambda make: {"copy_expert_num": 1, "ori_x": make(4, 32, dtype=torch.float16),
-                             "expand_scales": make(16), "comm_alg": "fullmesh"}),
-    ]  # fmt: skip
+@npu_moe_distribute_combine_v2.meta
+def _(expand_x, expert_ids):
+    return expand_x.new_empty((expert_ids.shape[0], expand_x.shape[1]))
+
+
+npu_moe_distribute_combine_v2.samples = [
+    Sample(lambda make: (make(16, 32, dtype=torch.bfloat16), *_route(make, 2, 4), make(4, 2),
+                         "softnpu%mirror_2", 2, 0, 4)),
+    Sample(lambda make: (make(16, 32, dtype=torch.float16), *_route(make, 2, 4), make(4, 2),
+                         "softnpu%mirror_2", 2, 0, 4),
+           lambda make: {"copy_expert_num": 1, "ori_x": make(4, 32, dtype=torch.float16),
+                         "expand_scales": make(16), "comm_alg": "fullmesh"}),
+]  # fmt: skip
 
 
 def _route(make, ranks, tokens):

@@ -17,7 +17,23 @@ from torch_npu.ops.comm import _moe_rules as rules
     "int shared_expert_rank_num=0, int quant_mode=0, int global_bs=0, int expert_token_nums_type=1) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuMoeDistributeDispatch:
+def npu_moe_distribute_dispatch(
+    x,
+    expert_ids,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    scales,
+    x_active_mask,
+    expert_scales,
+    tp_world_size,
+    shared_expert_num,
+    shared_expert_rank_num,
+    quant_mode,
+    global_bs,
+    expert_token_nums_type,
+):
     r"""Sends each token to the ranks of its K experts, quantised on the way if asked for.
 
     $$ y = \mathrm{alltoallv}(x) \qquad \text{or} \qquad
@@ -54,61 +70,83 @@ class NpuMoeDistributeDispatch:
 
     Differs from upstream: rows of expand_x and dynamic_scales beyond those that arrived are zero.
     """
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    got = _moe.dispatch(
+        where, x, expert_ids, group_ep, scales, x_active_mask, expert_scales, quant_mode
+    )
+    flat = expert_ids.reshape(-1).long()
+    same = torch.nn.functional.one_hot(flat, moe_expert_num).cumsum(0)
+    idx = (same.gather(1, flat.unsqueeze(1)).squeeze(1) - 1).int()
+    return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, idx)
 
-    def check(
-        x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None, x_active_mask=None,
-        expert_scales=None, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0,
-        shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
-    ):  # fmt: skip
-        rules.check_domain(
-            expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
-            tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 1,
-        )  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        rules.check_dispatch(x, expert_ids, scales, expert_scales, quant_mode, where, version=1)
-        rules.check_sizes("x", x.shape[1], expert_ids, 1, moe_expert_num)
-        must.unset("x_active_mask", x_active_mask)
-        must.choice("expert_token_nums_type", expert_token_nums_type, (0, 1))
-        rules.check_ids(expert_ids, moe_expert_num)
 
-    def kernel(
-        x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None, x_active_mask=None,
-        expert_scales=None, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0,
-        shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
-    ):  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        got = _moe.dispatch(
-            where, x, expert_ids, group_ep, scales, x_active_mask, expert_scales, quant_mode
-        )
-        flat = expert_ids.reshape(-1).long()
-        same = torch.nn.functional.one_hot(flat, moe_expert_num).cumsum(0)
-        idx = (same.gather(1, flat.unsqueeze(1)).squeeze(1) - 1).int()
-        return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, idx)
+@npu_moe_distribute_dispatch.check
+def _(
+    x,
+    expert_ids,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    scales,
+    x_active_mask,
+    expert_scales,
+    group_tp,
+    tp_world_size,
+    tp_rank_id,
+    expert_shard_type,
+    shared_expert_num,
+    shared_expert_rank_num,
+    quant_mode,
+    global_bs,
+    expert_token_nums_type,
+):
+    rules.check_domain(
+        expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
+        tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 1,
+    )  # fmt: skip
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    rules.check_dispatch(x, expert_ids, scales, expert_scales, quant_mode, where, version=1)
+    rules.check_sizes("x", x.shape[1], expert_ids, 1, moe_expert_num)
+    must.unset("x_active_mask", x_active_mask)
+    must.choice("expert_token_nums_type", expert_token_nums_type, (0, 1))
+    rules.check_ids(expert_ids, moe_expert_num)
 
-    def meta(
-        x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None, x_active_mask=None,
-        expert_scales=None, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0,
-        shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
-    ):  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        dtype = torch.int8 if quant_mode == 2 else x.dtype
-        return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, expert_ids.numel())
 
-    samples = [
-        Sample(lambda make: (make(2, 32, dtype=torch.bfloat16), _ids(make), "softnpu%mirror_16", 16, 0, 32)),
-        Sample(lambda make: (make(2, 32, dtype=torch.float16), _ids(make), "softnpu%mirror_16", 16, 0, 32),
-               lambda make: {"quant_mode": 2, "scales": make(32, 32, low=0.5, high=2), "global_bs": 48,
-                             "expert_token_nums_type": 0, "expert_scales": make(2, 3)}),
-    ]  # fmt: skip
+@npu_moe_distribute_dispatch.meta
+def _(
+    x,
+    expert_ids,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    expert_scales,
+    tp_world_size,
+    shared_expert_num,
+    shared_expert_rank_num,
+    quant_mode,
+    global_bs,
+):
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    dtype = torch.int8 if quant_mode == 2 else x.dtype
+    return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, expert_ids.numel())
+
+
+npu_moe_distribute_dispatch.samples = [
+    Sample(lambda make: (make(2, 32, dtype=torch.bfloat16), _ids(make), "softnpu%mirror_16", 16, 0, 32)),
+    Sample(lambda make: (make(2, 32, dtype=torch.float16), _ids(make), "softnpu%mirror_16", 16, 0, 32),
+           lambda make: {"quant_mode": 2, "scales": make(32, 32, low=0.5, high=2), "global_bs": 48,
+                         "expert_token_nums_type": 0, "expert_scales": make(2, 3)}),
+]  # fmt: skip
 
 
 def _ids(make):

@@ -20,7 +20,24 @@ from torch_npu.ops.comm import _moe_rules as rules
     "int const_expert_num=0, int? y_dtype=None, int? x_dtype=None, int? scales_dtype=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuMoeDistributeDispatchV2:
+def npu_moe_distribute_dispatch_v2(
+    x,
+    expert_ids,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    scales,
+    x_active_mask,
+    expert_scales,
+    performance_info,
+    tp_world_size,
+    shared_expert_num,
+    shared_expert_rank_num,
+    quant_mode,
+    global_bs,
+    expert_token_nums_type,
+):
     r"""Sends each token to the ranks of its K experts, quantised on the way if asked for.
 
     $$ y = \mathrm{alltoallv}(x) \qquad \text{or} \qquad
@@ -67,76 +84,106 @@ class NpuMoeDistributeDispatchV2:
 
     Differs from upstream: rows of expand_x and dynamic_scales beyond those that arrived are zero.
     """
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    got = _moe.dispatch(
+        where, x, expert_ids, group_ep, scales, x_active_mask, expert_scales, quant_mode,
+        performance_info,
+    )  # fmt: skip
+    info = x.new_zeros(where.capacity, _moe.INFO, dtype=torch.int32)
+    info[: got.info.shape[0], :3] = got.info
+    info = _moe.padded(info.view(-1), max(info.numel(), expert_ids.numel()))
+    return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, info)
 
-    def check(
-        x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None, x_active_mask=None,
-        expert_scales=None, elastic_info=None, performance_info=None, group_tp="", tp_world_size=0, tp_rank_id=0,
-        expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0, global_bs=0,
-        expert_token_nums_type=1, comm_alg="", zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
-        y_dtype=None, x_dtype=None, scales_dtype=None,
-    ):  # fmt: skip
-        rules.check_domain(
-            expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
-            tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 2, comm_alg,
-        )  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        rules.check_special(
-            zero_expert_num, copy_expert_num, const_expert_num, moe_expert_num, comm_alg
-        )
-        rules.check_dispatch(x, expert_ids, scales, expert_scales, quant_mode, where, comm_alg)
-        experts = moe_expert_num + zero_expert_num + copy_expert_num + const_expert_num
-        rules.check_sizes("x", x.shape[1], expert_ids, 2, experts, comm_alg)
-        rules.check_mask(x_active_mask, expert_ids, comm_alg)
-        rules.check_performance(performance_info, ep_world_size, comm_alg)
-        must.choice("expert_token_nums_type", expert_token_nums_type, (0, 1))
-        must.unset("elastic_info", elastic_info)
-        must.unset("y_dtype", y_dtype)
-        must.unset("x_dtype", x_dtype)
-        must.unset("scales_dtype", scales_dtype)
-        rules.check_ids(expert_ids, experts)
 
-    def kernel(
-        x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None, x_active_mask=None,
-        expert_scales=None, performance_info=None, tp_world_size=0, shared_expert_num=1,
-        shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1, **others,
-    ):  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        got = _moe.dispatch(
-            where, x, expert_ids, group_ep, scales, x_active_mask, expert_scales, quant_mode,
-            performance_info,
-        )  # fmt: skip
-        info = x.new_zeros(where.capacity, _moe.INFO, dtype=torch.int32)
-        info[: got.info.shape[0], :3] = got.info
-        info = _moe.padded(info.view(-1), max(info.numel(), expert_ids.numel()))
-        return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, info)
+@npu_moe_distribute_dispatch_v2.check
+def _(
+    x,
+    expert_ids,
+    group_ep,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    scales,
+    x_active_mask,
+    expert_scales,
+    elastic_info,
+    performance_info,
+    group_tp,
+    tp_world_size,
+    tp_rank_id,
+    expert_shard_type,
+    shared_expert_num,
+    shared_expert_rank_num,
+    quant_mode,
+    global_bs,
+    expert_token_nums_type,
+    comm_alg,
+    zero_expert_num,
+    copy_expert_num,
+    const_expert_num,
+    y_dtype,
+    x_dtype,
+    scales_dtype,
+):
+    rules.check_domain(
+        expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
+        tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 2, comm_alg,
+    )  # fmt: skip
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    rules.check_special(
+        zero_expert_num, copy_expert_num, const_expert_num, moe_expert_num, comm_alg
+    )
+    rules.check_dispatch(x, expert_ids, scales, expert_scales, quant_mode, where, comm_alg)
+    experts = moe_expert_num + zero_expert_num + copy_expert_num + const_expert_num
+    rules.check_sizes("x", x.shape[1], expert_ids, 2, experts, comm_alg)
+    rules.check_mask(x_active_mask, expert_ids, comm_alg)
+    rules.check_performance(performance_info, ep_world_size, comm_alg)
+    must.choice("expert_token_nums_type", expert_token_nums_type, (0, 1))
+    must.unset("elastic_info", elastic_info)
+    must.unset("y_dtype", y_dtype)
+    must.unset("x_dtype", x_dtype)
+    must.unset("scales_dtype", scales_dtype)
+    rules.check_ids(expert_ids, experts)
 
-    def meta(
-        x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, expert_scales=None,
-        tp_world_size=0, shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0, global_bs=0, **others,
-    ):  # fmt: skip
-        where = _moe.layout(
-            expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
-            shared_expert_rank_num, global_bs,
-        )  # fmt: skip
-        dtype = torch.int8 if quant_mode == 2 else x.dtype
-        size = max(where.capacity * _moe.INFO, expert_ids.numel())
-        return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, size)
 
-    samples = [
-        Sample(lambda make: (make(3, 32, dtype=torch.bfloat16), _ids(make), "softnpu%mirror_2", 2, 0, 8)),
-        Sample(lambda make: (make(3, 32, dtype=torch.float16), _ids(make), "softnpu%mirror_4", 4, 0, 8),
-               lambda make: {"quant_mode": 2, "scales": make(8, 32, low=0.5, high=2), "global_bs": 16,
-                             "expert_token_nums_type": 0, "expert_scales": make(3, 2), "comm_alg": "fullmesh"}),
-        Sample(lambda make: (make(3, 32, dtype=torch.float16), _ids(make), "softnpu%mirror_2", 2, 0, 4),
-               lambda make: {"zero_expert_num": 2, "copy_expert_num": 2,
-                             "x_active_mask": make(3, 2, dtype=torch.bool)}),
-    ]  # fmt: skip
+@npu_moe_distribute_dispatch_v2.meta
+def _(
+    x,
+    expert_ids,
+    ep_world_size,
+    ep_rank_id,
+    moe_expert_num,
+    expert_scales,
+    tp_world_size,
+    shared_expert_num,
+    shared_expert_rank_num,
+    quant_mode,
+    global_bs,
+):
+    where = _moe.layout(
+        expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
+        shared_expert_rank_num, global_bs,
+    )  # fmt: skip
+    dtype = torch.int8 if quant_mode == 2 else x.dtype
+    size = max(where.capacity * _moe.INFO, expert_ids.numel())
+    return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, size)
+
+
+npu_moe_distribute_dispatch_v2.samples = [
+    Sample(lambda make: (make(3, 32, dtype=torch.bfloat16), _ids(make), "softnpu%mirror_2", 2, 0, 8)),
+    Sample(lambda make: (make(3, 32, dtype=torch.float16), _ids(make), "softnpu%mirror_4", 4, 0, 8),
+           lambda make: {"quant_mode": 2, "scales": make(8, 32, low=0.5, high=2), "global_bs": 16,
+                         "expert_token_nums_type": 0, "expert_scales": make(3, 2), "comm_alg": "fullmesh"}),
+    Sample(lambda make: (make(3, 32, dtype=torch.float16), _ids(make), "softnpu%mirror_2", 2, 0, 4),
+           lambda make: {"zero_expert_num": 2, "copy_expert_num": 2,
+                         "x_active_mask": make(3, 2, dtype=torch.bool)}),
+]  # fmt: skip
 
 
 def _ids(make):

@@ -1,4 +1,4 @@
-"""What the convolutions of the room share: their constraints, sizes, products and gradients.
+"""What the convolutions share: their constraints, sizes, products and gradients.
 
 The card's cube unit multiplies half precision into fp32 accumulators; so does this: products in fp32,
 one rounding at the end.
@@ -32,8 +32,8 @@ def spatial(values: Sequence[int], dims: int) -> list[int]:
 def check_list(name: str, values: Sequence[int], dims: int, low: int) -> None:
     """`dims` integers of at least `low`; more only where they all say the same."""
     fits = len(values) == dims or (len(values) > dims and len(set(values)) == 1)
-    must.be(fits, name, f"a list of {dims} integers", list(values), ErrCode.PARAM)
-    must.be(min(values) >= low, name, f"integers of at least {low}", list(values))
+    must.hold(fits, name, f"a list of {dims} integers", list(values), ErrCode.PARAM)
+    must.hold(min(values) >= low, name, f"integers of at least {low}", list(values))
 
 
 def check_operands(
@@ -68,17 +68,17 @@ def check_plain(
     check_list("stride", stride, dims, 1)
     check_list("padding", padding, dims, 0)
     check_list("dilation", dilation, dims, 1)
-    must.be(groups >= 1, "groups", "positive", groups)
+    must.hold(groups >= 1, "groups", "positive", groups)
     channels = f"of {weight.shape[1] * groups} channels (weight.shape[1] * groups)"
     fits = input.shape[1] == weight.shape[1] * groups
-    must.be(fits, name, channels, tuple(input.shape), ErrCode.PARAM)
+    must.hold(fits, name, channels, tuple(input.shape), ErrCode.PARAM)
     divides = weight.shape[0] % groups == 0
-    must.be(divides, "weight", f"of a multiple of {groups} filters", tuple(weight.shape))
+    must.hold(divides, "weight", f"of a multiple of {groups} filters", tuple(weight.shape))
     must.shape("bias", bias, (weight.shape[0],))
-    must.be(min(weight.shape[2:]) > 0, "weight", "of a kernel without zero sizes", weight.shape)
+    must.hold(min(weight.shape[2:]) > 0, "weight", "of a kernel without zero sizes", weight.shape)
     sizes = plain_sizes(input, weight, stride, padding, dilation)
     room = f"large enough for the kernel {tuple(weight.shape[2:])}"
-    must.be(min(sizes) > 0, name, room, tuple(input.shape), ErrCode.PARAM)
+    must.hold(min(sizes) > 0, name, room, tuple(input.shape), ErrCode.PARAM)
 
 
 def plain_sizes(
@@ -134,20 +134,20 @@ def check_transposed(
     check_list("output_padding", output_padding, dims, 0)
     check_list("stride", stride, dims, 1)
     check_list("dilation", dilation, dims, 1)
-    must.be(groups >= 1, "groups", "positive", groups)
+    must.hold(groups >= 1, "groups", "positive", groups)
     channels = f"of {input.shape[1]} channels ({name}.shape[1]) in its first dimension"
     fits = weight.shape[0] == input.shape[1]
-    must.be(fits, "weight", channels, tuple(weight.shape), ErrCode.PARAM)
+    must.hold(fits, "weight", channels, tuple(weight.shape), ErrCode.PARAM)
     divides = input.shape[1] % groups == 0
-    must.be(divides, name, f"of a multiple of {groups} channels", tuple(input.shape))
+    must.hold(divides, name, f"of a multiple of {groups} channels", tuple(input.shape))
     must.shape("bias", bias, (weight.shape[1] * groups,))
     for extra, step, gap in zip(output_padding, stride, dilation, strict=False):
         within = extra < step or extra < gap
         limit = "smaller than the stride or the dilation"
-        must.be(within, "output_padding", limit, list(output_padding))
+        must.hold(within, "output_padding", limit, list(output_padding))
     sizes = transposed_sizes(input, weight, padding, output_padding, stride, dilation)
     positive = "small enough to leave a result"
-    must.be(min(sizes) > 0, "padding", positive, list(padding), ErrCode.PARAM)
+    must.hold(min(sizes) > 0, "padding", positive, list(padding), ErrCode.PARAM)
 
 
 def transposed_sizes(
@@ -260,16 +260,13 @@ def in_weight_dtype(found: Gradients, weight: torch.Tensor) -> Gradients:
     return dx, None if dw is None else dw.to(weight.dtype), db
 
 
-def named(ctx, found: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+def named(
+    arguments: dict[str, torch.Tensor | None], found: Sequence[torch.Tensor | None]
+) -> dict[str, torch.Tensor | None]:
     """The three gradients by argument, in the dtypes of the arguments."""
     of = {"input": found[0], "weight": found[1], "bias": found[2]}
     for name, gradient in of.items():
-        given = getattr(ctx.args, name)
+        given = arguments[name]
         if gradient is not None and given is not None:
             of[name] = gradient.to(given.dtype)
     return of
-
-
-def asked(ctx) -> list[bool]:
-    """`output_mask` of a gradient operator: what autograd needs."""
-    return [ctx.needs["input"], ctx.needs["weight"], ctx.needs.get("bias", False)]

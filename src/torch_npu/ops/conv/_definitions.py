@@ -1,4 +1,4 @@
-"""The parts of an operator class that the convolutions of the room share."""
+"""The parts of an operator that the convolutions share."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ def transposed_meta(input, weight, bias, padding, output_padding, stride, dilati
 def backward_by(gradients: str, options: tuple[str, ...]) -> Part:
     """`backward` by the named operator of the gradients."""
 
-    def backward(ctx, grad):
-        a = ctx.args
-        given = (getattr(a, name) for name in options)
+    def backward(grad, *, needs, **arguments):
         operator = getattr(torch.ops.npu, gradients)
-        return conv.named(ctx, operator(a.input, grad, a.weight, *given, conv.asked(ctx)))
+        mask = [needs["input"], needs["weight"], needs["bias"]]
+        given = (arguments[name] for name in options)
+        found = operator(arguments["input"], grad, arguments["weight"], *given, mask)
+        return conv.named(arguments, found)
 
     return backward
 
@@ -114,9 +115,9 @@ def transposed_gradients(
     return conv.gradients(grad_output, input, weight, *lists, groups, output_mask)
 
 
-def gradients_meta(input, grad_output, weight, *options):
-    """`meta` of the gradients of either; the last of the options is the mask."""
-    return conv.gradient_shapes(input, weight, grad_output, options[-1])
+def gradients_meta(input, grad_output, weight, output_mask):
+    """`meta` of the gradients of either."""
+    return conv.gradient_shapes(input, weight, grad_output, output_mask)
 
 
 def rounded(part: Part) -> Part:

@@ -17,7 +17,7 @@ _RANKS = (4, 4)
     out="npu_conv2d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
 )
-class NpuConv2d:
+def npu_conv2d(input, weight, bias, stride, padding, dilation, groups):
     r"""A two-dimensional convolution over several input planes.
 
     $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[o, c] \star \mathrm{input}[n, c] $$
@@ -40,37 +40,34 @@ class NpuConv2d:
     Differs from upstream:
         The operator is differentiable by itself; upstream differentiates only npu_convolution.
     """
+    return conv.plain(input, weight, bias, stride, padding, dilation, groups)
 
-    saves = ("input", "weight", "bias")
-    check = parts.plain_check(_RANKS)
-    kernel = conv.plain
-    meta = parts.plain_meta
-    backward = parts.backward_by("npu_conv2d_backward", parts.PLAIN)
 
-    samples = [
-        Sample(
-            lambda make: (make(2, 4, 7, 6), make(6, 4, 3, 3), make(6), [1, 1], [1, 1], [1, 1], 1)
-        ),
-        Sample(lambda make: (make(1, 4, 9, 8), make(6, 2, 3, 2), None, [2, 1], [0, 2], [2, 1], 2)),
-        Sample(
-            lambda make: (
-                make(2, 3, 5, 5, dtype=torch.float16),
-                make(3, 1, 3, 3, dtype=torch.float16),
-                make(3, dtype=torch.float16),
-                [1, 1],
-                [1, 1],
-                [1, 1],
-                3,
-            )
-        ),
-    ]
+npu_conv2d.check(parts.plain_check(_RANKS))
+npu_conv2d.meta(parts.plain_meta)
+npu_conv2d.backward(parts.backward_by("npu_conv2d_backward", parts.PLAIN))
+npu_conv2d.samples = [
+    Sample(lambda make: (make(2, 4, 7, 6), make(6, 4, 3, 3), make(6), [1, 1], [1, 1], [1, 1], 1)),
+    Sample(lambda make: (make(1, 4, 9, 8), make(6, 2, 3, 2), None, [2, 1], [0, 2], [2, 1], 2)),
+    Sample(
+        lambda make: (
+            make(2, 3, 5, 5, dtype=torch.float16),
+            make(3, 1, 3, 3, dtype=torch.float16),
+            make(3, dtype=torch.float16),
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            3,
+        )
+    ),
+]
 
 
 @npu_op(
     "npu_conv2d_backward(Tensor input, Tensor grad_output, Tensor weight, int[] stride, "
     "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
 )
-class NpuConv2dBackward:
+def npu_conv2d_backward(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
     """Gradients of `npu_conv2d`.
 
     Args:
@@ -87,34 +84,36 @@ class NpuConv2dBackward:
         The gradients of `input` (its dtype), of `weight` (float32) and of the bias (the dtype of
         `grad_output`).
     """
+    return parts.plain_gradients(
+        input, grad_output, weight, stride, padding, dilation, groups, output_mask
+    )
 
-    check = parts.plain_gradients_check(_RANKS)
-    kernel = parts.plain_gradients
-    meta = parts.gradients_meta
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 7, 6),
-                make(2, 6, 7, 6),
-                make(6, 4, 3, 3),
-                [1, 1],
-                [1, 1],
-                [1, 1],
-                1,
-                [True, True, True],
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(1, 4, 9, 8),
-                make(1, 6, 3, 11),
-                make(6, 2, 3, 2),
-                [2, 1],
-                [0, 2],
-                [2, 1],
-                2,
-                [True, False, True],
-            )
-        ),
-    ]
+npu_conv2d_backward.check(parts.plain_gradients_check(_RANKS))
+npu_conv2d_backward.meta(parts.gradients_meta)
+npu_conv2d_backward.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4, 7, 6),
+            make(2, 6, 7, 6),
+            make(6, 4, 3, 3),
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            1,
+            [True, True, True],
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(1, 4, 9, 8),
+            make(1, 6, 3, 11),
+            make(6, 2, 3, 2),
+            [2, 1],
+            [0, 2],
+            [2, 1],
+            2,
+            [True, False, True],
+        )
+    ),
+]

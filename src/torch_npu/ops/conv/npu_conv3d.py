@@ -18,7 +18,7 @@ _check_gradients = parts.plain_gradients_check(_RANKS, "grad")
     out="npu_conv3d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
 )
-class NpuConv3d:
+def npu_conv3d(input, weight, bias, stride, padding, dilation, groups):
     r"""A three-dimensional convolution over several input planes.
 
     $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[o, c] \star \mathrm{input}[n, c] $$
@@ -41,44 +41,43 @@ class NpuConv3d:
     Differs from upstream:
         The operator is differentiable by itself; upstream differentiates only npu_convolution.
     """
+    return conv.plain(input, weight, bias, stride, padding, dilation, groups)
 
-    saves = ("input", "weight", "bias")
-    check = parts.plain_check(_RANKS)
-    kernel = conv.plain
-    meta = parts.plain_meta
-    backward = parts.backward_by("npu_conv3d_backward", parts.PLAIN)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 4, 5, 6),
-                make(6, 4, 3, 3, 3),
-                make(6),
-                [1, 1, 1],
-                [1, 1, 1],
-                [1, 1, 1],
-                1,
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(1, 4, 5, 6, 5, dtype=torch.float16),
-                make(6, 2, 2, 3, 2, dtype=torch.float16),
-                None,
-                [2, 1, 1],
-                [0, 2, 1],
-                [2, 1, 1],
-                2,
-            )
-        ),
-    ]
+npu_conv3d.check(parts.plain_check(_RANKS))
+npu_conv3d.meta(parts.plain_meta)
+npu_conv3d.backward(parts.backward_by("npu_conv3d_backward", parts.PLAIN))
+npu_conv3d.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4, 4, 5, 6),
+            make(6, 4, 3, 3, 3),
+            make(6),
+            [1, 1, 1],
+            [1, 1, 1],
+            [1, 1, 1],
+            1,
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(1, 4, 5, 6, 5, dtype=torch.float16),
+            make(6, 2, 2, 3, 2, dtype=torch.float16),
+            None,
+            [2, 1, 1],
+            [0, 2, 1],
+            [2, 1, 1],
+            2,
+        )
+    ),
+]
 
 
 @npu_op(
     "npu_conv3d_backward(Tensor input, Tensor grad, Tensor weight, int[] stride, "
     "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
 )
-class NpuConv3dBackward:
+def npu_conv3d_backward(input, grad, weight, stride, padding, dilation, groups, output_mask):
     """Gradients of `npu_conv3d`.
 
     Args:
@@ -95,29 +94,32 @@ class NpuConv3dBackward:
         The gradients of `input` (its dtype), of `weight` (float32) and of the bias (the dtype of
         `grad`).
     """
+    options = (stride, padding, dilation, groups, output_mask)
+    return parts.plain_gradients(input, grad, weight, *options)
 
-    def check(input, grad, weight, stride, padding, dilation, groups, output_mask):
-        options = (stride, padding, dilation, groups, output_mask)
-        _check_gradients(input, grad, weight, *options)
 
-    def kernel(input, grad, weight, stride, padding, dilation, groups, output_mask):
-        options = (stride, padding, dilation, groups, output_mask)
-        return parts.plain_gradients(input, grad, weight, *options)
+@npu_conv3d_backward.check
+def _(input, grad, weight, stride, padding, dilation, groups, output_mask):
+    options = (stride, padding, dilation, groups, output_mask)
+    _check_gradients(input, grad, weight, *options)
 
-    def meta(input, grad, weight, *options):
-        return parts.gradients_meta(input, grad, weight, *options)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 4, 5, 6),
-                make(2, 6, 4, 5, 6),
-                make(6, 4, 3, 3, 3),
-                [1, 1, 1],
-                [1, 1, 1],
-                [1, 1, 1],
-                1,
-                [True, True, True],
-            )
-        ),
-    ]
+@npu_conv3d_backward.meta
+def _(input, grad, weight, output_mask):
+    return parts.gradients_meta(input, grad, weight, output_mask)
+
+
+npu_conv3d_backward.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4, 4, 5, 6),
+            make(2, 6, 4, 5, 6),
+            make(6, 4, 3, 3, 3),
+            [1, 1, 1],
+            [1, 1, 1],
+            [1, 1, 1],
+            1,
+            [True, True, True],
+        )
+    ),
+]

@@ -15,7 +15,7 @@ _RANKS = (4, 4)
     "npu_conv_transpose2d(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor"
 )
-class NpuConvTranspose2d:
+def npu_conv_transpose2d(input, weight, bias, padding, output_padding, stride, dilation, groups):
     r"""A transposed convolution ("deconvolution") of two dimensions.
 
     $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[c, o] \star^T \mathrm{input}[n, c] $$
@@ -41,28 +41,27 @@ class NpuConvTranspose2d:
         The operator is differentiable by itself; upstream differentiates only
         npu_convolution_transpose.
     """
+    return conv.transposed(input, weight, bias, padding, output_padding, stride, dilation, groups)
 
-    saves = ("input", "weight", "bias")
-    check = parts.transposed_check(_RANKS)
-    kernel = conv.transposed
-    meta = parts.transposed_meta
-    backward = parts.backward_by("npu_conv_transpose2d_backward", parts.TRANSPOSED)
 
-    samples = [
-        parts.TRANSPOSED_PLANE,
-        Sample(
-            lambda make: (
-                make(1, 4, 3, 3, dtype=torch.float16),
-                make(4, 2, 2, 2, dtype=torch.float16),
-                None,
-                [0, 0],
-                [0, 0],
-                [2, 2],
-                [1, 1],
-                1,
-            )
-        ),
-    ]
+npu_conv_transpose2d.check(parts.transposed_check(_RANKS))
+npu_conv_transpose2d.meta(parts.transposed_meta)
+npu_conv_transpose2d.backward(parts.backward_by("npu_conv_transpose2d_backward", parts.TRANSPOSED))
+npu_conv_transpose2d.samples = [
+    parts.TRANSPOSED_PLANE,
+    Sample(
+        lambda make: (
+            make(1, 4, 3, 3, dtype=torch.float16),
+            make(4, 2, 2, 2, dtype=torch.float16),
+            None,
+            [0, 0],
+            [0, 0],
+            [2, 2],
+            [1, 1],
+            1,
+        )
+    ),
+]
 
 
 @npu_op(
@@ -70,7 +69,9 @@ class NpuConvTranspose2d:
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] output_mask) "
     "-> (Tensor, Tensor, Tensor)"
 )
-class NpuConvTranspose2dBackward:
+def npu_conv_transpose2d_backward(
+    input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
+):
     """Gradients of `npu_conv_transpose2d`.
 
     Args:
@@ -88,11 +89,13 @@ class NpuConvTranspose2dBackward:
         The gradients of `input` (its dtype), of `weight` (float32) and of the bias (the dtype of
         `grad_output`).
     """
+    return parts.transposed_gradients(
+        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
+    )
 
-    check = parts.transposed_gradients_check(_RANKS)
-    kernel = parts.transposed_gradients
-    meta = parts.gradients_meta
 
-    samples = [
-        parts.TRANSPOSED_PLANE_GRADIENTS,
-    ]
+npu_conv_transpose2d_backward.check(parts.transposed_gradients_check(_RANKS))
+npu_conv_transpose2d_backward.meta(parts.gradients_meta)
+npu_conv_transpose2d_backward.samples = [
+    parts.TRANSPOSED_PLANE_GRADIENTS,
+]

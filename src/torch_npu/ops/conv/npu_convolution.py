@@ -15,7 +15,7 @@ _RANKS = (4, 5)
     "npu_convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor"
 )
-class NpuConvolution:
+def npu_convolution(input, weight, bias, stride, padding, dilation, groups):
     r"""A convolution over several input planes, of two or three dimensions by the rank of `input`.
 
     $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[o, c] \star \mathrm{input}[n, c] $$
@@ -36,36 +36,35 @@ class NpuConvolution:
         A list longer than the number of spatial dimensions is taken only if all its values are the
         same.
     """
+    return conv.plain(input, weight, bias, stride, padding, dilation, groups)
 
-    saves = ("input", "weight", "bias")
-    check = parts.plain_check(_RANKS)
-    kernel = conv.plain
-    meta = parts.plain_meta
-    backward = parts.backward_by("npu_convolution_backward", parts.PLAIN)
 
-    samples = [
-        Sample(
-            lambda make: (make(2, 4, 7, 6), make(6, 2, 3, 3), make(6), [1, 2], [1, 0], [1, 2], 2)
-        ),
-        Sample(
-            lambda make: (
-                make(1, 2, 4, 5, 6),
-                make(3, 2, 2, 3, 3),
-                None,
-                [1, 1, 2],
-                [1, 1, 0],
-                [1, 1, 1],
-                1,
-            )
-        ),
-    ]
+npu_convolution.check(parts.plain_check(_RANKS))
+npu_convolution.meta(parts.plain_meta)
+npu_convolution.backward(parts.backward_by("npu_convolution_backward", parts.PLAIN))
+npu_convolution.samples = [
+    Sample(lambda make: (make(2, 4, 7, 6), make(6, 2, 3, 3), make(6), [1, 2], [1, 0], [1, 2], 2)),
+    Sample(
+        lambda make: (
+            make(1, 2, 4, 5, 6),
+            make(3, 2, 2, 3, 3),
+            None,
+            [1, 1, 2],
+            [1, 1, 0],
+            [1, 1, 1],
+            1,
+        )
+    ),
+]
 
 
 @npu_op(
     "npu_convolution_backward(Tensor input, Tensor grad_output, Tensor weight, int[] stride, "
     "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
 )
-class NpuConvolutionBackward:
+def npu_convolution_backward(
+    input, grad_output, weight, stride, padding, dilation, groups, output_mask
+):
     """Gradients of `npu_convolution`.
 
     Args:
@@ -82,34 +81,36 @@ class NpuConvolutionBackward:
         The gradients of `input` and `weight` in their dtypes, and of the bias in that of
         `grad_output`.
     """
+    return parts.rounded(parts.plain_gradients)(
+        input, grad_output, weight, stride, padding, dilation, groups, output_mask
+    )
 
-    check = parts.plain_gradients_check(_RANKS)
-    kernel = parts.rounded(parts.plain_gradients)
-    meta = parts.rounded(parts.gradients_meta)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(1, 2, 5, 6, dtype=torch.float16),
-                make(1, 3, 4, 4, dtype=torch.float16),
-                make(3, 2, 2, 3, dtype=torch.float16),
-                [1, 1],
-                [0, 0],
-                [1, 1],
-                1,
-                [True, True, True],
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(1, 2, 4, 5, 6),
-                make(1, 3, 5, 5, 2),
-                make(3, 2, 2, 3, 3),
-                [1, 1, 2],
-                [1, 1, 0],
-                [1, 1, 1],
-                1,
-                [False, True, False],
-            )
-        ),
-    ]
+npu_convolution_backward.check(parts.plain_gradients_check(_RANKS))
+npu_convolution_backward.meta(parts.rounded(parts.gradients_meta))
+npu_convolution_backward.samples = [
+    Sample(
+        lambda make: (
+            make(1, 2, 5, 6, dtype=torch.float16),
+            make(1, 3, 4, 4, dtype=torch.float16),
+            make(3, 2, 2, 3, dtype=torch.float16),
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            1,
+            [True, True, True],
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(1, 2, 4, 5, 6),
+            make(1, 3, 5, 5, 2),
+            make(3, 2, 2, 3, 3),
+            [1, 1, 2],
+            [1, 1, 0],
+            [1, 1, 1],
+            1,
+            [False, True, False],
+        )
+    ),
+]

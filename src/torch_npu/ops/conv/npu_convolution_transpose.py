@@ -29,7 +29,9 @@ _SPACE_GRADIENTS = Sample(
     "npu_convolution_transpose(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor"
 )
-class NpuConvolutionTranspose:
+def npu_convolution_transpose(
+    input, weight, bias, padding, output_padding, stride, dilation, groups
+):
     r"""A transposed convolution of two or three dimensions, by the rank of `input`.
 
     $$ y[n, o] = \mathrm{bias}[o] + \sum_c \mathrm{weight}[c, o] \star^T \mathrm{input}[n, c] $$
@@ -51,28 +53,29 @@ class NpuConvolutionTranspose:
         `output_padding` is smaller than the stride or the dilation. A list longer than the number of
         spatial dimensions is taken only if all its values are the same.
     """
+    return conv.transposed(input, weight, bias, padding, output_padding, stride, dilation, groups)
 
-    saves = ("input", "weight", "bias")
-    check = parts.transposed_check(_RANKS)
-    kernel = conv.transposed
-    meta = parts.transposed_meta
-    backward = parts.backward_by("npu_convolution_transpose_backward", parts.TRANSPOSED)
 
-    samples = [
-        parts.TRANSPOSED_PLANE,
-        Sample(
-            lambda make: (
-                make(1, 2, 3, 4, 3),
-                make(2, 3, 2, 3, 2),
-                None,
-                [0, 1, 0],
-                [0, 0, 1],
-                [1, 1, 2],
-                [1, 1, 1],
-                1,
-            )
-        ),
-    ]
+npu_convolution_transpose.check(parts.transposed_check(_RANKS))
+npu_convolution_transpose.meta(parts.transposed_meta)
+npu_convolution_transpose.backward(
+    parts.backward_by("npu_convolution_transpose_backward", parts.TRANSPOSED)
+)
+npu_convolution_transpose.samples = [
+    parts.TRANSPOSED_PLANE,
+    Sample(
+        lambda make: (
+            make(1, 2, 3, 4, 3),
+            make(2, 3, 2, 3, 2),
+            None,
+            [0, 1, 0],
+            [0, 0, 1],
+            [1, 1, 2],
+            [1, 1, 1],
+            1,
+        )
+    ),
+]
 
 
 @npu_op(
@@ -80,7 +83,9 @@ class NpuConvolutionTranspose:
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] grad_input_mask) "
     "-> (Tensor, Tensor, Tensor)"
 )
-class NpuConvolutionTransposeBackward:
+def npu_convolution_transpose_backward(
+    input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
+):
     """Gradients of `npu_convolution_transpose`.
 
     Args:
@@ -97,26 +102,25 @@ class NpuConvolutionTransposeBackward:
     Returns:
         The gradients of `input` and `weight` in their dtypes, and of the bias in that of `grad`.
     """
+    options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
+    return parts.rounded(parts.transposed_gradients)(input, grad, weight, *options)
 
-    def check(
-        input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
-    ):
-        options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
-        _check_gradients(input, grad, weight, *options)
 
-    def kernel(
-        input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
-    ):
-        options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
-        return parts.rounded(parts.transposed_gradients)(input, grad, weight, *options)
+@npu_convolution_transpose_backward.check
+def _(input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask):
+    options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
+    _check_gradients(input, grad, weight, *options)
 
-    def meta(input, grad, weight, *options):
-        return parts.rounded(parts.gradients_meta)(input, grad, weight, *options)
 
-    samples = [
-        parts.TRANSPOSED_PLANE_GRADIENTS,
-        _SPACE_GRADIENTS,
-    ]
+@npu_convolution_transpose_backward.meta
+def _(input, grad, weight, grad_input_mask):
+    return parts.rounded(parts.gradients_meta)(input, grad, weight, grad_input_mask)
+
+
+npu_convolution_transpose_backward.samples = [
+    parts.TRANSPOSED_PLANE_GRADIENTS,
+    _SPACE_GRADIENTS,
+]
 
 
 @npu_op(
@@ -124,7 +128,9 @@ class NpuConvolutionTransposeBackward:
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] output_mask) "
     "-> (Tensor, Tensor, Tensor)"
 )
-class NpuConvTranspose3dBackward:
+def npu_conv_transpose3d_backward(
+    input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
+):
     """Gradients of a transposed convolution of three dimensions.
 
     Args:
@@ -142,11 +148,13 @@ class NpuConvTranspose3dBackward:
         The gradients of `input` (its dtype), of `weight` (float32) and of the bias (the dtype of
         `grad_output`).
     """
+    return parts.transposed_gradients(
+        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
+    )
 
-    check = parts.transposed_gradients_check((5, 5))
-    kernel = parts.transposed_gradients
-    meta = parts.gradients_meta
 
-    samples = [
-        _SPACE_GRADIENTS,
-    ]
+npu_conv_transpose3d_backward.check(parts.transposed_gradients_check((5, 5)))
+npu_conv_transpose3d_backward.meta(parts.gradients_meta)
+npu_conv_transpose3d_backward.samples = [
+    _SPACE_GRADIENTS,
+]

@@ -19,9 +19,9 @@ _MOST_TAPS, _MOST_PRODUCTS, _MOST_PIXELS = 2048, 65535, 2**31 - 1
 
 
 def _four(name: str, values: Sequence[int]) -> None:
-    must.be(len(values) == 4, name, "a list of 4 integers", list(values), ErrCode.PARAM)
-    must.be(min(values) >= 1, name, "positive", list(values))
-    must.be(values[0] == values[1] == 1, name, "1 in the N and C dimensions", list(values))
+    must.hold(len(values) == 4, name, "a list of 4 integers", list(values), ErrCode.PARAM)
+    must.hold(min(values) >= 1, name, "positive", list(values))
+    must.hold(values[0] == values[1] == 1, name, "1 in the N and C dimensions", list(values))
 
 
 def _check(
@@ -30,34 +30,38 @@ def _check(
     tensors = (("input", input), ("weight", weight), ("offset", offset))
     for name, tensor in tensors:
         must.ndim(name, tensor, 4)
-        must.be(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
+        must.hold(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
     for name, tensor in (*tensors, ("bias", bias)):
         if tensor is not None:
             fits = tensor.dtype != torch.float64 and not tensor.is_complex()
-            must.be(fits, name, "of a type that float32 can carry", tensor.dtype, ErrCode.TYPE)
+            must.hold(fits, name, "of a type that float32 can carry", tensor.dtype, ErrCode.TYPE)
     _four("stride", stride)
     _four("dilation", dilation)
-    must.be(len(padding) == 4, "padding", "a list of 4 integers", list(padding), ErrCode.PARAM)
-    must.be(min(padding) >= 0, "padding", "not negative", list(padding))
-    must.be(groups >= 1, "groups", "positive", groups)
-    must.be(parts >= 1, "deformable_groups", "positive", parts)
+    must.hold(len(padding) == 4, "padding", "a list of 4 integers", list(padding), ErrCode.PARAM)
+    must.hold(min(padding) >= 0, "padding", "not negative", list(padding))
+    must.hold(groups >= 1, "groups", "positive", groups)
+    must.hold(parts >= 1, "deformable_groups", "positive", parts)
     channels, taps = input.shape[1], kernel_size[0] * kernel_size[1]
-    must.be(min(kernel_size) >= 1, "kernel_size", "positive", list(kernel_size))
-    must.be(taps <= _MOST_TAPS, "kernel_size", f"at most {_MOST_TAPS} elements", list(kernel_size))
+    must.hold(min(kernel_size) >= 1, "kernel_size", "positive", list(kernel_size))
+    must.hold(
+        taps <= _MOST_TAPS, "kernel_size", f"at most {_MOST_TAPS} elements", list(kernel_size)
+    )
     products = taps * (channels // groups)
     limit = f"at most {_MOST_PRODUCTS} elements times channels per group"
-    must.be(products <= _MOST_PRODUCTS, "kernel_size", limit, products)
+    must.hold(products <= _MOST_PRODUCTS, "kernel_size", limit, products)
     pixels = input.shape[2] * input.shape[3]
-    must.be(pixels <= _MOST_PIXELS, "input", f"of at most {_MOST_PIXELS} pixels", pixels)
-    must.be(channels % groups == 0, "groups", f"a divisor of {channels} channels", groups)
-    must.be(channels % parts == 0, "deformable_groups", f"a divisor of {channels} channels", parts)
+    must.hold(pixels <= _MOST_PIXELS, "input", f"of at most {_MOST_PIXELS} pixels", pixels)
+    must.hold(channels % groups == 0, "groups", f"a divisor of {channels} channels", groups)
+    must.hold(
+        channels % parts == 0, "deformable_groups", f"a divisor of {channels} channels", parts
+    )
     must.shape("weight", weight, (None, channels // groups, *kernel_size))
     divides = weight.shape[0] % groups == 0
-    must.be(divides, "groups", f"a divisor of {weight.shape[0]} filters", groups)
+    must.hold(divides, "groups", f"a divisor of {weight.shape[0]} filters", groups)
     must.shape("bias", bias, (weight.shape[0],))
     out = _deform.sizes(input, kernel_size, stride, padding, dilation)
     room = f"large enough for the kernel {list(kernel_size)}"
-    must.be(min(out) > 0, "input", room, tuple(input.shape), ErrCode.PARAM)
+    must.hold(min(out) > 0, "input", room, tuple(input.shape), ErrCode.PARAM)
     depth = parts * taps * (3 if modulated else 2)
     must.shape("offset", offset, (input.shape[0], depth, *out))
     return out
@@ -71,9 +75,22 @@ _ARGUMENTS = (
 
 @npu_op(
     "npu_deformable_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor? bias, "
-    f"{_ARGUMENTS}) -> (Tensor, Tensor)"
+    f"{_ARGUMENTS}) -> (Tensor, Tensor)",
+    output_differentiability=(True, False),
 )
-class NpuDeformableConv2d:
+def npu_deformable_conv2d(
+    input,
+    weight,
+    offset,
+    bias,
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    groups,
+    deformable_groups,
+    modulated,
+):
     r"""A convolution whose points are shifted, and with `modulated` weighted, one by one.
 
     The kernel element (i, j) at the result's place (h, w) reads the image at
@@ -111,11 +128,26 @@ class NpuDeformableConv2d:
         Between -1 and 0 the interpolation takes the pixels at the floor of the coordinate, as
         upstream's operator does; upstream's page writes a truncation.
     """
+    window = Window.of(kernel_size, stride, padding, dilation, deformable_groups, modulated)
+    read = _deform.sample(wide(input), wide(offset), window)
+    return conv.plain(read, weight, bias, kernel_size, [0, 0], [1, 1], groups), read
 
-    saves = ("input", "weight", "offset", "bias", "output:1")
-    non_differentiable = (1,)
 
-    def check(
+@npu_deformable_conv2d.check
+def _(
+    input,
+    weight,
+    offset,
+    bias,
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    groups,
+    deformable_groups,
+    modulated,
+):
+    _check(
         input,
         weight,
         offset,
@@ -123,111 +155,113 @@ class NpuDeformableConv2d:
         kernel_size,
         stride,
         padding,
-        dilation=(1, 1, 1, 1),
-        groups=1,
-        deformable_groups=1,
-        modulated=True,
-    ):
-        _check(
-            input,
-            weight,
-            offset,
-            bias,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            deformable_groups,
-            modulated,
-        )
+        dilation,
+        groups,
+        deformable_groups,
+        modulated,
+    )
 
-    def kernel(
+
+@npu_deformable_conv2d.meta
+def _(input, weight, offset, kernel_size):
+    high, broad = offset.shape[2:]
+    n, c = input.shape[:2]
+    exact = torch.float64 if input.dtype == torch.float64 else torch.float32
+    return (
+        input.new_empty((n, weight.shape[0], high, broad), dtype=exact),
+        input.new_empty((n, c, high * kernel_size[0], broad * kernel_size[1]), dtype=exact),
+    )
+
+
+@npu_deformable_conv2d.backward
+def _(
+    grad,
+    *,
+    input,
+    weight,
+    offset,
+    bias,
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    groups,
+    deformable_groups,
+    modulated,
+    result1,
+):
+    found = torch.ops.npu.npu_deformable_conv2dbk(
         input,
+        grad,
+        result1,
         weight,
         offset,
-        bias,
         kernel_size,
         stride,
         padding,
-        dilation=(1, 1, 1, 1),
-        groups=1,
-        deformable_groups=1,
-        modulated=True,
-    ):
-        window = Window.of(kernel_size, stride, padding, dilation, deformable_groups, modulated)
-        read = _deform.sample(wide(input), wide(offset), window)
-        return conv.plain(read, weight, bias, kernel_size, [0, 0], [1, 1], groups), read
+        dilation,
+        groups,
+        deformable_groups,
+        modulated,
+    )
+    given = {"input": input, "weight": weight, "offset": offset, "bias": bias}
+    return {
+        name: gradient.to(tensor.dtype)
+        for (name, tensor), gradient in zip(given.items(), found, strict=True)
+        if tensor is not None
+    }
 
-    def meta(input, weight, offset, bias, kernel_size, *rest, **more):
-        high, broad = offset.shape[2:]
-        n, c = input.shape[:2]
-        exact = torch.float64 if input.dtype == torch.float64 else torch.float32
-        return (
-            input.new_empty((n, weight.shape[0], high, broad), dtype=exact),
-            input.new_empty((n, c, high * kernel_size[0], broad * kernel_size[1]), dtype=exact),
+
+npu_deformable_conv2d.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4, 6, 5),
+            make(3, 4, 3, 3),
+            make(2, 27, 6, 5, low=-2, high=2),
+            make(3),
+            [3, 3],
+            [1, 1, 1, 1],
+            [1, 1, 1, 1],
         )
-
-    def backward(ctx, grad, _grad_read):
-        a = ctx.args
-        found = torch.ops.npu.npu_deformable_conv2dbk(
-            a.input,
-            grad,
-            ctx.outputs[1],
-            a.weight,
-            a.offset,
-            a.kernel_size,
-            a.stride,
-            a.padding,
-            a.dilation,
-            a.groups,
-            a.deformable_groups,
-            a.modulated,
-        )
-        by_name = dict(zip(("input", "weight", "offset", "bias"), found, strict=True))
-        return {
-            name: gradient.to(getattr(a, name).dtype)
-            for name, gradient in by_name.items()
-            if getattr(a, name) is not None
-        }
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 6, 5),
-                make(3, 4, 3, 3),
-                make(2, 27, 6, 5, low=-2, high=2),
-                make(3),
-                [3, 3],
-                [1, 1, 1, 1],
-                [1, 1, 1, 1],
-            )
+    ),
+    Sample(
+        lambda make: (
+            make(1, 4, 7, 6),
+            make(4, 2, 2, 3),
+            make(1, 24, 3, 5, low=-3, high=3),
+            None,
+            [2, 3],
+            [1, 1, 2, 1],
+            [0, 1, 2, 1],
         ),
-        Sample(
-            lambda make: (
-                make(1, 4, 7, 6),
-                make(4, 2, 2, 3),
-                make(1, 24, 3, 5, low=-3, high=3),
-                None,
-                [2, 3],
-                [1, 1, 2, 1],
-                [0, 1, 2, 1],
-            ),
-            {
-                "dilation": [1, 1, 2, 2],
-                "groups": 2,
-                "deformable_groups": 2,
-                "modulated": False,
-            },
-        ),
-    ]
+        {
+            "dilation": [1, 1, 2, 2],
+            "groups": 2,
+            "deformable_groups": 2,
+            "modulated": False,
+        },
+    ),
+]
 
 
 @npu_op(
     "npu_deformable_conv2dbk(Tensor input, Tensor grad_output, Tensor offset_out, Tensor weight, "
     f"Tensor offset, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuDeformableConv2dbk:
+def npu_deformable_conv2dbk(
+    input,
+    grad_output,
+    offset_out,
+    weight,
+    offset,
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    groups,
+    deformable_groups,
+    modulated,
+):
     """Gradients of `npu_deformable_conv2d`.
 
     Args:
@@ -248,83 +282,73 @@ class NpuDeformableConv2dbk:
         The gradients of `input`, `weight`, `offset` and the bias, all float32. A point that lies a
         pixel or more outside the image passes nothing to `offset`.
     """
+    window = Window.of(kernel_size, stride, padding, dilation, deformable_groups, modulated)
+    d_read, d_weight, d_bias = conv.gradients(
+        wide(grad_output),
+        wide(offset_out),
+        weight,
+        kernel_size,
+        [0, 0],
+        [1, 1],
+        None,
+        groups,
+        [True, True, True],
+    )
+    d_input, d_offset = _deform.sample_gradients(d_read, wide(input), wide(offset), window)
+    return d_input, d_weight, d_offset, d_bias
 
-    def check(
+
+@npu_deformable_conv2dbk.check
+def _(
+    input,
+    grad_output,
+    offset_out,
+    weight,
+    offset,
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    groups,
+    deformable_groups,
+    modulated,
+):
+    high, broad = _check(
         input,
-        grad_output,
-        offset_out,
         weight,
         offset,
+        None,
         kernel_size,
         stride,
         padding,
-        dilation=(1, 1, 1, 1),
-        groups=1,
-        deformable_groups=1,
-        modulated=True,
-    ):
-        high, broad = _check(
-            input,
-            weight,
-            offset,
-            None,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            deformable_groups,
-            modulated,
-        )
-        must.shape("grad_output", grad_output, (input.shape[0], weight.shape[0], high, broad))
-        read = (*input.shape[:2], high * kernel_size[0], broad * kernel_size[1])
-        must.shape("offset_out", offset_out, read)
+        dilation,
+        groups,
+        deformable_groups,
+        modulated,
+    )
+    must.shape("grad_output", grad_output, (input.shape[0], weight.shape[0], high, broad))
+    read = (*input.shape[:2], high * kernel_size[0], broad * kernel_size[1])
+    must.shape("offset_out", offset_out, read)
 
-    def kernel(
-        input,
-        grad_output,
-        offset_out,
-        weight,
-        offset,
-        kernel_size,
-        stride,
-        padding,
-        dilation=(1, 1, 1, 1),
-        groups=1,
-        deformable_groups=1,
-        modulated=True,
-    ):
-        window = Window.of(kernel_size, stride, padding, dilation, deformable_groups, modulated)
-        d_read, d_weight, d_bias = conv.gradients(
-            wide(grad_output),
-            wide(offset_out),
-            weight,
-            kernel_size,
-            [0, 0],
-            [1, 1],
-            None,
-            groups,
-            [True, True, True],
-        )
-        d_input, d_offset = _deform.sample_gradients(d_read, wide(input), wide(offset), window)
-        return d_input, d_weight, d_offset, d_bias
 
-    def meta(input, grad_output, offset_out, weight, offset, *rest, **more):
-        exact = torch.float64 if input.dtype == torch.float64 else torch.float32
-        shapes = (input.shape, weight.shape, offset.shape, weight.shape[:1])
-        return tuple(input.new_empty(shape, dtype=exact) for shape in shapes)
+@npu_deformable_conv2dbk.meta
+def _(input, weight, offset):
+    exact = torch.float64 if input.dtype == torch.float64 else torch.float32
+    shapes = (input.shape, weight.shape, offset.shape, weight.shape[:1])
+    return tuple(input.new_empty(shape, dtype=exact) for shape in shapes)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4, 6, 5),
-                make(2, 3, 6, 5),
-                make(2, 4, 18, 15),
-                make(3, 4, 3, 3),
-                make(2, 27, 6, 5, low=-2, high=2),
-                [3, 3],
-                [1, 1, 1, 1],
-                [1, 1, 1, 1],
-            )
+
+npu_deformable_conv2dbk.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4, 6, 5),
+            make(2, 3, 6, 5),
+            make(2, 4, 18, 15),
+            make(3, 4, 3, 3),
+            make(2, 27, 6, 5, low=-2, high=2),
+            [3, 3],
+            [1, 1, 1, 1],
+            [1, 1, 1, 1],
         )
-    ]
+    )
+]

@@ -13,7 +13,9 @@ from torch_npu.ops.conv import _convolution as conv
     "int[2] dilation, bool[3] output_mask) "
     "-> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias)"
 )
-class SlowConvTranspose2dBackward:
+def slow_conv_transpose2d_backward(
+    grad_output, self, weight, stride, padding, output_padding, dilation, output_mask
+):
     """Gradients of torch's slow_conv_transpose2d.
 
     Args:
@@ -31,60 +33,33 @@ class SlowConvTranspose2dBackward:
         The gradients of the input and the weight in their dtypes, and of the bias in that of
         `grad_output`.
     """
+    found = conv.gradients(
+        grad_output, self, weight, stride, padding, dilation, output_padding, 1, output_mask
+    )
+    return conv.in_weight_dtype(found, weight)
 
-    def check(
-        grad_output,
-        self,
-        weight,
-        kernel_size,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        output_mask,
-    ):
-        conv.check_transposed(
-            self, weight, None, padding, output_padding, stride, dilation, 1, (4, 4), "self"
+
+@slow_conv_transpose2d_backward.check
+def _(grad_output, self, weight, kernel_size, stride, padding, output_padding, dilation):
+    conv.check_transposed(
+        self, weight, None, padding, output_padding, stride, dilation, 1, (4, 4), "self"
+    )
+    must.shape("weight", weight, (None, None, *kernel_size))
+    sizes = conv.transposed_sizes(self, weight, padding, output_padding, stride, dilation)
+    conv.check_gradients(self, "grad_output", grad_output, weight.shape[1], sizes)
+
+
+@slow_conv_transpose2d_backward.meta
+def _(grad_output, self, weight, output_mask):
+    found = conv.gradient_shapes(self, weight, grad_output, output_mask)
+    return conv.in_weight_dtype(found, weight)
+
+
+slow_conv_transpose2d_backward.samples = [
+    Sample(
+        lambda make: (
+            *(make(2, 3, 10, 6), make(2, 4, 5, 4), make(4, 3, 3, 3)),
+            *([3, 3], [2, 1], [1, 1], [1, 0], [1, 2], [True, True, True]),
         )
-        must.shape("weight", weight, (None, None, *kernel_size))
-        sizes = conv.transposed_sizes(self, weight, padding, output_padding, stride, dilation)
-        conv.check_gradients(self, "grad_output", grad_output, weight.shape[1], sizes)
-
-    def kernel(
-        grad_output,
-        self,
-        weight,
-        kernel_size,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        output_mask,
-    ):
-        found = conv.gradients(
-            grad_output, self, weight, stride, padding, dilation, output_padding, 1, output_mask
-        )
-        return conv.in_weight_dtype(found, weight)
-
-    def meta(
-        grad_output,
-        self,
-        weight,
-        kernel_size,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        output_mask,
-    ):
-        found = conv.gradient_shapes(self, weight, grad_output, output_mask)
-        return conv.in_weight_dtype(found, weight)
-
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(2, 3, 10, 6), make(2, 4, 5, 4), make(4, 3, 3, 3)),
-                *([3, 3], [2, 1], [1, 1], [1, 0], [1, 2], [True, True, True]),
-            )
-        )
-    ]
+    )
+]

@@ -50,7 +50,7 @@ def drop(x: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def check_probability(p: float, name: str = "p") -> None:
-    must.be(0 <= p <= 1, name, "from 0 to 1", p)
+    must.hold(0 <= p <= 1, name, "from 0 to 1", p)
 
 
 def check_input(name: str, x: torch.Tensor) -> None:

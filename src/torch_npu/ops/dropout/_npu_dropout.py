@@ -8,8 +8,8 @@ from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 from torch_npu.ops.dropout import _mask
 
 
-@npu_op("_npu_dropout(Tensor self, float p) -> (Tensor, Tensor)")
-class NpuDropout:
+@npu_op("_npu_dropout(Tensor self, float p) -> (Tensor, Tensor)", random=True)
+def _npu_dropout(self, p):
     r"""Dropout that also returns its mask, one bit an element.
 
     $$ y_i = \frac{x_i \, m_i}{1 - p}, \qquad P(m_i = 0) = p $$
@@ -27,33 +27,32 @@ class NpuDropout:
 
     Differs from upstream: the same seed gives other bits than the card's generator would.
     """
+    count = _mask.aligned(self.numel())
+    keep = _mask.draw(count, p, self.device, kernel_generator())
+    result = _mask.drop(self, keep[: self.numel()].view(self.shape), p)
+    return result, _mask.pack(keep)
 
-    random = True
 
-    saves = ("output:1",)
+@_npu_dropout.check
+def _(self, p):
+    _mask.check_input("self", self)
+    _mask.check_probability(p)
 
-    def check(self, p):
-        _mask.check_input("self", self)
-        _mask.check_probability(p)
 
-    def kernel(self, p):
-        count = _mask.aligned(self.numel())
-        keep = _mask.draw(count, p, self.device, kernel_generator())
-        result = _mask.drop(self, keep[: self.numel()].view(self.shape), p)
-        return result, _mask.pack(keep)
+@_npu_dropout.backward
+def _(grad, _grad_mask, *, p, result1):
+    return {"self": torch.ops.npu.npu_dropout_backward(grad, result1, p)}
 
-    def backward(ctx, grad, _grad_mask):
-        return {"self": torch.ops.npu.npu_dropout_backward(grad, ctx.outputs[1], ctx.args.p)}
 
-    samples = [
-        Sample(lambda make: (make(4), 0.3)),
-        Sample(lambda make: (make(7, 33, dtype=torch.float16), 0.5)),
-        Sample(lambda make: (make(2, 3, 128, dtype=torch.bfloat16), 0.1)),
-    ]
+_npu_dropout.samples = [
+    Sample(lambda make: (make(4), 0.3)),
+    Sample(lambda make: (make(7, 33, dtype=torch.float16), 0.5)),
+    Sample(lambda make: (make(2, 3, 128, dtype=torch.bfloat16), 0.1)),
+]
 
 
 @npu_op("npu_dropout_backward(Tensor grad_output, Tensor mask, float p) -> Tensor")
-class NpuDropoutBackward:
+def npu_dropout_backward(grad_output, mask, p):
     r"""Gradient of `_npu_dropout` and `npu_dropout_do_mask`: the mask applied to the gradient.
 
     $$ dx_i = \frac{dy_i \, m_i}{1 - p} $$
@@ -66,15 +65,16 @@ class NpuDropoutBackward:
     Returns:
         dx with the shape and dtype of `grad_output`.
     """
+    return _mask.drop(grad_output, _mask.unpack(mask, grad_output.shape), p)
 
-    def check(grad_output, mask, p):
-        _mask.check_input("grad_output", grad_output)
-        _mask.check_bit_mask(mask, grad_output)
-        _mask.check_probability(p)
 
-    def kernel(grad_output, mask, p):
-        return _mask.drop(grad_output, _mask.unpack(mask, grad_output.shape), p)
+@npu_dropout_backward.check
+def _(grad_output, mask, p):
+    _mask.check_input("grad_output", grad_output)
+    _mask.check_bit_mask(mask, grad_output)
+    _mask.check_probability(p)
 
-    samples = [
-        Sample(lambda make: (make(5, 7), make(16, dtype=torch.uint8, low=0, high=256), 0.5)),
-    ]
+
+npu_dropout_backward.samples = [
+    Sample(lambda make: (make(5, 7), make(16, dtype=torch.uint8, low=0, high=256), 0.5)),
+]

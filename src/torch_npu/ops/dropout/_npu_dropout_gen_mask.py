@@ -15,7 +15,7 @@ from torch_npu.ops.dropout import _mask
     "_npu_dropout_gen_mask.Tensor(Tensor self, int[] size, float p, int seed, int offset, *,"
     " bool? parallel=True, bool? sync=None) -> Tensor"
 )
-class NpuDropoutGenMaskTensor:
+def _npu_dropout_gen_mask_Tensor(self, size, p, seed, offset):
     r"""A dropout bit mask that depends on nothing but its arguments.
 
     $$ P(m_i = 0) = p $$
@@ -34,26 +34,27 @@ class NpuDropoutGenMaskTensor:
 
     Differs from upstream: the same seed and offset give other bits than on the card.
     """
+    # The bits that attention draws for the same pair, so that a mask made here can stand for them.
+    bits = torch.empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=self.device)
+    torch.ops.softnpu.dropout_bits(seed, offset, 1 - p, bits)
+    return bits
 
-    def check(self, size, p, seed, offset, *, parallel=True, sync=None):
-        must.be(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
-        _mask.check_probability(p)
-        must.be(offset >= 0, "offset", "not negative", offset)
-        must.choice("parallel", parallel, (None, False, True))
-        must.choice("sync", sync, (None, False, True))
 
-    def kernel(self, size, p, seed, offset, *, parallel=True, sync=None):
-        # The bits that attention draws for the same pair, so that a mask made here can stand for them.
-        bits = torch.empty(
-            _mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=self.device
-        )
-        torch.ops.softnpu.dropout_bits(seed, offset, 1 - p, bits)
-        return bits
+@_npu_dropout_gen_mask_Tensor.check
+def _(size, p, offset, parallel, sync):
+    must.hold(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
+    _mask.check_probability(p)
+    must.hold(offset >= 0, "offset", "not negative", offset)
+    must.choice("parallel", parallel, (None, False, True))
+    must.choice("sync", sync, (None, False, True))
 
-    def meta(self, size, p, seed, offset, *, parallel=True, sync=None):
-        return self.new_empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8)
 
-    samples = [
-        Sample(lambda make: (make(17, 19), [17, 19], 0.4, 1, 0)),
-        Sample(lambda make: (make(32, 16), [32, 16], 0.7, 2, 100), {"parallel": False}),
-    ]
+@_npu_dropout_gen_mask_Tensor.meta
+def _(self, size):
+    return self.new_empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8)
+
+
+_npu_dropout_gen_mask_Tensor.samples = [
+    Sample(lambda make: (make(17, 19), [17, 19], 0.4, 1, 0)),
+    Sample(lambda make: (make(32, 16), [32, 16], 0.7, 2, 100), {"parallel": False}),
+]

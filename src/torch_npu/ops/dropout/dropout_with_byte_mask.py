@@ -14,8 +14,8 @@ def _draw_like(x: torch.Tensor, p: float) -> torch.Tensor:
     return _mask.draw(x.numel(), p, x.device, kernel_generator()).view(x.shape)
 
 
-@npu_op("dropout_with_byte_mask(Tensor self, float p, bool train) -> Tensor")
-class DropoutWithByteMask:
+@npu_op("dropout_with_byte_mask(Tensor self, float p, bool train) -> Tensor", random=True)
+def dropout_with_byte_mask(self, p, train):
     r"""Dropout that uses a byte mask internally; the identity unless training.
 
     $$ y_i = \frac{x_i \, m_i}{1 - p}, \qquad P(m_i = 0) = p $$
@@ -31,20 +31,19 @@ class DropoutWithByteMask:
     Differs from upstream: the same seed gives other elements than on the card, and the identity is
     a copy.
     """
+    return _mask.drop(self, _draw_like(self, p), p) if train else self.clone()
 
-    random = True
 
-    def check(self, p, train):
-        _mask.check_input("self", self)
-        _mask.check_probability(p)
+@dropout_with_byte_mask.check
+def _(self, p):
+    _mask.check_input("self", self)
+    _mask.check_probability(p)
 
-    def kernel(self, p, train):
-        return _mask.drop(self, _draw_like(self, p), p) if train else self.clone()
 
-    samples = [
-        Sample(lambda make: (make(3, 50), 0.5, True)),
-        Sample(lambda make: (make(3, 50, dtype=torch.float16), 0.5, False)),
-    ]
+dropout_with_byte_mask.samples = [
+    Sample(lambda make: (make(3, 50), 0.5, True)),
+    Sample(lambda make: (make(3, 50, dtype=torch.float16), 0.5, False)),
+]
 
 
 def _differentiable(self, p, train):
@@ -56,8 +55,8 @@ def _differentiable(self, p, train):
 library.impl("dropout_with_byte_mask", _differentiable, "AutogradPrivateUse1")
 
 
-@npu_op("_dropout_with_byte_mask(Tensor self, float p) -> (Tensor, Tensor)")
-class DropoutWithByteMaskAndMask:
+@npu_op("_dropout_with_byte_mask(Tensor self, float p) -> (Tensor, Tensor)", random=True)
+def _dropout_with_byte_mask(self, p):
     r"""Dropout that also returns its mask, one byte an element.
 
     $$ y_i = \frac{x_i \, m_i}{1 - p}, \qquad P(m_i = 0) = p $$
@@ -72,31 +71,30 @@ class DropoutWithByteMaskAndMask:
 
     Differs from upstream: the same seed gives other elements than on the card.
     """
+    keep = _draw_like(self, p)
+    return _mask.drop(self, keep, p), keep.to(torch.uint8)
 
-    random = True
 
-    saves = ("output:1",)
+@_dropout_with_byte_mask.check
+def _(self, p):
+    _mask.check_input("self", self)
+    _mask.check_probability(p)
 
-    def check(self, p):
-        _mask.check_input("self", self)
-        _mask.check_probability(p)
 
-    def kernel(self, p):
-        keep = _draw_like(self, p)
-        return _mask.drop(self, keep, p), keep.to(torch.uint8)
+@_dropout_with_byte_mask.backward
+def _(grad, _grad_mask, *, p, result1):
+    dx = torch.ops.npu._dropout_with_byte_mask_backward(grad, result1, p)
+    return {"self": dx}
 
-    def backward(ctx, grad, _grad_mask):
-        dx = torch.ops.npu._dropout_with_byte_mask_backward(grad, ctx.outputs[1], ctx.args.p)
-        return {"self": dx}
 
-    samples = [
-        Sample(lambda make: (make(3, 50), 0.5)),
-        Sample(lambda make: (make(2, 64, dtype=torch.bfloat16), 0.1)),
-    ]
+_dropout_with_byte_mask.samples = [
+    Sample(lambda make: (make(3, 50), 0.5)),
+    Sample(lambda make: (make(2, 64, dtype=torch.bfloat16), 0.1)),
+]
 
 
 @npu_op("_dropout_with_byte_mask_backward(Tensor grad_output, Tensor mask, float p) -> Tensor")
-class DropoutWithByteMaskBackward:
+def _dropout_with_byte_mask_backward(grad_output, mask, p):
     r"""Gradient of `_dropout_with_byte_mask`: the mask applied to the gradient.
 
     $$ dx_i = \frac{dy_i \, m_i}{1 - p} $$
@@ -109,16 +107,17 @@ class DropoutWithByteMaskBackward:
     Returns:
         dx with the shape and dtype of `grad_output`.
     """
+    return _mask.drop(grad_output, mask.bool(), p)
 
-    def check(grad_output, mask, p):
-        _mask.check_input("grad_output", grad_output)
-        must.dtype("mask", mask, torch.uint8)
-        must.shape("mask", mask, tuple(grad_output.shape))
-        _mask.check_probability(p)
 
-    def kernel(grad_output, mask, p):
-        return _mask.drop(grad_output, mask.bool(), p)
+@_dropout_with_byte_mask_backward.check
+def _(grad_output, mask, p):
+    _mask.check_input("grad_output", grad_output)
+    must.dtype("mask", mask, torch.uint8)
+    must.shape("mask", mask, tuple(grad_output.shape))
+    _mask.check_probability(p)
 
-    samples = [
-        Sample(lambda make: (make(3, 50), make(3, 50, dtype=torch.uint8, low=0, high=2), 0.5)),
-    ]
+
+_dropout_with_byte_mask_backward.samples = [
+    Sample(lambda make: (make(3, 50), make(3, 50, dtype=torch.uint8, low=0, high=2), 0.5)),
+]

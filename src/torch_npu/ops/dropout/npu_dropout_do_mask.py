@@ -9,7 +9,7 @@ from torch_npu.ops.dropout import _mask
 
 
 @npu_op("npu_dropout_do_mask(Tensor self, Tensor mask, float p) -> (Tensor, Tensor)")
-class NpuDropoutDoMask:
+def npu_dropout_do_mask(self, mask, p):
     r"""Applies a bit mask, e.g. of `npu_dropout_gen_mask`, to a tensor.
 
     $$ y_i = \frac{x_i \, m_i}{1 - p} $$
@@ -25,27 +25,28 @@ class NpuDropoutDoMask:
 
     Differs from upstream: the returned mask is a copy, not the argument itself.
     """
+    return _mask.drop(self, _mask.unpack(mask, self.shape), p), mask.clone()
 
-    saves = ("mask",)
 
-    def check(self, mask, p):
-        _mask.check_input("self", self)
-        _mask.check_bit_mask(mask, self)
-        _mask.check_probability(p)
+@npu_dropout_do_mask.check
+def _(self, mask, p):
+    _mask.check_input("self", self)
+    _mask.check_bit_mask(mask, self)
+    _mask.check_probability(p)
 
-    def kernel(self, mask, p):
-        return _mask.drop(self, _mask.unpack(mask, self.shape), p), mask.clone()
 
-    def backward(ctx, grad, _grad_mask):
-        return {"self": torch.ops.npu.npu_dropout_backward(grad, ctx.args.mask, ctx.args.p)}
+@npu_dropout_do_mask.backward
+def _(grad, _grad_mask, *, mask, p):
+    return {"self": torch.ops.npu.npu_dropout_backward(grad, mask, p)}
 
-    samples = [
-        Sample(lambda make: (make(9, 15), make(32, dtype=torch.uint8, low=0, high=256), 0.5)),
-        Sample(
-            lambda make: (
-                make(128, dtype=torch.float16),
-                make(16, dtype=torch.uint8, low=0, high=256),
-                0.0,
-            )
-        ),
-    ]
+
+npu_dropout_do_mask.samples = [
+    Sample(lambda make: (make(9, 15), make(32, dtype=torch.uint8, low=0, high=256), 0.5)),
+    Sample(
+        lambda make: (
+            make(128, dtype=torch.float16),
+            make(16, dtype=torch.uint8, low=0, high=256),
+            0.0,
+        )
+    ),
+]

@@ -15,9 +15,10 @@ from torch_npu.ops.dropout import _mask
 
 @npu_op(
     "npu_dropout_gen_mask(int[] size, float p, *, ScalarType? dtype=None, Layout? layout=None,"
-    " Device? device=None, bool? pin_memory=None) -> Tensor"
+    " Device? device=None, bool? pin_memory=None) -> Tensor",
+    random=True,
 )
-class NpuDropoutGenMask:
+def npu_dropout_gen_mask(size, p):
     r"""A dropout bit mask for tensors of a given shape, to be used by `npu_dropout_do_mask`.
 
     $$ P(m_i = 0) = p $$
@@ -35,29 +36,30 @@ class NpuDropoutGenMask:
 
     Differs from upstream: the same seed gives other bits than the card's generator would.
     """
+    count = _mask.aligned(math.prod(size))
+    return _mask.pack(_mask.draw(count, p, torch.device("cpu"), kernel_generator()))
 
-    random = True
 
-    def check(size, p, *, dtype=None, layout=None, device=None, pin_memory=None):
-        must.be(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
-        _mask.check_probability(p)
-        must.be(dtype is None or dtype.is_floating_point, "dtype", "a floating-point dtype", dtype)
-        must.choice("layout", layout, (None, torch.strided))
-        must.be(device is None or device.type in ("npu", "meta"), "device", "an NPU", device)
-        must.be(not pin_memory, "pin_memory", "False", pin_memory)
+@npu_dropout_gen_mask.check
+def _(size, p, dtype, layout, device, pin_memory):
+    must.hold(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
+    _mask.check_probability(p)
+    must.hold(dtype is None or dtype.is_floating_point, "dtype", "a floating-point dtype", dtype)
+    must.choice("layout", layout, (None, torch.strided))
+    must.hold(device is None or device.type in ("npu", "meta"), "device", "an NPU", device)
+    must.hold(not pin_memory, "pin_memory", "False", pin_memory)
 
-    def kernel(size, p, *, dtype=None, layout=None, device=None, pin_memory=None):
-        count = _mask.aligned(math.prod(size))
-        return _mask.pack(_mask.draw(count, p, torch.device("cpu"), kernel_generator()))
 
-    def meta(size, p, *, dtype=None, layout=None, device=None, pin_memory=None):
-        place = device if device is not None else torch.device("npu", torch.npu.current_device())
-        return torch.empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=place)
+@npu_dropout_gen_mask.meta
+def _(size, device):
+    place = device if device is not None else torch.device("npu", torch.npu.current_device())
+    return torch.empty(_mask.aligned(math.prod(size)) // 8, dtype=torch.uint8, device=place)
 
-    samples = [
-        Sample(lambda make: ([17, 19], 0.4)),
-        Sample(lambda make: ([4, 32], 0.0), {"dtype": torch.float16, "device": "npu"}),
-    ]
+
+npu_dropout_gen_mask.samples = [
+    Sample(lambda make: ([17, 19], 0.4)),
+    Sample(lambda make: ([4, 32], 0.0), {"dtype": torch.float16, "device": "npu"}),
+]
 
 
 def _on_device(size, p, **options):

@@ -21,9 +21,9 @@ def check_cast(
     rules.known("acl_format", acl_format)
     for name, code in (("customize_dtype", customize_dtype), ("input_dtype", input_dtype)):
         if code is not None:
-            must.be(_dtypes.name(code) is not None, name, "the number of a dtype", code)
+            must.hold(_dtypes.name(code) is not None, name, "the number of a dtype", code)
     if customize_dtype is not None:
-        must.be(
+        must.hold(
             customizable(),
             "customize_dtype",
             "None on this product: it needs Atlas A2 or A3 with CANN 9.1.0 or later, or Ascend950",
@@ -31,7 +31,7 @@ def check_cast(
             ErrCode.NOT_SUPPORT,
         )
     if chips.current().family == "A5":
-        must.be(
+        must.hold(
             rules.is_base(acl_format) or acl_format in rules.NZ,
             "acl_format",
             "a base format or FRACTAL_NZ on Ascend950",
@@ -41,7 +41,7 @@ def check_cast(
         same = customize_dtype is None or _dtypes.storage(customize_dtype) == self.dtype
         half = self.dtype in (torch.float16, torch.bfloat16)
         if acl_format in rules.NZ and same and half and self.dim() == 2:
-            must.be(
+            must.hold(
                 self.shape[0] != 1,
                 "self",
                 "of more than one row for FRACTAL_NZ on Ascend950",
@@ -134,4 +134,4 @@ def cast(
 
 def on_device(name: str, tensor: torch.Tensor) -> None:
     """The tensor is an NPU tensor (the other one brought the call here)."""
-    must.be(tensor.device.type == "npu", name, "an NPU tensor", f"one on {tensor.device}")
+    must.hold(tensor.device.type == "npu", name, "an NPU tensor", f"one on {tensor.device}")

@@ -9,18 +9,21 @@ import torch
 from softnpu import _C
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._direct import memory_op
-from torch_npu.ops._registry import Sample
+from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.format import _rules as rules
 
 
 def check_options(size: Any, layout: Any, device: Any, pin_memory: Any) -> None:
     for extent in size:
-        must.be(extent >= 0, "size", "of non-negative numbers", list(size))
-    must.be(layout in (None, torch.strided), "layout", "torch.strided", layout, ErrCode.NOT_SUPPORT)
+        must.hold(extent >= 0, "size", "of non-negative numbers", list(size))
+    must.hold(
+        layout in (None, torch.strided), "layout", "torch.strided", layout, ErrCode.NOT_SUPPORT
+    )
     kind = "npu" if device is None else torch.device(device).type
-    must.be(kind == "npu", "device", "an NPU device", device)
-    must.be(not pin_memory, "pin_memory", "False: only dense CPU tensors can be pinned", pin_memory)
+    must.hold(kind == "npu", "device", "an NPU device", device)
+    must.hold(
+        not pin_memory, "pin_memory", "False: only dense CPU tensors can be pinned", pin_memory
+    )
 
 
 def resolved(device: Any) -> torch.device:
@@ -34,13 +37,15 @@ def _fake(size: Any, dtype: Any, device: Any) -> torch.Tensor:
     return torch.empty(tuple(size), dtype=dtype, device="npu" if device is None else device)
 
 
-@memory_op(
+@npu_op(
     "empty_with_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, "
     "Device? device=None, bool? pin_memory=None, int acl_format=2, "
     "int? base_addr_aligned_kb=None) -> Tensor",
     key="CompositeExplicitAutograd",
+    direct=True,
+    compiled="empty",
 )
-class EmptyWithFormat:
+def empty_with_format(size, dtype, device, acl_format, base_addr_aligned_kb):
     """An uninitialised tensor in a storage format, private ones too whatever `allow_internal_format` says.
 
     Args:
@@ -55,49 +60,45 @@ class EmptyWithFormat:
     Returns:
         The tensor, contiguous.
     """
-
-    def check(
+    return rules.create(
         size,
-        *,
-        dtype=None,
-        layout=None,
-        device=None,
-        pin_memory=None,
-        acl_format=2,
-        base_addr_aligned_kb=None,
-    ):
-        check_options(size, layout, device, pin_memory)
-        rules.known("acl_format", acl_format)
-        if base_addr_aligned_kb is not None:
-            must.be(
-                base_addr_aligned_kb > 0, "base_addr_aligned_kb", "positive", base_addr_aligned_kb
-            )
+        dtype or torch.get_default_dtype(),
+        resolved(device),
+        acl_format,
+        alignment=(base_addr_aligned_kb or 0) * 1024,
+    )
 
-    def kernel(size, *, dtype=None, device=None, acl_format=2, base_addr_aligned_kb=None, **rest):
-        return rules.create(
-            size,
-            dtype or torch.get_default_dtype(),
-            resolved(device),
-            acl_format,
-            alignment=(base_addr_aligned_kb or 0) * 1024,
+
+@empty_with_format.check
+def _(size, layout, device, pin_memory, acl_format, base_addr_aligned_kb):
+    check_options(size, layout, device, pin_memory)
+    rules.known("acl_format", acl_format)
+    if base_addr_aligned_kb is not None:
+        must.hold(
+            base_addr_aligned_kb > 0, "base_addr_aligned_kb", "positive", base_addr_aligned_kb
         )
 
-    def meta(size, *, dtype=None, device=None, **rest):
-        return _fake(size, dtype, device)
 
-    samples = [
-        Sample(lambda make: ((0, 3),), {"dtype": torch.float32, "device": torch.device("npu")}),
-        Sample(lambda make: ((0, 16),), {"device": torch.device("npu"), "acl_format": 29}),
-    ]
+@empty_with_format.meta
+def _(size, dtype, device):
+    return _fake(size, dtype, device)
 
 
-@memory_op(
+empty_with_format.samples = [
+    Sample(lambda make: ((0, 3),), {"dtype": torch.float32, "device": torch.device("npu")}),
+    Sample(lambda make: ((0, 16),), {"device": torch.device("npu"), "acl_format": 29}),
+]
+
+
+@npu_op(
     "unsafe_empty_with_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, "
     "Device? device=None, bool? pin_memory=None, int acl_format=2, bool keep_format=False) -> Tensor",
     export=False,
     key="CompositeExplicitAutograd",
+    direct=True,
+    compiled="empty",
 )
-class UnsafeEmptyWithFormat:
+def unsafe_empty_with_format(size, dtype, device, acl_format, keep_format):
     """`empty_with_format` that gives the base format where private ones are switched off, unless `keep_format`.
 
     Args:
@@ -112,21 +113,24 @@ class UnsafeEmptyWithFormat:
     Returns:
         The tensor, contiguous.
     """
+    number = acl_format if keep_format else rules.permitted(acl_format)
+    return rules.create(size, dtype or torch.get_default_dtype(), resolved(device), number)
 
-    def check(size, *, layout=None, device=None, pin_memory=None, acl_format=2, **rest):
-        check_options(size, layout, device, pin_memory)
-        rules.known("acl_format", acl_format)
 
-    def kernel(size, *, dtype=None, device=None, acl_format=2, keep_format=False, **rest):
-        number = acl_format if keep_format else rules.permitted(acl_format)
-        return rules.create(size, dtype or torch.get_default_dtype(), resolved(device), number)
+@unsafe_empty_with_format.check
+def _(size, layout, device, pin_memory, acl_format):
+    check_options(size, layout, device, pin_memory)
+    rules.known("acl_format", acl_format)
 
-    def meta(size, *, dtype=None, device=None, **rest):
-        return _fake(size, dtype, device)
 
-    samples = [
-        Sample(
-            lambda make: ((0, 16),),
-            {"device": torch.device("npu"), "acl_format": 29, "keep_format": True},
-        )
-    ]
+@unsafe_empty_with_format.meta
+def _(size, dtype, device):
+    return _fake(size, dtype, device)
+
+
+unsafe_empty_with_format.samples = [
+    Sample(
+        lambda make: ((0, 16),),
+        {"device": torch.device("npu"), "acl_format": 29, "keep_format": True},
+    )
+]

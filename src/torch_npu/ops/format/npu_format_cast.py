@@ -6,8 +6,7 @@ import torch
 
 from torch_npu.npu._format import Format
 from torch_npu.ops import _check as must
-from torch_npu.ops._direct import memory_op
-from torch_npu.ops._registry import Sample, public
+from torch_npu.ops._registry import Sample, npu_op, public
 from torch_npu.ops.format import _cast
 from torch_npu.ops.format import _rules as rules
 
@@ -18,11 +17,13 @@ def _like(self: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device)
 
 
-@memory_op(
+@npu_op(
     "npu_format_cast(Tensor self, int acl_format, *, int? customize_dtype=None, "
-    "int? input_dtype=None) -> Tensor"
+    "int? input_dtype=None) -> Tensor",
+    direct=True,
+    compiled="device",
 )
-class NpuFormatCast:
+def npu_format_cast(self, acl_format, customize_dtype, input_dtype):
     """The tensor in another storage format: the same values and shape, another size of the storage.
 
     Between base formats (NCHW 0, NHWC 1, ND 2, NCDHW 30) only the tag changes, on the tensor that is given, and it
@@ -50,112 +51,147 @@ class NpuFormatCast:
     Differs from upstream: bytes keep their natural order, and `allow_internal_format` holds for every CANN version
     (from 9.1.0 on, upstream casts between ND and FRACTAL_NZ in spite of it).
     """
-
-    def check(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        _cast.check_cast(self, acl_format, customize_dtype, input_dtype)
-
-    def kernel(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        return _cast.cast(self, acl_format, customize_dtype, input_dtype)
-
-    def meta(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        return _like(self)
-
-    def backward(ctx, grad):
-        return {"self": grad}
-
-    def call(self, acl_format, customize_dtype=None, input_dtype=None):
-        return torch.ops.npu.npu_format_cast(
-            self, acl_format, customize_dtype=customize_dtype, input_dtype=input_dtype
-        )
-
-    samples = [
-        Sample(lambda make: (make(5, 17), 29)),
-        Sample(lambda make: (make(2, 3, 4, 4, dtype=torch.float16), 3)),
-        Sample(lambda make: (make(2, 3, 2, 4, 4), Format.NDC1HWC0)),
-    ]
+    return _cast.cast(self, acl_format, customize_dtype, input_dtype)
 
 
-@memory_op(
+@npu_format_cast.check
+def _(self, acl_format, customize_dtype, input_dtype):
+    _cast.check_cast(self, acl_format, customize_dtype, input_dtype)
+
+
+@npu_format_cast.meta
+def _(self):
+    return _like(self)
+
+
+@npu_format_cast.backward
+def _(grad):
+    return {"self": grad}
+
+
+@npu_format_cast.call
+def _(self, acl_format, customize_dtype=None, input_dtype=None):
+    return torch.ops.npu.npu_format_cast(
+        self, acl_format, customize_dtype=customize_dtype, input_dtype=input_dtype
+    )
+
+
+npu_format_cast.samples = [
+    Sample(lambda make: (make(5, 17), 29)),
+    Sample(lambda make: (make(2, 3, 4, 4, dtype=torch.float16), 3)),
+    Sample(lambda make: (make(2, 3, 2, 4, 4), Format.NDC1HWC0)),
+]
+
+
+@npu_op(
     "npu_format_cast.Tensor(Tensor self, Tensor dst, *, int? customize_dtype=None, "
     "int? input_dtype=None) -> Tensor",
     listed=False,
+    direct=True,
+    compiled="device",
 )
-class NpuFormatCastTensor:
+def npu_format_cast_Tensor(self, dst, customize_dtype, input_dtype):
     """The tensor in the storage format of another one; see `npu_format_cast`."""
-
-    def check(self, dst, *, customize_dtype=None, input_dtype=None):
-        _cast.on_device("dst", dst)
-        _cast.on_device("self", self)
-        number = rules.describe(dst).format if must.has_data(dst) else Format.ND
-        _cast.check_cast(self, number, customize_dtype, input_dtype)
-
-    def kernel(self, dst, *, customize_dtype=None, input_dtype=None):
-        return _cast.cast(self, rules.describe(dst).format, customize_dtype, input_dtype)
-
-    def meta(self, dst, *, customize_dtype=None, input_dtype=None):
-        return _like(self)
-
-    def backward(ctx, grad):
-        return {"self": grad}
+    return _cast.cast(self, rules.describe(dst).format, customize_dtype, input_dtype)
 
 
-@memory_op("_npu_format_cast(Tensor self, int acl_format) -> Tensor", export=False)
-class NpuFormatCastPlain:
+@npu_format_cast_Tensor.check
+def _(self, dst, customize_dtype, input_dtype):
+    _cast.on_device("dst", dst)
+    _cast.on_device("self", self)
+    number = rules.describe(dst).format if must.has_data(dst) else Format.ND
+    _cast.check_cast(self, number, customize_dtype, input_dtype)
+
+
+@npu_format_cast_Tensor.meta
+def _(self):
+    return _like(self)
+
+
+@npu_format_cast_Tensor.backward
+def _(grad):
+    return {"self": grad}
+
+
+@npu_op(
+    "_npu_format_cast(Tensor self, int acl_format) -> Tensor",
+    export=False,
+    direct=True,
+    compiled="device",
+)
+def _npu_format_cast(self, acl_format):
     """What `npu_format_cast` calls where it has something to do; for graphs."""
-
-    def check(self, acl_format):
-        _cast.check_cast(self, acl_format, None, None)
-
-    def kernel(self, acl_format):
-        return _cast.cast(self, acl_format)
-
-    def meta(self, acl_format):
-        return _like(self)
-
-    def backward(ctx, grad):
-        return {"self": grad}
-
-    samples = [Sample(lambda make: (make(5, 17), 29))]
+    return _cast.cast(self, acl_format)
 
 
-@memory_op(
+@_npu_format_cast.check
+def _(self, acl_format):
+    _cast.check_cast(self, acl_format, None, None)
+
+
+@_npu_format_cast.meta
+def _(self):
+    return _like(self)
+
+
+@_npu_format_cast.backward
+def _(grad):
+    return {"self": grad}
+
+
+_npu_format_cast.samples = [Sample(lambda make: (make(5, 17), 29))]
+
+
+@npu_op(
     "_npu_format_cast.aclnn(Tensor self, int acl_format, int customize_dtype) -> Tensor",
     listed=False,
+    direct=True,
+    compiled="device",
 )
-class NpuFormatCastAclnn:
+def _npu_format_cast_aclnn(self, acl_format, customize_dtype):
     """`_npu_format_cast` with a C0."""
-
-    def check(self, acl_format, customize_dtype):
-        if must.has_data(self):
-            _cast.check_cast(self, acl_format, customize_dtype, None)
-
-    def kernel(self, acl_format, customize_dtype):
-        return _cast.cast(self, acl_format, customize_dtype)
-
-    def meta(self, acl_format, customize_dtype):
-        return _like(self)
-
-    def backward(ctx, grad):
-        return {"self": grad}
+    return _cast.cast(self, acl_format, customize_dtype)
 
 
-@memory_op(
+@_npu_format_cast_aclnn.check
+def _(self, acl_format, customize_dtype):
+    if must.has_data(self):
+        _cast.check_cast(self, acl_format, customize_dtype, None)
+
+
+@_npu_format_cast_aclnn.meta
+def _(self):
+    return _like(self)
+
+
+@_npu_format_cast_aclnn.backward
+def _(grad):
+    return {"self": grad}
+
+
+@npu_op(
     "_npu_format_cast.input_dtype(Tensor self, int acl_format, int customize_dtype, "
     "int input_dtype) -> Tensor",
     listed=False,
+    direct=True,
+    compiled="device",
 )
-class NpuFormatCastInputDtype:
+def _npu_format_cast_input_dtype(self, acl_format, customize_dtype, input_dtype):
     """`_npu_format_cast` with a C0 and the type that the tensor carries."""
+    return _cast.cast(self, acl_format, customize_dtype, input_dtype)
 
-    def check(self, acl_format, customize_dtype, input_dtype):
-        if must.has_data(self):
-            _cast.check_cast(self, acl_format, customize_dtype, input_dtype)
 
-    def kernel(self, acl_format, customize_dtype, input_dtype):
-        return _cast.cast(self, acl_format, customize_dtype, input_dtype)
+@_npu_format_cast_input_dtype.check
+def _(self, acl_format, customize_dtype, input_dtype):
+    if must.has_data(self):
+        _cast.check_cast(self, acl_format, customize_dtype, input_dtype)
 
-    def meta(self, acl_format, customize_dtype, input_dtype):
-        return _like(self)
 
-    def backward(ctx, grad):
-        return {"self": grad}
+@_npu_format_cast_input_dtype.meta
+def _(self):
+    return _like(self)
+
+
+@_npu_format_cast_input_dtype.backward
+def _(grad):
+    return {"self": grad}

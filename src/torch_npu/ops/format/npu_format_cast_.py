@@ -6,8 +6,7 @@ import torch
 
 from torch_npu.npu._format import Format
 from torch_npu.ops import _check as must
-from torch_npu.ops._direct import memory_op
-from torch_npu.ops._registry import Sample
+from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.format import _cast
 from torch_npu.ops.format import _rules as rules
 
@@ -22,11 +21,13 @@ def _cast_in_place(
     return self
 
 
-@memory_op(
+@npu_op(
     "npu_format_cast_.acl_format(Tensor(a!) self, int acl_format, *, int? customize_dtype=None, "
-    "int? input_dtype=None) -> Tensor(a!)"
+    "int? input_dtype=None) -> Tensor(a!)",
+    direct=True,
+    compiled="device",
 )
-class NpuFormatCastInPlace:
+def npu_format_cast__acl_format(self, acl_format, customize_dtype, input_dtype):
     """Changes the storage format of the tensor in place; values and shape stay.
 
     A cast to or from a private format gives the tensor a new storage: views taken before keep the old one. Graphs
@@ -41,30 +42,37 @@ class NpuFormatCastInPlace:
     Returns:
         `self`.
     """
-
-    def check(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        _cast.check_cast(self, acl_format, customize_dtype, input_dtype)
-
-    def kernel(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        return _cast_in_place(self, acl_format, customize_dtype, input_dtype)
-
-    def meta(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        return self
-
-    def functional(self, acl_format, *, customize_dtype=None, input_dtype=None):
-        return self
-
-    samples = [
-        Sample(lambda make: (make(5, 17), 29)),
-        Sample(lambda make: (make(2, 3, 4, 4), Format.ND)),
-    ]
+    return _cast_in_place(self, acl_format, customize_dtype, input_dtype)
 
 
-@memory_op(
+@npu_format_cast__acl_format.check
+def _(self, acl_format, customize_dtype, input_dtype):
+    _cast.check_cast(self, acl_format, customize_dtype, input_dtype)
+
+
+@npu_format_cast__acl_format.meta
+def _(self):
+    return self
+
+
+@npu_format_cast__acl_format.functionalize
+def _(self, acl_format, *, customize_dtype=None, input_dtype=None):
+    return self
+
+
+npu_format_cast__acl_format.samples = [
+    Sample(lambda make: (make(5, 17), 29)),
+    Sample(lambda make: (make(2, 3, 4, 4), Format.ND)),
+]
+
+
+@npu_op(
     "npu_format_cast_(Tensor(a!) self, Tensor src, *, int? customize_dtype=None, "
-    "int? input_dtype=None) -> Tensor(a!)"
+    "int? input_dtype=None) -> Tensor(a!)",
+    direct=True,
+    compiled="device",
 )
-class NpuFormatCastInPlaceTensor:
+def npu_format_cast_(self, src, customize_dtype, input_dtype):
     """Changes the storage format of the tensor in place to that of `src`; see `npu_format_cast_.acl_format`.
 
     Args:
@@ -79,25 +87,32 @@ class NpuFormatCastInPlaceTensor:
     Differs from upstream: it does what the page says; upstream's code leaves the format of `self` alone and copies
     the values of `src` into it.
     """
+    return _cast_in_place(self, rules.describe(src).format, customize_dtype, input_dtype)
 
-    def check(self, src, *, customize_dtype=None, input_dtype=None):
-        _cast.on_device("src", src)
-        _cast.on_device("self", self)
-        number = rules.describe(src).format if must.has_data(src) else Format.ND
-        _cast.check_cast(self, number, customize_dtype, input_dtype)
 
-    def kernel(self, src, *, customize_dtype=None, input_dtype=None):
-        return _cast_in_place(self, rules.describe(src).format, customize_dtype, input_dtype)
+@npu_format_cast_.check
+def _(self, src, customize_dtype, input_dtype):
+    _cast.on_device("src", src)
+    _cast.on_device("self", self)
+    number = rules.describe(src).format if must.has_data(src) else Format.ND
+    _cast.check_cast(self, number, customize_dtype, input_dtype)
 
-    def meta(self, src, *, customize_dtype=None, input_dtype=None):
-        return self
 
-    def functional(self, src, *, customize_dtype=None, input_dtype=None):
-        return self
+@npu_format_cast_.meta
+def _(self):
+    return self
 
-    def call(self, src, customize_dtype=None, input_dtype=None):
-        return torch.ops.npu.npu_format_cast_(
-            self, src, customize_dtype=customize_dtype, input_dtype=input_dtype
-        )
 
-    samples = [Sample(lambda make: (make(2, 16), make(2, 3, 4, 4)))]
+@npu_format_cast_.call
+def _(self, src, customize_dtype=None, input_dtype=None):
+    return torch.ops.npu.npu_format_cast_(
+        self, src, customize_dtype=customize_dtype, input_dtype=input_dtype
+    )
+
+
+@npu_format_cast_.functionalize
+def _(self, src, *, customize_dtype=None, input_dtype=None):
+    return self
+
+
+npu_format_cast_.samples = [Sample(lambda make: (make(2, 16), make(2, 3, 4, 4)))]

@@ -34,31 +34,31 @@ def _check_rows(log_prob_name, rows, target, weight, reduction, ignore_index, la
     must.dtype(log_prob_name, rows, *FLOATS)
     must.ndim(log_prob_name, rows, 2)
     n, c = rows.shape
-    must.be(0 < n <= MOST_ROWS, log_prob_name, f"a tensor of 1 to {MOST_ROWS} rows", n)
-    must.be(c > 0, log_prob_name, "a tensor of at least one class", c)
+    must.hold(0 < n <= MOST_ROWS, log_prob_name, f"a tensor of 1 to {MOST_ROWS} rows", n)
+    must.hold(c > 0, log_prob_name, "a tensor of at least one class", c)
     must.dtype("target", target, torch.int64)
     must.shape("target", target, (n,))
     if must.has_data(target):
         low, high = int(target.min()), int(target.max())
-        must.be(low >= 0 and high < c, "target", f"in [0, {c})", f"values from {low} to {high}")
+        must.hold(low >= 0 and high < c, "target", f"in [0, {c})", f"values from {low} to {high}")
     must.dtype("weight", weight, torch.float32)
     must.shape("weight", weight, (c,))
     if must.has_data(weight):
         low, high = float(weight.min()), float(weight.max())
-        must.be(low > 0 and high <= 1, "weight", "in (0, 1]", f"values from {low} to {high}")
+        must.hold(low > 0 and high <= 1, "weight", "in (0, 1]", f"values from {low} to {high}")
     must.choice("reduction", reduction, REDUCTIONS)
-    must.be(ignore_index < c, "ignore_index", f"below the number of classes ({c})", ignore_index)
-    must.be(0 <= label_smoothing < 1, "label_smoothing", "in [0, 1)", label_smoothing)
+    must.hold(ignore_index < c, "ignore_index", f"below the number of classes ({c})", ignore_index)
+    must.hold(0 <= label_smoothing < 1, "label_smoothing", "in [0, 1)", label_smoothing)
 
 
 def _check_differentiable(weight, reduction, ignore_index, label_smoothing):
     """What upstream supports when `input` requires a gradient."""
     why = "when 'input' requires a gradient"
-    must.be(label_smoothing == 0, "label_smoothing", f"0 {why}", label_smoothing)
+    must.hold(label_smoothing == 0, "label_smoothing", f"0 {why}", label_smoothing)
     if reduction == "mean":
         why += " and 'reduction' is 'mean'"
-        must.be(weight is None, "weight", f"None {why}", "a tensor")
-        must.be(ignore_index == -100, "ignore_index", f"-100 {why}", ignore_index)
+        must.hold(weight is None, "weight", f"None {why}", "a tensor")
+        must.hold(ignore_index == -100, "ignore_index", f"-100 {why}", ignore_index)
 
 
 @npu_op(
@@ -66,7 +66,16 @@ def _check_differentiable(weight, reduction, ignore_index, label_smoothing):
     " int ignore_index=-100, float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0,"
     " bool return_zloss=False) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuCrossEntropyLoss:
+def npu_cross_entropy_loss(
+    input,
+    target,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+    return_zloss,
+):
     r"""Cross-entropy loss of logits against class indices.
 
     $$ \text{lse}_n = \log \sum_c e^{x_{n,c}}, \qquad \text{logProb}_{n,c} = x_{n,c} - \text{lse}_n $$
@@ -100,117 +109,122 @@ class NpuCrossEntropyLoss:
     Differs from upstream: with constraints off (SOFTNPU_STRICT=0) every combination computes,
     z-loss and gradients included.
     """
+    x = wide(input)
+    lse = x.logsumexp(-1)
+    log_prob = x.log_softmax(-1)
+    counts, weights = _row_weights(target, weight, ignore_index, x)
+    rows = -log_prob.gather(1, target.unsqueeze(1)).squeeze(1) * weights
+    if label_smoothing:
+        weighted = log_prob if weight is None else log_prob * weight.to(x.dtype)
+        smooth = -weighted.sum(-1) * counts / x.shape[1]
+        rows = (1 - label_smoothing) * rows + label_smoothing * smooth
+    zrows = lse_square_scale_for_zloss * lse.square() * counts
+    zloss = _reduce(zrows, counts.sum(), reduction)
+    loss = _reduce(rows, weights.sum(), reduction)
+    if lse_square_scale_for_zloss:
+        loss = loss + zloss
+    return (
+        loss.to(input.dtype),
+        log_prob.to(input.dtype),
+        zloss.to(input.dtype) if return_zloss else input.new_empty(0),
+        lse.to(input.dtype) if lse_square_scale_for_zloss else input.new_empty(0),
+    )
 
-    saves = ("target", "weight", "output:1", "output:3")
 
-    def check(
-        input,
+@npu_cross_entropy_loss.check
+def _(
+    input,
+    target,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+    return_zloss,
+):
+    _check_rows("input", input, target, weight, reduction, ignore_index, label_smoothing)
+    must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
+    must.unset("return_zloss", return_zloss, False)
+    if input.requires_grad:
+        _check_differentiable(weight, reduction, ignore_index, label_smoothing)
+
+
+@npu_cross_entropy_loss.native
+def _(
+    input,
+    target,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+    return_zloss,
+):
+    if not fits(input) or not floats(weight) or lse_square_scale_for_zloss or return_zloss:
+        return NotImplemented  # fmt: skip
+    log_prob, picked, weighted = torch.ops.softnpu.cross_entropy(
+        input, target, weight, label_smoothing != 0
+    )
+    counts, weights = _row_weights(target, weight, ignore_index, picked)
+    rows = -picked * weights
+    if label_smoothing:
+        smooth = -weighted * counts / input.shape[1]
+        rows = (1 - label_smoothing) * rows + label_smoothing * smooth
+    loss = _reduce(rows, weights.sum(), reduction)
+    return loss.to(input.dtype), log_prob, input.new_empty(0), input.new_empty(0)
+
+
+@npu_cross_entropy_loss.backward
+def _(
+    dloss,
+    _dlog_prob,
+    dzloss,
+    _dlse,
+    *,
+    target,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+    return_zloss,
+    result1,
+    result3,
+):
+    dx = torch.ops.npu.npu_cross_entropy_loss_backward(
+        dloss,
+        result1,
         target,
-        weight=None,
-        reduction="mean",
-        ignore_index=-100,
-        label_smoothing=0.0,
-        lse_square_scale_for_zloss=0.0,
-        return_zloss=False,
-    ):
-        _check_rows("input", input, target, weight, reduction, ignore_index, label_smoothing)
-        must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
-        must.unset("return_zloss", return_zloss, False)
-        if input.requires_grad:
-            _check_differentiable(weight, reduction, ignore_index, label_smoothing)
+        weight,
+        dzloss if return_zloss else None,
+        result3 if lse_square_scale_for_zloss else None,
+        reduction,
+        ignore_index,
+        label_smoothing,
+        lse_square_scale_for_zloss,
+    )
+    return {"input": dx}
 
-    def kernel(
-        input,
-        target,
-        weight=None,
-        reduction="mean",
-        ignore_index=-100,
-        label_smoothing=0.0,
-        lse_square_scale_for_zloss=0.0,
-        return_zloss=False,
-    ):
-        x = wide(input)
-        lse = x.logsumexp(-1)
-        log_prob = x.log_softmax(-1)
-        counts, weights = _row_weights(target, weight, ignore_index, x)
-        rows = -log_prob.gather(1, target.unsqueeze(1)).squeeze(1) * weights
-        if label_smoothing:
-            weighted = log_prob if weight is None else log_prob * weight.to(x.dtype)
-            smooth = -weighted.sum(-1) * counts / x.shape[1]
-            rows = (1 - label_smoothing) * rows + label_smoothing * smooth
-        zrows = lse_square_scale_for_zloss * lse.square() * counts
-        zloss = _reduce(zrows, counts.sum(), reduction)
-        loss = _reduce(rows, weights.sum(), reduction)
-        if lse_square_scale_for_zloss:
-            loss = loss + zloss
-        return (
-            loss.to(input.dtype),
-            log_prob.to(input.dtype),
-            zloss.to(input.dtype) if return_zloss else input.new_empty(0),
-            lse.to(input.dtype) if lse_square_scale_for_zloss else input.new_empty(0),
-        )
 
-    def native(
-        input,
-        target,
-        weight=None,
-        reduction="mean",
-        ignore_index=-100,
-        label_smoothing=0.0,
-        lse_square_scale_for_zloss=0.0,
-        return_zloss=False,
-    ):
-        if not fits(input) or not floats(weight) or lse_square_scale_for_zloss or return_zloss:
-            return NpuCrossEntropyLoss.kernel(
-                input, target, weight, reduction, ignore_index, label_smoothing,
-                lse_square_scale_for_zloss, return_zloss,
-            )  # fmt: skip
-        log_prob, picked, weighted = torch.ops.softnpu.cross_entropy(
-            input, target, weight, label_smoothing != 0
-        )
-        counts, weights = _row_weights(target, weight, ignore_index, picked)
-        rows = -picked * weights
-        if label_smoothing:
-            smooth = -weighted * counts / input.shape[1]
-            rows = (1 - label_smoothing) * rows + label_smoothing * smooth
-        loss = _reduce(rows, weights.sum(), reduction)
-        return loss.to(input.dtype), log_prob, input.new_empty(0), input.new_empty(0)
-
-    def backward(ctx, dloss, _dlog_prob, dzloss, _dlse):
-        args = ctx.args
-        dx = torch.ops.npu.npu_cross_entropy_loss_backward(
-            dloss,
-            ctx.outputs[1],
-            args.target,
-            args.weight,
-            dzloss if args.return_zloss else None,
-            ctx.outputs[3] if args.lse_square_scale_for_zloss else None,
-            args.reduction,
-            args.ignore_index,
-            args.label_smoothing,
-            args.lse_square_scale_for_zloss,
-        )
-        return {"input": dx}
-
-    samples = [
-        Sample(lambda make: (make(6, 10), make(6, dtype=torch.int64, low=0, high=10))),
-        Sample(
-            lambda make: (
-                make(5, 7, dtype=torch.float16),
-                make(5, dtype=torch.int64, low=0, high=7),
-                make(7, low=0.1),
-                "sum",
-                3,
-            ),
+npu_cross_entropy_loss.samples = [
+    Sample(lambda make: (make(6, 10), make(6, dtype=torch.int64, low=0, high=10))),
+    Sample(
+        lambda make: (
+            make(5, 7, dtype=torch.float16),
+            make(5, dtype=torch.int64, low=0, high=7),
+            make(7, low=0.1),
+            "sum",
+            3,
         ),
-        Sample(
-            lambda make: (
-                make(4, 33, dtype=torch.bfloat16),
-                make(4, dtype=torch.int64, low=0, high=33),
-            ),
-            {"reduction": "none", "label_smoothing": 0.1},
+    ),
+    Sample(
+        lambda make: (
+            make(4, 33, dtype=torch.bfloat16),
+            make(4, dtype=torch.int64, low=0, high=33),
         ),
-    ]
+        {"reduction": "none", "label_smoothing": 0.1},
+    ),
+]
 
 
 @npu_op(
@@ -219,7 +233,18 @@ class NpuCrossEntropyLoss:
     " str reduction='mean', int ignore_index=-100, float label_smoothing=0.0,"
     " float lse_square_scale_for_zloss=0.0) -> Tensor"
 )
-class NpuCrossEntropyLossBackward:
+def npu_cross_entropy_loss_backward(
+    grad_loss,
+    log_prob,
+    target,
+    weight,
+    grad_zloss,
+    lse_for_zloss,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+):
     r"""Gradient of `npu_cross_entropy_loss` with respect to `input`.
 
     $$ dx_{n,c} = e^{\text{logProb}_{n,c}} \sum_j h_{n,j} - h_{n,c}
@@ -239,95 +264,82 @@ class NpuCrossEntropyLossBackward:
     Returns:
         dx, (N, C), in the dtype of `grad_loss`.
     """
+    probabilities = wide(log_prob).exp()
+    counts, weights = _row_weights(target, weight, ignore_index, probabilities)
+    grad = wide(grad_loss)
+    row = grad / weights.sum() if reduction == "mean" else grad
+    h = torch.zeros_like(probabilities)
+    h.scatter_(1, target.unsqueeze(1), ((1 - label_smoothing) * row * weights).unsqueeze(1))
+    if label_smoothing:
+        spread = (row * counts * label_smoothing / h.shape[1]).unsqueeze(1)
+        h = h + (spread if weight is None else spread * weight.to(h.dtype))
+    dx = probabilities * h.sum(-1, keepdim=True) - h
+    if lse_square_scale_for_zloss:
+        zgrad = grad if grad_zloss is None else grad + wide(grad_zloss)
+        zrow = zgrad / counts.sum() if reduction == "mean" else zgrad
+        dlse = 2 * lse_square_scale_for_zloss * wide(lse_for_zloss) * counts * zrow
+        dx = dx + probabilities * dlse.unsqueeze(1)
+    return dx.to(grad_loss.dtype)
 
-    def check(
-        grad_loss,
-        log_prob,
-        target,
-        weight=None,
-        grad_zloss=None,
-        lse_for_zloss=None,
-        reduction="mean",
-        ignore_index=-100,
-        label_smoothing=0.0,
-        lse_square_scale_for_zloss=0.0,
-    ):
-        _check_rows("log_prob", log_prob, target, weight, reduction, ignore_index, label_smoothing)
-        must.same_dtype("grad_loss", grad_loss, "log_prob", log_prob)
-        must.shape("grad_loss", grad_loss, (log_prob.shape[0] if reduction == "none" else 1,))
-        must.unset("grad_zloss", grad_zloss)
-        must.unset("lse_for_zloss", lse_for_zloss)
-        must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
 
-    def kernel(
-        grad_loss,
-        log_prob,
-        target,
-        weight=None,
-        grad_zloss=None,
-        lse_for_zloss=None,
-        reduction="mean",
-        ignore_index=-100,
-        label_smoothing=0.0,
-        lse_square_scale_for_zloss=0.0,
-    ):
-        probabilities = wide(log_prob).exp()
-        counts, weights = _row_weights(target, weight, ignore_index, probabilities)
-        grad = wide(grad_loss)
-        row = grad / weights.sum() if reduction == "mean" else grad
-        h = torch.zeros_like(probabilities)
-        h.scatter_(1, target.unsqueeze(1), ((1 - label_smoothing) * row * weights).unsqueeze(1))
-        if label_smoothing:
-            spread = (row * counts * label_smoothing / h.shape[1]).unsqueeze(1)
-            h = h + (spread if weight is None else spread * weight.to(h.dtype))
-        dx = probabilities * h.sum(-1, keepdim=True) - h
-        if lse_square_scale_for_zloss:
-            zgrad = grad if grad_zloss is None else grad + wide(grad_zloss)
-            zrow = zgrad / counts.sum() if reduction == "mean" else zgrad
-            dlse = 2 * lse_square_scale_for_zloss * wide(lse_for_zloss) * counts * zrow
-            dx = dx + probabilities * dlse.unsqueeze(1)
-        return dx.to(grad_loss.dtype)
+@npu_cross_entropy_loss_backward.check
+def _(
+    grad_loss,
+    log_prob,
+    target,
+    weight,
+    grad_zloss,
+    lse_for_zloss,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+):
+    _check_rows("log_prob", log_prob, target, weight, reduction, ignore_index, label_smoothing)
+    must.same_dtype("grad_loss", grad_loss, "log_prob", log_prob)
+    must.shape("grad_loss", grad_loss, (log_prob.shape[0] if reduction == "none" else 1,))
+    must.unset("grad_zloss", grad_zloss)
+    must.unset("lse_for_zloss", lse_for_zloss)
+    must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
 
-    def native(
-        grad_loss,
-        log_prob,
-        target,
-        weight=None,
-        grad_zloss=None,
-        lse_for_zloss=None,
-        reduction="mean",
-        ignore_index=-100,
-        label_smoothing=0.0,
-        lse_square_scale_for_zloss=0.0,
-    ):
-        if not fits(log_prob, grad_loss) or not floats(weight) or lse_square_scale_for_zloss:
-            return NpuCrossEntropyLossBackward.kernel(
-                grad_loss, log_prob, target, weight, grad_zloss, lse_for_zloss, reduction,
-                ignore_index, label_smoothing, lse_square_scale_for_zloss,
-            )  # fmt: skip
-        grad = wide(grad_loss)
-        counts, weights = _row_weights(target, weight, ignore_index, grad)
-        row = grad / weights.sum() if reduction == "mean" else grad
-        spread = row * counts * label_smoothing / log_prob.shape[1] if label_smoothing else None
-        return torch.ops.softnpu.cross_entropy_backward(
-            log_prob, target, (1 - label_smoothing) * row * weights, spread, weight
+
+@npu_cross_entropy_loss_backward.native
+def _(
+    grad_loss,
+    log_prob,
+    target,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    lse_square_scale_for_zloss,
+):
+    if not fits(log_prob, grad_loss) or not floats(weight) or lse_square_scale_for_zloss:
+        return NotImplemented  # fmt: skip
+    grad = wide(grad_loss)
+    counts, weights = _row_weights(target, weight, ignore_index, grad)
+    row = grad / weights.sum() if reduction == "mean" else grad
+    spread = row * counts * label_smoothing / log_prob.shape[1] if label_smoothing else None
+    return torch.ops.softnpu.cross_entropy_backward(
+        log_prob, target, (1 - label_smoothing) * row * weights, spread, weight
+    )
+
+
+npu_cross_entropy_loss_backward.samples = [
+    Sample(
+        lambda make: (
+            make(1),
+            make(6, 10, low=-3, high=0),
+            make(6, dtype=torch.int64, low=0, high=10),
         )
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(1),
-                make(6, 10, low=-3, high=0),
-                make(6, dtype=torch.int64, low=0, high=10),
-            )
+    ),
+    Sample(
+        lambda make: (
+            make(6),
+            make(6, 10, low=-3, high=0),
+            make(6, dtype=torch.int64, low=0, high=10),
+            make(10, low=0.1),
         ),
-        Sample(
-            lambda make: (
-                make(6),
-                make(6, 10, low=-3, high=0),
-                make(6, dtype=torch.int64, low=0, high=10),
-                make(10, low=0.1),
-            ),
-            {"reduction": "none", "ignore_index": 4, "label_smoothing": 0.1},
-        ),
-    ]
+        {"reduction": "none", "ignore_index": 4, "label_smoothing": 0.1},
+    ),
+]

@@ -21,7 +21,7 @@ def _check(self, labels):
 
 
 @npu_op("npu_softmax_cross_entropy_with_logits(Tensor self, Tensor labels) -> Tensor")
-class NpuSoftmaxCrossEntropyWithLogits:
+def npu_softmax_cross_entropy_with_logits(self, labels):
     r"""Cross entropy between each row's softmax and a label distribution.
 
     $$ \text{loss}_n = -\sum_c y_{n,c} \log \mathrm{softmax}(x_n)_c $$
@@ -36,32 +36,33 @@ class NpuSoftmaxCrossEntropyWithLogits:
 
     The gradient is upstream's, softmax(x) - y, which presumes that each row of `labels` sums to 1.
     """
+    return -(wide(labels) * wide(self).log_softmax(-1)).sum(-1).to(self.dtype)
 
-    def check(self, labels):
-        _check(self, labels)
 
-    def kernel(self, labels):
-        return -(wide(labels) * wide(self).log_softmax(-1)).sum(-1).to(self.dtype)
+@npu_softmax_cross_entropy_with_logits.check
+def _(self, labels):
+    _check(self, labels)
 
-    def backward(ctx, grad):
-        return {
-            "self": torch.ops.npu.npu_softmax_cross_entropy_with_logits_backward(
-                grad, ctx.args.self, ctx.args.labels
-            )
-        }
 
-    samples = [
-        Sample(lambda make: (make(1, 48, low=0), make(1, 48, low=0))),
-        Sample(lambda make: (make(4, 9), make(4, 9, low=0))),
-        Sample(lambda make: (make(3, 5, dtype=torch.float16), make(3, 5, dtype=torch.float16))),
-    ]
+@npu_softmax_cross_entropy_with_logits.backward
+def _(grad, *, self, labels):
+    return {
+        "self": torch.ops.npu.npu_softmax_cross_entropy_with_logits_backward(grad, self, labels)
+    }
+
+
+npu_softmax_cross_entropy_with_logits.samples = [
+    Sample(lambda make: (make(1, 48, low=0), make(1, 48, low=0))),
+    Sample(lambda make: (make(4, 9), make(4, 9, low=0))),
+    Sample(lambda make: (make(3, 5, dtype=torch.float16), make(3, 5, dtype=torch.float16))),
+]
 
 
 @npu_op(
     "npu_softmax_cross_entropy_with_logits_backward(Tensor grad, Tensor self, Tensor labels)"
     " -> Tensor"
 )
-class NpuSoftmaxCrossEntropyWithLogitsBackward:
+def npu_softmax_cross_entropy_with_logits_backward(grad, self, labels):
     r"""Gradient of `npu_softmax_cross_entropy_with_logits` with respect to `self`.
 
     $$ dx_n = d\text{loss}_n \, (\mathrm{softmax}(x_n) - y_n) $$
@@ -73,14 +74,17 @@ class NpuSoftmaxCrossEntropyWithLogitsBackward:
     Returns:
         dx with the shape and dtype of `self`.
     """
+    dx = wide(self).softmax(-1) - wide(labels)
+    return (dx * wide(grad).unsqueeze(-1)).to(self.dtype)
 
-    def check(grad, self, labels):
-        _check(self, labels)
-        must.same_dtype("grad", grad, "self", self)
-        must.shape("grad", grad, (self.shape[0],))
 
-    def kernel(grad, self, labels):
-        dx = wide(self).softmax(-1) - wide(labels)
-        return (dx * wide(grad).unsqueeze(-1)).to(self.dtype)
+@npu_softmax_cross_entropy_with_logits_backward.check
+def _(grad, self, labels):
+    _check(self, labels)
+    must.same_dtype("grad", grad, "self", self)
+    must.shape("grad", grad, (self.shape[0],))
 
-    samples = [Sample(lambda make: (make(4), make(4, 9), make(4, 9, low=0)))]
+
+npu_softmax_cross_entropy_with_logits_backward.samples = [
+    Sample(lambda make: (make(4), make(4, 9), make(4, 9, low=0)))
+]

@@ -39,8 +39,10 @@ def stand_in(name: str, code_name: str, tensor: torch.Tensor, code: int | None) 
         return tensor
     expected = "None, or hifloat8 on Ascend950"
     known = chips.current().family == "A5" and _dtypes.name(code) == "hifloat8"
-    must.be(known, code_name, expected, _dtypes.text(code), ErrCode.NOT_SUPPORT)
-    must.be(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype, ErrCode.TYPE)
+    must.hold(known, code_name, expected, _dtypes.text(code), ErrCode.NOT_SUPPORT)
+    must.hold(
+        tensor.element_size() == 1, name, "of one byte an element", tensor.dtype, ErrCode.TYPE
+    )
     return tensor.view(torch.float8_e4m3fn)
 
 

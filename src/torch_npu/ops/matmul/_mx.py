@@ -36,7 +36,7 @@ def asked(scale_code: int | None, scale: torch.Tensor | None = None) -> bool:
 def check_chip(code_name: str) -> None:
     """Only Ascend950 has these forms."""
     fits = chips.current().family == "A5"
-    must.be(fits, code_name, "None on this chip", "float8_e8m0fnu", ErrCode.NOT_SUPPORT)
+    must.hold(fits, code_name, "None on this chip", "float8_e8m0fnu", ErrCode.NOT_SUPPORT)
 
 
 def powers(scale: torch.Tensor) -> torch.Tensor:
@@ -94,11 +94,13 @@ def check_matrix(name: str, code_name: str, tensor: torch.Tensor, code: int | No
     if _format(tensor, code):
         must.dtype(name, tensor, *_BYTES, torch.float4_e2m1fn_x2)
         plain = tensor.is_contiguous() or is_transposed(tensor)
-        must.be(plain, name, "contiguous or the transpose of it, for 4-bit floats", tensor.stride())
+        must.hold(
+            plain, name, "contiguous or the transpose of it, for 4-bit floats", tensor.stride()
+        )
     else:
         expected = "None, " + must.one_of(FLOAT4)
         known = code is None or _dtypes.name(code) in ("float8_e4m3fn", "float8_e5m2")
-        must.be(known, code_name, expected, _dtypes.text(code), ErrCode.NOT_SUPPORT)
+        must.hold(known, code_name, expected, _dtypes.text(code), ErrCode.NOT_SUPPORT)
         must.dtype(name, tensor, *FLOAT8)
 
 
@@ -113,7 +115,7 @@ def check_scale(
     must.present(name, scale, "in the microscaling form")
     assert scale is not None
     fits = asked(code, scale)
-    must.be(fits, code_name, "float8_e8m0fnu for both scales or for none", _dtypes.text(code))
+    must.hold(fits, code_name, "float8_e8m0fnu for both scales or for none", _dtypes.text(code))
     must.dtype(name, scale, *_BYTES, torch.float8_e8m0fnu)
     must.shape(name, scale, wanted)
 

@@ -46,15 +46,15 @@ def matrices(x1: torch.Tensor, x2: torch.Tensor) -> None:
     packed = x2.dtype == torch.int32
     must.ndim("x2", x2, 2, 2 if packed else 6)
     if x1.dtype == torch.int32:
-        must.be(x1.is_contiguous(), "x1", "contiguous where it carries int4", x1.stride())
+        must.hold(x1.is_contiguous(), "x1", "contiguous where it carries int4", x1.stride())
     if packed:
         plain = x2.is_contiguous() or is_transposed(x2)
-        must.be(plain, "x2", "contiguous or the transpose of a contiguous matrix", x2.stride())
+        must.hold(plain, "x2", "contiguous or the transpose of a contiguous matrix", x2.stride())
     depth, rows = _depth(x1), matrix_shape(x2)[0]
-    must.be(rows == depth, "x2", f"of K {depth}, as 'x1'", rows)
+    must.hold(rows == depth, "x2", f"of K {depth}, as 'x1'", rows)
     for name, matrix in (("x1", x1), ("x2", x2)):
         size = matrix.shape[-1]
-        must.be(size <= _LIMIT, name, f"of at most {_LIMIT} in its last dimension", size)
+        must.hold(size <= _LIMIT, name, f"of at most {_LIMIT} in its last dimension", size)
     _broadcast(x1.shape[:-2], x2.shape[:-2])
 
 
@@ -62,7 +62,7 @@ def _broadcast(left: Sequence[int], right: Sequence[int]) -> None:
     pairs = zip(reversed(left), reversed(right), strict=False)
     fits = all(a == b or a == 1 or b == 1 for a, b in pairs)
     expected = f"of batch dimensions that broadcast with {tuple(left)}"
-    must.be(fits, "x2", expected, tuple(right))
+    must.hold(fits, "x2", expected, tuple(right))
 
 
 def output(x1: torch.Tensor, dtype: torch.dtype | int) -> None:
@@ -72,7 +72,7 @@ def output(x1: torch.Tensor, dtype: torch.dtype | int) -> None:
         allowed += (_BF16, torch.int32)
     if x1.dtype in FLOAT8:
         allowed = (_F16, _BF16, _F32)
-    must.be(dtype in allowed, "output_dtype", must.one_of(allowed), dtype)
+    must.hold(dtype in allowed, "output_dtype", must.one_of(allowed), dtype)
 
 
 def scales(
@@ -88,29 +88,29 @@ def scales(
     must.dtype("scale", scale, _F32, *PACKED, *(() if _older() else (_BF16,)))
     shapes = [(1,), (columns,), (1, columns)][: 3 if scale.dtype in PACKED else 2]
     fits = tuple(scale.shape) in shapes
-    must.be(fits, "scale", "of shape " + must.one_of(shapes), tuple(scale.shape))
+    must.hold(fits, "scale", "of shape " + must.one_of(shapes), tuple(scale.shape))
     needs = {torch.int8: (_F32, *PACKED), _BF16: (_F32, _BF16), torch.int32: (_F32, _BF16)}
     needs[_F16] = (_F32,) if pertoken is not None else (_F32, *PACKED)
     allowed = needs.get(dtype, (_F32, *PACKED)) if x1.dtype not in FLOAT8 else (_F32, *PACKED)
     fits = scale.dtype in allowed
-    must.be(fits, "scale", f"of dtype {must.one_of(allowed)} for {dtype} results", scale.dtype)
+    must.hold(fits, "scale", f"of dtype {must.one_of(allowed)} for {dtype} results", scale.dtype)
     if pertoken is not None:
-        must.be(not _older(), "pertoken_scale", "None on this chip", tuple(pertoken.shape))
+        must.hold(not _older(), "pertoken_scale", "None on this chip", tuple(pertoken.shape))
         must.dtype("pertoken_scale", pertoken, _F32)
         sizes = (1, x1.shape[-2]) if x1.dtype in FLOAT8 else (x1.shape[-2],)
         fits = pertoken.dim() == 1 and pertoken.shape[0] in sizes
-        must.be(fits, "pertoken_scale", f"of shape ({x1.shape[-2]},)", tuple(pertoken.shape))
+        must.hold(fits, "pertoken_scale", f"of shape ({x1.shape[-2]},)", tuple(pertoken.shape))
         fits = dtype in (_F16, _BF16) or x1.dtype in FLOAT8
-        must.be(fits, "pertoken_scale", "None for int8 and int32 results", tuple(pertoken.shape))
+        must.hold(fits, "pertoken_scale", "None for int8 and int32 results", tuple(pertoken.shape))
     elif x1.dtype == torch.int32:
-        must.be(
+        must.hold(
             dtype == _F16, "output_dtype", "torch.float16 for int4 without 'pertoken_scale'", dtype
         )
     if offset is not None:
-        must.be(dtype == torch.int8, "offset", f"None for {dtype} results", tuple(offset.shape))
+        must.hold(dtype == torch.int8, "offset", f"None for {dtype} results", tuple(offset.shape))
         must.dtype("offset", offset, _F32)
         fits = tuple(offset.shape) in [(1,), (columns,)]
-        must.be(fits, "offset", f"of shape (1,) or ({columns},)", tuple(offset.shape))
+        must.hold(fits, "offset", f"of shape (1,) or ({columns},)", tuple(offset.shape))
 
 
 def group_scales(
@@ -128,19 +128,19 @@ def group_scales(
     must.ndim("scale", scale, 2)
     must.dtype("scale", scale, *(PACKED if mixed else (_F32,)))
     allowed = (_F16, _BF16, _F32) if x1.dtype in FLOAT8 else (_F16, _BF16)
-    must.be(dtype in allowed, "output_dtype", must.one_of(allowed) + " by groups", dtype)
+    must.hold(dtype in allowed, "output_dtype", must.one_of(allowed) + " by groups", dtype)
     group_m, group_n, group_k = sizes or (0, 0, 0)
     blocks = -(-depth // group_k) if group_k else scale.shape[0]
     must.shape("scale", scale, (blocks, -(-columns // max(group_n, 1))))
     if pertoken is None:
         fits = x2.dtype == torch.int32
-        must.be(fits, "pertoken_scale", "given for int8 by groups", None)
+        must.hold(fits, "pertoken_scale", "given for int8 by groups", None)
     else:
         must.dtype("pertoken_scale", pertoken, _F32)
         tall = -(-rows // group_m) if group_m > 1 else rows
         shapes = [(rows,), (rows, 1), (tall, blocks)]
         fits = tuple(pertoken.shape[-2:]) in shapes
-        must.be(fits, "pertoken_scale", "of shape " + must.one_of(shapes), tuple(pertoken.shape))
+        must.hold(fits, "pertoken_scale", "of shape " + must.one_of(shapes), tuple(pertoken.shape))
     if mixed and offset is not None:
         must.dtype("offset", offset, _F32)
         must.shape("offset", offset, (columns,))
@@ -149,15 +149,15 @@ def group_scales(
         must.dtype("offset", offset, _F16)
         must.shape("offset", offset, tuple(scale.shape))
     elif not mixed:
-        must.be(offset is None, "offset", "None for int8 by groups", "a tensor")
+        must.hold(offset is None, "offset", "None for int8 by groups", "a tensor")
 
 
 def group_sizes(sizes: Sequence[int] | None) -> None:
     """How many rows, columns and depths share a scale: three sizes, 0 for what the shapes say."""
     if sizes:
-        must.be(len(sizes) == 3, "group_sizes", "[group_m, group_n, group_k]", list(sizes))
+        must.hold(len(sizes) == 3, "group_sizes", "[group_m, group_n, group_k]", list(sizes))
         for size in sizes:
-            must.be(0 <= size <= 65535, "group_sizes", "of sizes from 0 to 65535", size)
+            must.hold(0 <= size <= 65535, "group_sizes", "of sizes from 0 to 65535", size)
 
 
 def bias(
@@ -171,7 +171,7 @@ def bias(
     if values is None:
         return
     mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
-    must.be(not mixed, "bias", "None for an int8 'x1' with an int4 'x2'", tuple(values.shape))
+    must.hold(not mixed, "bias", "None for an int8 'x1' with an int4 'x2'", tuple(values.shape))
     floats: tuple[torch.dtype, ...] = ()
     if dtype == _BF16:
         floats = (_BF16, _F32)
@@ -180,20 +180,20 @@ def bias(
     integers = () if x1.dtype in FLOAT8 else (torch.int32,)
     floats = (_F32,) if x1.dtype in FLOAT8 else floats
     if x1.dtype == torch.int32:
-        must.be(
+        must.hold(
             pertoken is None, "bias", "None for int4 with 'pertoken_scale'", tuple(values.shape)
         )
         floats = ()
     allowed = (*integers, *(() if _older() else floats))
     fits = values.dtype in allowed
-    must.be(fits, "bias", f"of dtype {must.one_of(allowed)} for {dtype} results", values.dtype)
+    must.hold(fits, "bias", f"of dtype {must.one_of(allowed)} for {dtype} results", values.dtype)
     columns = matrix_shape(x2)[1]
     batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     shapes: list[tuple[int, ...]] = [(columns,)]
     if len(batch) == 1:
         shapes.append((batch[0], 1, columns))
     fits = tuple(values.shape) in shapes
-    must.be(fits, "bias", "of shape " + must.one_of(shapes), tuple(values.shape))
+    must.hold(fits, "bias", "of shape " + must.one_of(shapes), tuple(values.shape))
 
 
 def microscaled(
@@ -205,11 +205,11 @@ def microscaled(
 ) -> None:
     """Sizes, result and bias of the microscaling form; the shapes are in values."""
     for name, shape in (("x1", left), ("x2", right)):
-        must.be(2 <= len(shape) <= 6, name, "a tensor of 2 to 6 dimensions", tuple(shape))
-    must.be(right[-2] == left[-1], "x2", f"of K {left[-1]}, as 'x1'", right[-2])
+        must.hold(2 <= len(shape) <= 6, name, "a tensor of 2 to 6 dimensions", tuple(shape))
+    must.hold(right[-2] == left[-1], "x2", f"of K {left[-1]}, as 'x1'", right[-2])
     _broadcast(left[:-2], right[:-2])
-    must.be(dtype in (_F16, _BF16, _F32), "output_dtype", must.one_of((_F16, _BF16, _F32)), dtype)
-    must.be(offset is None, "offset", "None in the microscaling form", "a tensor")
+    must.hold(dtype in (_F16, _BF16, _F32), "output_dtype", must.one_of((_F16, _BF16, _F32)), dtype)
+    must.hold(offset is None, "offset", "None in the microscaling form", "a tensor")
     must.dtype("bias", values, _F32)
     must.shape("bias", values, (right[-1],))
 
@@ -230,4 +230,4 @@ def microscales(
     wanted = (*right[:-2], blocks, right[-1], _mx.PAIR)
     _mx.check_scale("scale", "scale_dtype", scale, scale_code, wanted)
     fits = not sizes or list(sizes) in ([1, 1, _mx.BLOCK], [0, 0, _mx.BLOCK], [0, 0, 0])
-    must.be(fits, "group_sizes", f"None or [1, 1, {_mx.BLOCK}] in the microscaling form", sizes)
+    must.hold(fits, "group_sizes", f"None or [1, 1, {_mx.BLOCK}] in the microscaling form", sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops.quant._rounding import saturate
-from torch_npu.ops.quant.npu_trans_quant_param import NpuTransQuantParam
+from torch_npu.ops.quant.npu_trans_quant_param import npu_trans_quant_param
 
 PACKED = (torch.int64, torch.uint64)
 
@@ -33,7 +33,7 @@ def offset_of(values: torch.Tensor) -> torch.Tensor:
 
 def packed(scale: torch.Tensor, offset: torch.Tensor | None = None) -> torch.Tensor:
     """Packed scales as they are, float ones packed, as the card does before int8 results."""
-    return scale if scale.dtype in PACKED else NpuTransQuantParam.kernel(scale.float(), offset)
+    return scale if scale.dtype in PACKED else npu_trans_quant_param.kernel(scale.float(), offset)
 
 
 def requantise(

@@ -35,11 +35,11 @@ def _check_factors(name: str, first: torch.Tensor, mat2: torch.Tensor) -> None:
     must.same_dtype("mat2", mat2, name, first)
     must.ndim("mat2", mat2, 2, 8)
     rows, depth = mat2.shape[-2], first.shape[-1]
-    must.be(rows == depth, "mat2", f"of {depth} rows (K of '{name}')", rows)
+    must.hold(rows == depth, "mat2", f"of {depth} rows (K of '{name}')", rows)
     batches = zip(reversed(first.shape[:-2]), reversed(mat2.shape[:-2]), strict=False)
     fits = all(a == b or a == 1 or b == 1 for a, b in batches)
     expected = f"of batch dimensions that broadcast with {tuple(first.shape[:-2])}"
-    must.be(fits, "mat2", expected, tuple(mat2.shape[:-2]))
+    must.hold(fits, "mat2", expected, tuple(mat2.shape[:-2]))
 
 
 def _check_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor) -> None:
@@ -55,7 +55,7 @@ def _check_sizes(self: torch.Tensor, mat2: torch.Tensor, name: str, sizes: Seque
     aligned = (1,) * (len(whole) - len(sizes)) + tuple(sizes)
     fits = 2 <= len(sizes) <= len(whole) and aligned[-2:] == whole[-2:]
     fits = fits and all(a in (1, w) for a, w in zip(aligned, whole, strict=True))
-    must.be(fits, name, f"empty, or {whole} with batch dimensions as 1 or left out", list(sizes))
+    must.hold(fits, name, f"empty, or {whole} with batch dimensions as 1 or left out", list(sizes))
 
 
 def _summed_shape(a: torch.Tensor, b: torch.Tensor, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def _summed_shape(a: torch.Tensor, b: torch.Tensor, sizes: Sequence[int]) -> tup
 
 
 @npu_op("npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor")
-class NpuBmmV2:
+def npu_bmmV2(self, mat2, output_sizes):
     r"""The product of two stacks of matrices, with broadcast batch dimensions.
 
     $$ y_{b,i,j} = \sum_k \mathrm{self}_{b,i,k} \, \mathrm{mat2}_{b,k,j} $$
@@ -83,42 +83,45 @@ class NpuBmmV2:
     Differs from upstream:
         bfloat16 is taken where the chip has it; upstream's page does not list it, the card does it.
     """
+    return _batched(self, mat2, output_sizes)
 
-    def check(self, mat2, output_sizes):
-        _check_factors("self", self, mat2)
-        _check_sizes(self, mat2, "output_sizes", output_sizes)
 
-    def kernel(self, mat2, output_sizes):
-        return _batched(self, mat2, output_sizes)
+@npu_bmmV2.check
+def _(self, mat2, output_sizes):
+    _check_factors("self", self, mat2)
+    _check_sizes(self, mat2, "output_sizes", output_sizes)
 
-    def backward(ctx, grad):
-        a, b = ctx.args.self, ctx.args.mat2
-        full = grad.reshape(_summed_shape(a, b, ctx.args.output_sizes))
-        full = full.expand(_result_shape(a, b))
-        return {
-            "self": torch.ops.npu.npu_bmm_v2_mat1_backward(full, a, b, a.shape)
-            if ctx.needs["self"]
-            else None,
-            "mat2": torch.ops.npu.npu_bmm_v2_mat2_backward(full, a, b, b.shape)
-            if ctx.needs["mat2"]
-            else None,
-        }
 
-    samples = [
-        Sample(lambda make: (make(3, 4, 5), make(3, 5, 2), [])),
-        Sample(
-            lambda make: (
-                make(2, 3, 4, 5, dtype=torch.float16),
-                make(5, 6, dtype=torch.float16),
-                [],
-            )
-        ),
-        Sample(lambda make: (make(2, 3, 4, 5), make(2, 3, 5, 2), [3, 4, 2])),
-    ]
+@npu_bmmV2.backward
+def _(grad, *, self, mat2, output_sizes, needs):
+    a, b = self, mat2
+    full = grad.reshape(_summed_shape(a, b, output_sizes))
+    full = full.expand(_result_shape(a, b))
+    return {
+        "self": torch.ops.npu.npu_bmm_v2_mat1_backward(full, a, b, a.shape)
+        if needs["self"]
+        else None,
+        "mat2": torch.ops.npu.npu_bmm_v2_mat2_backward(full, a, b, b.shape)
+        if needs["mat2"]
+        else None,
+    }
+
+
+npu_bmmV2.samples = [
+    Sample(lambda make: (make(3, 4, 5), make(3, 5, 2), [])),
+    Sample(
+        lambda make: (
+            make(2, 3, 4, 5, dtype=torch.float16),
+            make(5, 6, dtype=torch.float16),
+            [],
+        )
+    ),
+    Sample(lambda make: (make(2, 3, 4, 5), make(2, 3, 5, 2), [3, 4, 2])),
+]
 
 
 @npu_op("npu_bmm_v2_mat1_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
-class NpuBmmV2Mat1Backward:
+def npu_bmm_v2_mat1_backward(grad, mat2, size):
     r"""The gradient of `npu_bmmV2` for its first operand.
 
     $$ \mathrm{grad} \cdot \mathrm{mat2}^T $$ summed to `size`.
@@ -132,19 +135,22 @@ class NpuBmmV2Mat1Backward:
     Returns:
         The gradient, of shape `size` and the dtype of `grad`.
     """
+    return _batched(grad, mat2.mT, size)
 
-    def check(grad, mat1, mat2, size):
-        _check_backward(grad, mat1, mat2)
-        _check_sizes(grad, mat2.mT, "size", size)
 
-    def kernel(grad, mat1, mat2, size):
-        return _batched(grad, mat2.mT, size)
+@npu_bmm_v2_mat1_backward.check
+def _(grad, mat1, mat2, size):
+    _check_backward(grad, mat1, mat2)
+    _check_sizes(grad, mat2.mT, "size", size)
 
-    samples = [Sample(lambda make: (make(3, 4, 2), make(3, 4, 5), make(3, 5, 2), [3, 4, 5]))]
+
+npu_bmm_v2_mat1_backward.samples = [
+    Sample(lambda make: (make(3, 4, 2), make(3, 4, 5), make(3, 5, 2), [3, 4, 5]))
+]
 
 
 @npu_op("npu_bmm_v2_mat2_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
-class NpuBmmV2Mat2Backward:
+def npu_bmm_v2_mat2_backward(grad, mat1, size):
     r"""The gradient of `npu_bmmV2` for its second operand.
 
     $$ \mathrm{mat1}^T \cdot \mathrm{grad} $$ summed to `size`.
@@ -158,12 +164,15 @@ class NpuBmmV2Mat2Backward:
     Returns:
         The gradient, of shape `size` and the dtype of `mat1`.
     """
+    return _batched(mat1.mT, grad, size)
 
-    def check(grad, mat1, mat2, size):
-        _check_backward(grad, mat1, mat2)
-        _check_sizes(mat1.mT, grad, "size", size)
 
-    def kernel(grad, mat1, mat2, size):
-        return _batched(mat1.mT, grad, size)
+@npu_bmm_v2_mat2_backward.check
+def _(grad, mat1, mat2, size):
+    _check_backward(grad, mat1, mat2)
+    _check_sizes(mat1.mT, grad, "size", size)
 
-    samples = [Sample(lambda make: (make(3, 4, 2), make(3, 4, 5), make(5, 2), [5, 2]))]
+
+npu_bmm_v2_mat2_backward.samples = [
+    Sample(lambda make: (make(3, 4, 2), make(3, 4, 5), make(5, 2), [5, 2]))
+]

@@ -44,22 +44,22 @@ def _counts(tokens: Sequence[int] | None, index: Sequence[int] | None) -> list[i
 
 def _check_experts(x, weight1, tokens, index):
     both = tokens is not None and index is not None
-    must.be(not both, "expert_tokens_index", "None when 'expert_tokens' is given", index)
+    must.hold(not both, "expert_tokens_index", "None when 'expert_tokens' is given", index)
     name = "expert_tokens" if tokens is not None else "expert_tokens_index"
     values = tokens if tokens is not None else index
     if values is None:
         return
-    must.be(len(values) <= _EXPERTS, name, f"of at most {_EXPERTS} experts", len(values))
+    must.hold(len(values) <= _EXPERTS, name, f"of at most {_EXPERTS} experts", len(values))
     experts = weight1.shape[0]
-    must.be(len(values) == experts, name, f"of {experts} values, the experts", len(values))
+    must.hold(len(values) == experts, name, f"of {experts} values, the experts", len(values))
     counts = _counts(tokens, index)
     for place, count in enumerate(counts):
         word = "non-negative" if tokens is not None else "non-negative and non-decreasing"
-        must.be(count >= 0, name, word, f"{values[place]} at index {place}")
+        must.hold(count >= 0, name, word, f"{values[place]} at index {place}")
     rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
     total = sum(counts)
     word = "the sum" if tokens is not None else "the last value"
-    must.be(total == rows, name, f"such that {word} is {rows}, the rows of 'x'", total)
+    must.hold(total == rows, name, f"such that {word} is {rows}, the rows of 'x'", total)
 
 
 def _check_sizes(x, weight1, weight2, activation, experts):
@@ -69,10 +69,10 @@ def _check_sizes(x, weight1, weight2, activation, experts):
     k1, n1 = x.shape[-1], weight1.shape[-1]
     must.shape("weight1", weight1, (*lead, k1, None))
     gated = activation in _GATED
-    must.be(not gated or n1 % 2 == 0, "weight1", f"of an even N1 for '{activation}'", n1)
+    must.hold(not gated or n1 % 2 == 0, "weight1", f"of an even N1 for '{activation}'", n1)
     k2 = n1 // 2 if gated else n1
     must.shape("weight2", weight2, (*lead, k2, k1))
-    must.be(max(k1, k2) < _LIMIT, "weight1", f"of K1 and K2 below {_LIMIT}", (k1, k2))
+    must.hold(max(k1, k2) < _LIMIT, "weight1", f"of K1 and K2 below {_LIMIT}", (k1, k2))
 
 
 def _check_forms(x, weights, biases, quant, antiquant, output_dtype):
@@ -85,7 +85,7 @@ def _check_forms(x, weights, biases, quant, antiquant, output_dtype):
     form = "quantised" if integer else ("weight-quantised" if restored else "plain")
     for table, used in ((quant, integer), (antiquant, restored)):
         for name, value in table.items():
-            must.be(used or value is None, name, f"None in the {form} form", "a tensor")
+            must.hold(used or value is None, name, f"None in the {form} form", "a tensor")
     bias_type = (
         torch.int32 if integer else (torch.float32 if x.dtype == torch.bfloat16 else x.dtype)
     )
@@ -116,7 +116,7 @@ def _check_quantised(weight1, quant, output_dtype):
     one = lead or (1,)
     shapes = [one, (*lead, columns)]
     fits = tuple(scale.shape) in shapes
-    must.be(fits, "scale", "of shape " + must.one_of(shapes), tuple(scale.shape))
+    must.hold(fits, "scale", "of shape " + must.one_of(shapes), tuple(scale.shape))
     must.dtype("offset", offset, torch.float32)
     must.shape("offset", offset, one)
     by_column = tuple(scale.shape) == shapes[1] and shapes[0] != shapes[1]
@@ -158,7 +158,17 @@ def _network(x, activation, p):
     "Tensor? antiquant_scale2=None, Tensor? antiquant_offset1=None, Tensor? antiquant_offset2=None, "
     "int? inner_precise=None, ScalarType? output_dtype=None) -> Tensor"
 )
-class NpuFfn:
+def npu_ffn(
+    x,
+    weight1,
+    weight2,
+    activation,
+    expert_tokens,
+    expert_tokens_index,
+    inner_precise,
+    output_dtype,
+    **parameters,
+):
     r"""A feed-forward network, or one for each expert on its own tokens.
 
     $$ y = \mathrm{act}(x W_1 + b_1) W_2 + b_2 $$
@@ -197,120 +207,109 @@ class NpuFfn:
         65536. As on the card, restored weights are rounded to the dtype of `x`, and with packed
         `deq_scale1` the values between the two products are float16.
     """
+    names = ("bias1", "bias2", "scale", "offset", "deq_scale1", "deq_scale2")
+    names += tuple(f"antiquant_{part}{n}" for part in ("scale", "offset") for n in (1, 2))
+    p = {"weight1": weight1, "weight2": weight2} | {n: parameters.get(n) for n in names}
+    dtype = (output_dtype or torch.float16) if x.dtype == torch.int8 else x.dtype
+    counts = _counts(expert_tokens, expert_tokens_index)
+    if counts is None:
+        return _network(x, activation, p).to(dtype)
+    y = x.new_empty(*x.shape[:-1], weight2.shape[-1], dtype=dtype)
+    rows, results = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            own = {n: None if t is None else t[expert] for n, t in p.items()}
+            part = _network(rows.narrow(0, start, count), activation, own)
+            results.narrow(0, start, count).copy_(part)
+        start += count
+    return y
 
-    def check(
-        x,
-        weight1,
-        weight2,
-        activation,
-        *,
-        expert_tokens=None,
-        expert_tokens_index=None,
-        bias1=None,
-        bias2=None,
-        scale=None,
-        offset=None,
-        deq_scale1=None,
-        deq_scale2=None,
-        antiquant_scale1=None,
-        antiquant_scale2=None,
-        antiquant_offset1=None,
-        antiquant_offset2=None,
-        inner_precise=None,
-        output_dtype=None,
-    ):
-        must.dtype("x", x, torch.float16, torch.bfloat16, torch.int8)
-        must.choice("activation", activation, (*_PLAIN, *_GATED))
-        must.choice("inner_precise", inner_precise, (None, 0, 1))
-        experts = expert_tokens is not None or expert_tokens_index is not None
-        _check_sizes(x, weight1, weight2, activation, experts)
-        _check_experts(x, weight1, expert_tokens, expert_tokens_index)
-        if activation in _GATED:
-            fits = x.dtype == weight1.dtype == torch.float16
-            must.be(fits, "x", f"float16, with float16 weights, for '{activation}'", x.dtype)
-            must.be(
-                not experts, "activation", "fastgelu, gelu, relu or silu with experts", activation
-            )
-            must.be(inner_precise == 1, "inner_precise", f"1 for '{activation}'", inner_precise)
-        elif x.dtype == weight1.dtype == torch.bfloat16:
-            must.choice("inner_precise", inner_precise, (None, 0))
-        _check_forms(
-            x,
-            {"weight1": weight1, "weight2": weight2},
-            {"bias1": bias1, "bias2": bias2},
-            {"scale": scale, "offset": offset, "deq_scale1": deq_scale1, "deq_scale2": deq_scale2},
-            {
-                "antiquant_scale1": antiquant_scale1,
-                "antiquant_scale2": antiquant_scale2,
-                "antiquant_offset1": antiquant_offset1,
-                "antiquant_offset2": antiquant_offset2,
-            },
-            output_dtype,
+
+@npu_ffn.check
+def _(
+    x,
+    weight1,
+    weight2,
+    activation,
+    expert_tokens,
+    expert_tokens_index,
+    bias1,
+    bias2,
+    scale,
+    offset,
+    deq_scale1,
+    deq_scale2,
+    antiquant_scale1,
+    antiquant_scale2,
+    antiquant_offset1,
+    antiquant_offset2,
+    inner_precise,
+    output_dtype,
+):
+    must.dtype("x", x, torch.float16, torch.bfloat16, torch.int8)
+    must.choice("activation", activation, (*_PLAIN, *_GATED))
+    must.choice("inner_precise", inner_precise, (None, 0, 1))
+    experts = expert_tokens is not None or expert_tokens_index is not None
+    _check_sizes(x, weight1, weight2, activation, experts)
+    _check_experts(x, weight1, expert_tokens, expert_tokens_index)
+    if activation in _GATED:
+        fits = x.dtype == weight1.dtype == torch.float16
+        must.hold(fits, "x", f"float16, with float16 weights, for '{activation}'", x.dtype)
+        must.hold(
+            not experts, "activation", "fastgelu, gelu, relu or silu with experts", activation
         )
-
-    def kernel(
+        must.hold(inner_precise == 1, "inner_precise", f"1 for '{activation}'", inner_precise)
+    elif x.dtype == weight1.dtype == torch.bfloat16:
+        must.choice("inner_precise", inner_precise, (None, 0))
+    _check_forms(
         x,
-        weight1,
-        weight2,
-        activation,
-        *,
-        expert_tokens=None,
-        expert_tokens_index=None,
-        inner_precise=None,
-        output_dtype=None,
-        **parameters,
-    ):
-        names = ("bias1", "bias2", "scale", "offset", "deq_scale1", "deq_scale2")
-        names += tuple(f"antiquant_{part}{n}" for part in ("scale", "offset") for n in (1, 2))
-        p = {"weight1": weight1, "weight2": weight2} | {n: parameters.get(n) for n in names}
-        dtype = (output_dtype or torch.float16) if x.dtype == torch.int8 else x.dtype
-        counts = _counts(expert_tokens, expert_tokens_index)
-        if counts is None:
-            return _network(x, activation, p).to(dtype)
-        y = x.new_empty(*x.shape[:-1], weight2.shape[-1], dtype=dtype)
-        rows, results = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
-        start = 0
-        for expert, count in enumerate(counts):
-            if count:
-                own = {n: None if t is None else t[expert] for n, t in p.items()}
-                part = _network(rows.narrow(0, start, count), activation, own)
-                results.narrow(0, start, count).copy_(part)
-            start += count
-        return y
+        {"weight1": weight1, "weight2": weight2},
+        {"bias1": bias1, "bias2": bias2},
+        {"scale": scale, "offset": offset, "deq_scale1": deq_scale1, "deq_scale2": deq_scale2},
+        {
+            "antiquant_scale1": antiquant_scale1,
+            "antiquant_scale2": antiquant_scale2,
+            "antiquant_offset1": antiquant_offset1,
+            "antiquant_offset2": antiquant_offset2,
+        },
+        output_dtype,
+    )
 
-    samples = [
-        Sample(
-            lambda make: (
-                (make(4, 8, dtype=torch.float16), make(8, 16, dtype=torch.float16))
-                + (make(16, 8, dtype=torch.float16), "gelu")
-            )
+
+npu_ffn.samples = [
+    Sample(
+        lambda make: (
+            (make(4, 8, dtype=torch.float16), make(8, 16, dtype=torch.float16))
+            + (make(16, 8, dtype=torch.float16), "gelu")
+        )
+    ),
+    Sample(
+        lambda make: (
+            (make(4, 8, dtype=torch.float16), make(8, 32, dtype=torch.float16))
+            + (make(16, 8, dtype=torch.float16), "swiglu")
         ),
-        Sample(
-            lambda make: (
-                (make(4, 8, dtype=torch.float16), make(8, 32, dtype=torch.float16))
-                + (make(16, 8, dtype=torch.float16), "swiglu")
-            ),
-            {"inner_precise": 1},
+        {"inner_precise": 1},
+    ),
+    Sample(
+        lambda make: (
+            (make(5, 8, dtype=torch.bfloat16), make(2, 8, 16, dtype=torch.bfloat16))
+            + (make(2, 16, 8, dtype=torch.bfloat16), "silu")
         ),
-        Sample(
-            lambda make: (
-                (make(5, 8, dtype=torch.bfloat16), make(2, 8, 16, dtype=torch.bfloat16))
-                + (make(2, 16, 8, dtype=torch.bfloat16), "silu")
-            ),
-            lambda make: {"expert_tokens": [2, 3], "bias1": make(2, 16), "bias2": make(2, 8)},
+        lambda make: {"expert_tokens": [2, 3], "bias1": make(2, 16), "bias2": make(2, 8)},
+    ),
+    Sample(
+        lambda make: (
+            make(4, 8, dtype=torch.int8, low=-9, high=9),
+            make(8, 16, dtype=torch.int8, low=-9, high=9),
+            make(16, 8, dtype=torch.int8, low=-9, high=9),
+            "relu",
         ),
-        Sample(
-            lambda make: (
-                make(4, 8, dtype=torch.int8, low=-9, high=9),
-                make(8, 16, dtype=torch.int8, low=-9, high=9),
-                make(16, 8, dtype=torch.int8, low=-9, high=9),
-                "relu",
-            ),
-            lambda make: {
-                "scale": make(1),
-                "offset": make(1),
-                "deq_scale1": make(16),
-                "deq_scale2": make(8),
-            },
-        ),
-    ]
+        lambda make: {
+            "scale": make(1),
+            "offset": make(1),
+            "deq_scale1": make(16),
+            "deq_scale2": make(8),
+        },
+    ),
+]

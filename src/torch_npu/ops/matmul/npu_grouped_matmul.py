@@ -44,7 +44,24 @@ def _own_groups(x):
     "int? output_dtype=None, int? x_dtype=None, int? weight_dtype=None, int? scale_dtype=None, "
     "int? per_token_scale_dtype=None) -> Tensor[]"
 )
-class NpuGroupedMatmul:
+def npu_grouped_matmul(
+    x,
+    weight,
+    bias,
+    scale,
+    antiquant_scale,
+    antiquant_offset,
+    per_token_scale,
+    group_list,
+    split_item,
+    group_type,
+    group_list_type,
+    act_type,
+    output_dtype,
+    x_dtype,
+    weight_dtype,
+    per_token_scale_dtype,
+):
     r"""Products of groups, each with its own weight: the layers of a mixture of experts.
 
     $$ y_i = x_i \cdot w_i + b_i $$
@@ -109,202 +126,173 @@ class NpuGroupedMatmul:
         Groups that reach past the last row raise. Weights of 4-bit floats with 8-bit `x` raise. The forms of Ascend950, which the page does
         not describe, follow upstream's tests.
     """
-
-    def check(
-        x,
+    kind = group_list_type or 0
+    if per_token_scale and _mx.asked(per_token_scale_dtype, per_token_scale[0]):
+        rows = _mx.left(x[0], x_dtype, per_token_scale[0])
+        factors = (scale or antiquant_scale)[0]
+        forms = Forms([_mx.right(weight[0], weight_dtype, factors)], bias)
+        groups = _groups.read(_NAME, group_list, kind, forms.count, rows.shape[0], exact=False)
+        return _grouped.joined(forms, [rows], None, groups, dtype_of(output_dtype, x[0].dtype))
+    x = [restored(t, x_dtype) for t in x]
+    weight = [restored(t, weight_dtype) for t in weight]
+    forms = Forms(
         weight,
-        *,
-        bias=None,
-        scale=None,
-        offset=None,
-        antiquant_scale=None,
-        antiquant_offset=None,
-        per_token_scale=None,
-        group_list=None,
-        activation_input=None,
-        activation_quant_scale=None,
-        activation_quant_offset=None,
-        split_item=0,
-        group_type=None,
-        group_list_type=0,
-        act_type=0,
-        tuning_config=None,
-        output_dtype=None,
-        x_dtype=None,
-        weight_dtype=None,
-        scale_dtype=None,
-        per_token_scale_dtype=None,
-    ):
-        _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
-        dtype = dtype_of(output_dtype, x[0].dtype if x else torch.float32)
-        if _microscaled(scale, scale_dtype, per_token_scale, per_token_scale_dtype):
-            _mx.check_chip("per_token_scale_dtype" if scale_dtype is None else "scale_dtype")
-            must.choice("group_type", group_type, (0,))
-            must.choice("split_item", split_item, (2, 3))
-            must.choice("act_type", act_type or 0, (0,))
-            must.unset("antiquant_offset", antiquant_offset or None)
-            must.unset("tuning_config", tuning_config or None)
-            both = scale and antiquant_scale
-            must.be(not both, "antiquant_scale", "None together with 'scale'", "tensors")
-            name = "antiquant_scale" if antiquant_scale else "scale"
-            code = per_token_scale_dtype if antiquant_scale else scale_dtype
-            rules.microscaled(
-                x, x_dtype, weight, weight_dtype, name, scale or antiquant_scale, code,
-                per_token_scale, per_token_scale_dtype, bias, dtype,
-            )  # fmt: skip
-            rules.grouped_rows(group_list, group_list_type or 0, weight[0].shape[0])
-            return
-        x = [stand_in("x", "x_dtype", t, x_dtype) for t in x]
-        weight = [stand_in("weight", "weight_dtype", t, weight_dtype) for t in weight]
-        must.unset("scale_dtype", scale_dtype)
-        must.unset("per_token_scale_dtype", per_token_scale_dtype)
-        missing = group_type is None
-        words = "Requires manual passing group_type" if missing else "The group type must be one"
-        must.choice("group_type", group_type, (-1, 0, 2), upstream=words)
-        split = split_item or 0
-        must.choice("split_item", split, (0, 1, 2, 3))
-        rules.lists(x, weight, split if group_type == -1 else 2)
-        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset, act_type or 0)
-        rules.options(forms, x, act_type, tuning_config)
-        if group_type == 2:
-            rules.depth_groups(forms, x, split)
-        rules.scene(forms, x, group_list, split, group_type, group_list_type or 0)
-        rules.parameters(forms, x, per_token_scale, dtype_of(output_dtype, x[0].dtype))
-
-    def kernel(
-        x,
-        weight,
-        *,
-        bias=None,
-        scale=None,
-        antiquant_scale=None,
-        antiquant_offset=None,
-        per_token_scale=None,
-        group_list=None,
-        split_item=0,
-        group_type=None,
-        group_list_type=0,
-        act_type=0,
-        output_dtype=None,
-        x_dtype=None,
-        weight_dtype=None,
-        per_token_scale_dtype=None,
-        **_checked,
-    ):
-        kind = group_list_type or 0
-        if per_token_scale and _mx.asked(per_token_scale_dtype, per_token_scale[0]):
-            rows = _mx.left(x[0], x_dtype, per_token_scale[0])
-            factors = (scale or antiquant_scale)[0]
-            forms = Forms([_mx.right(weight[0], weight_dtype, factors)], bias)
-            groups = _groups.read(_NAME, group_list, kind, forms.count, rows.shape[0], exact=False)
-            return _grouped.joined(forms, [rows], None, groups, dtype_of(output_dtype, x[0].dtype))
-        x = [restored(t, x_dtype) for t in x]
-        weight = [restored(t, weight_dtype) for t in weight]
-        forms = Forms(
-            weight,
-            bias,
-            scale,
-            antiquant_scale,
-            antiquant_offset,
-            act_type or 0,
-            x_dtype is not None,
+        bias,
+        scale,
+        antiquant_scale,
+        antiquant_offset,
+        act_type or 0,
+        x_dtype is not None,
+    )
+    dtype = dtype_of(output_dtype, x[0].dtype)
+    if group_type == -1:
+        return _grouped.separate(forms, x, per_token_scale, dtype)
+    if group_type == 2:
+        groups = _groups.read(
+            _NAME,
+            group_list,
+            kind,
+            forms.count,
+            x[0].shape[1],
+            exact=True,
+            axis="columns of 'x'",
         )
-        dtype = dtype_of(output_dtype, x[0].dtype)
-        if group_type == -1:
-            return _grouped.separate(forms, x, per_token_scale, dtype)
-        if group_type == 2:
-            groups = _groups.read(
-                _NAME,
-                group_list,
-                kind,
-                forms.count,
-                x[0].shape[1],
-                exact=True,
-                axis="columns of 'x'",
-            )
-            return _grouped.depths(forms, x[0], groups, dtype, (split_item or 0) >= 2)
-        groups = _own_groups(x)
-        if group_list is not None:
-            rows = sum(t.shape[0] for t in x)
-            groups = _groups.read(_NAME, group_list, kind, forms.count, rows, exact=len(x) > 1)
-        if len(x) > 1:
-            _groups.matching(_NAME, groups, [t.shape[0] for t in x])
-        return _grouped.joined(forms, x, per_token_scale, groups, dtype)
+        return _grouped.depths(forms, x[0], groups, dtype, (split_item or 0) >= 2)
+    groups = _own_groups(x)
+    if group_list is not None:
+        rows = sum(t.shape[0] for t in x)
+        groups = _groups.read(_NAME, group_list, kind, forms.count, rows, exact=len(x) > 1)
+    if len(x) > 1:
+        _groups.matching(_NAME, groups, [t.shape[0] for t in x])
+    return _grouped.joined(forms, x, per_token_scale, groups, dtype)
 
-    def meta(
-        x,
-        weight,
-        *,
-        group_list=None,
-        split_item=0,
-        group_type=None,
-        output_dtype=None,
-        weight_dtype=None,
-        **_other,
-    ):
-        dtype = dtype_of(output_dtype, x[0].dtype)
-        if _mx.is_float4(weight[0], weight_dtype):
-            return [
-                x[0].new_empty(x[0].shape[0], _mx.shape(weight[0], weight_dtype)[-1], dtype=dtype)
-            ]
-        widths = [matrix_shape(w)[1] for w in weight]
-        if group_type == -1:
-            shapes = [(*t.shape[:-1], n) for t, n in zip(x, widths, strict=True)]
-        elif group_type == 2:
-            groups, rows = group_list.shape[0], x[0].shape[0]
-            if (split_item or 0) >= 2:
-                shapes = [(groups, rows, widths[0])]
-            else:
-                shapes = [(rows, n) for n in (widths if len(widths) > 1 else widths * groups)]
+
+@npu_grouped_matmul.check
+def _(
+    x,
+    weight,
+    bias,
+    scale,
+    offset,
+    antiquant_scale,
+    antiquant_offset,
+    per_token_scale,
+    group_list,
+    activation_input,
+    activation_quant_scale,
+    activation_quant_offset,
+    split_item,
+    group_type,
+    group_list_type,
+    act_type,
+    tuning_config,
+    output_dtype,
+    x_dtype,
+    weight_dtype,
+    scale_dtype,
+    per_token_scale_dtype,
+):
+    _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
+    dtype = dtype_of(output_dtype, x[0].dtype if x else torch.float32)
+    if _microscaled(scale, scale_dtype, per_token_scale, per_token_scale_dtype):
+        _mx.check_chip("per_token_scale_dtype" if scale_dtype is None else "scale_dtype")
+        must.choice("group_type", group_type, (0,))
+        must.choice("split_item", split_item, (2, 3))
+        must.choice("act_type", act_type or 0, (0,))
+        must.unset("antiquant_offset", antiquant_offset or None)
+        must.unset("tuning_config", tuning_config or None)
+        both = scale and antiquant_scale
+        must.hold(not both, "antiquant_scale", "None together with 'scale'", "tensors")
+        name = "antiquant_scale" if antiquant_scale else "scale"
+        code = per_token_scale_dtype if antiquant_scale else scale_dtype
+        rules.microscaled(
+            x, x_dtype, weight, weight_dtype, name, scale or antiquant_scale, code,
+            per_token_scale, per_token_scale_dtype, bias, dtype,
+        )  # fmt: skip
+        rules.grouped_rows(group_list, group_list_type or 0, weight[0].shape[0])
+        return
+    x = [stand_in("x", "x_dtype", t, x_dtype) for t in x]
+    weight = [stand_in("weight", "weight_dtype", t, weight_dtype) for t in weight]
+    must.unset("scale_dtype", scale_dtype)
+    must.unset("per_token_scale_dtype", per_token_scale_dtype)
+    missing = group_type is None
+    words = "Requires manual passing group_type" if missing else "The group type must be one"
+    must.choice("group_type", group_type, (-1, 0, 2), upstream=words)
+    split = split_item or 0
+    must.choice("split_item", split, (0, 1, 2, 3))
+    rules.lists(x, weight, split if group_type == -1 else 2)
+    forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset, act_type or 0)
+    rules.options(forms, x, act_type, tuning_config)
+    if group_type == 2:
+        rules.depth_groups(forms, x, split)
+    rules.scene(forms, x, group_list, split, group_type, group_list_type or 0)
+    rules.parameters(forms, x, per_token_scale, dtype_of(output_dtype, x[0].dtype))
+
+
+@npu_grouped_matmul.meta
+def _(x, weight, group_list, split_item, group_type, output_dtype, weight_dtype):
+    dtype = dtype_of(output_dtype, x[0].dtype)
+    if _mx.is_float4(weight[0], weight_dtype):
+        return [x[0].new_empty(x[0].shape[0], _mx.shape(weight[0], weight_dtype)[-1], dtype=dtype)]
+    widths = [matrix_shape(w)[1] for w in weight]
+    if group_type == -1:
+        shapes = [(*t.shape[:-1], n) for t, n in zip(x, widths, strict=True)]
+    elif group_type == 2:
+        groups, rows = group_list.shape[0], x[0].shape[0]
+        if (split_item or 0) >= 2:
+            shapes = [(groups, rows, widths[0])]
         else:
-            shapes = [(sum(t.shape[0] for t in x), widths[0])]
-        return [x[0].new_empty(shape, dtype=dtype) for shape in shapes]
+            shapes = [(rows, n) for n in (widths if len(widths) > 1 else widths * groups)]
+    else:
+        shapes = [(sum(t.shape[0] for t in x), widths[0])]
+    return [x[0].new_empty(shape, dtype=dtype) for shape in shapes]
 
-    samples = [
-        Sample(
-            lambda make: ([make(6, 8)], [make(3, 8, 4)]),
-            lambda make: {
-                "bias": [make(3, 4)],
-                "group_list": torch.tensor([2, 2, 6], device=make(1).device),
-                "split_item": 3,
-                "group_type": 0,
-            },
+
+npu_grouped_matmul.samples = [
+    Sample(
+        lambda make: ([make(6, 8)], [make(3, 8, 4)]),
+        lambda make: {
+            "bias": [make(3, 4)],
+            "group_list": torch.tensor([2, 2, 6], device=make(1).device),
+            "split_item": 3,
+            "group_type": 0,
+        },
+    ),
+    Sample(
+        lambda make: (
+            [make(2, 3, 8, dtype=torch.float16), make(4, 2, 6, dtype=torch.float16)],
+            [make(8, 4, dtype=torch.float16), make(6, 5, dtype=torch.float16)],
         ),
-        Sample(
-            lambda make: (
-                [make(2, 3, 8, dtype=torch.float16), make(4, 2, 6, dtype=torch.float16)],
-                [make(8, 4, dtype=torch.float16), make(6, 5, dtype=torch.float16)],
-            ),
-            {"group_type": -1},
+        {"group_type": -1},
+    ),
+    Sample(
+        lambda make: (
+            [make(6, 8, dtype=torch.int8, low=-9, high=9)],
+            [make(2, 8, 4, dtype=torch.int8, low=-9, high=9)],
         ),
-        Sample(
-            lambda make: (
-                [make(6, 8, dtype=torch.int8, low=-9, high=9)],
-                [make(2, 8, 4, dtype=torch.int8, low=-9, high=9)],
-            ),
-            lambda make: {
-                "scale": [make(2, 4, dtype=torch.bfloat16)],
-                "per_token_scale": [make(6)],
-                "group_list": torch.tensor([4, 2], device=make(1).device),
-                "group_list_type": 1,
-                "split_item": 2,
-                "group_type": 0,
-                "act_type": 5,
-                "output_dtype": torch.bfloat16,
-            },
+        lambda make: {
+            "scale": [make(2, 4, dtype=torch.bfloat16)],
+            "per_token_scale": [make(6)],
+            "group_list": torch.tensor([4, 2], device=make(1).device),
+            "group_list_type": 1,
+            "split_item": 2,
+            "group_type": 0,
+            "act_type": 5,
+            "output_dtype": torch.bfloat16,
+        },
+    ),
+    Sample(
+        lambda make: (
+            [make(8, 6, dtype=torch.bfloat16).mT],
+            [make(8, 4, dtype=torch.bfloat16)],
         ),
-        Sample(
-            lambda make: (
-                [make(8, 6, dtype=torch.bfloat16).mT],
-                [make(8, 4, dtype=torch.bfloat16)],
-            ),
-            lambda make: {
-                "group_list": torch.tensor([3, 8], device=make(1).device),
-                "split_item": 3,
-                "group_type": 2,
-            },
-        ),
-    ]
+        lambda make: {
+            "group_list": torch.tensor([3, 8], device=make(1).device),
+            "split_item": 3,
+            "group_type": 2,
+        },
+    ),
+]
 
 
 @npu_op(
@@ -315,7 +303,9 @@ class NpuGroupedMatmul:
     "int? group_type=None, int? group_list_type=0, int? act_type=0, ScalarType? output_dtype=None) "
     "-> Tensor[]"
 )
-class NpuGroupedMatmulList:
+def npu_grouped_matmul_List(
+    x, weight, bias, scale, antiquant_scale, antiquant_offset, group_list, split_item, output_dtype
+):
     r"""`npu_grouped_matmul` with the ends of the groups as a list of ints: 2 or more,
     non-decreasing.
 
@@ -337,72 +327,60 @@ class NpuGroupedMatmulList:
     Returns:
         A list of results.
     """
+    forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
+    dtype = output_dtype or x[0].dtype
+    one_result = (split_item or 0) >= 2
+    if not group_list and not one_result:
+        return _grouped.separate(forms, x, None, dtype)
+    groups = _own_groups(x)
+    if group_list:
+        rows = sum(t.shape[0] for t in x)
+        groups = _groups.read(_NAME, group_list, _groups.ENDS, forms.count, rows, exact=True)
+    if len(x) > 1:
+        _groups.matching(_NAME, groups, [t.shape[0] for t in x])
+    return (_grouped.joined if one_result else _grouped.split)(forms, x, None, groups, dtype)
 
-    def check(
-        x,
-        weight,
-        *,
-        bias=None,
-        scale=None,
-        offset=None,
-        antiquant_scale=None,
-        antiquant_offset=None,
-        per_token_scale=None,
-        group_list=None,
-        activation_input=None,
-        activation_quant_scale=None,
-        activation_quant_offset=None,
-        split_item=0,
-        group_type=None,
-        group_list_type=0,
-        act_type=0,
-        output_dtype=None,
-    ):
-        _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
-        must.unset("per_token_scale", per_token_scale or None)
-        must.unset("group_type", group_type)
-        must.unset("group_list_type", group_list_type or 0, 0)
-        must.unset("act_type", act_type or 0, 0)
-        split = split_item or 0
-        must.choice("split_item", split, (0, 1, 2, 3))
-        rules.lists(x, weight, split)
-        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
-        rules.host_list(forms, x, group_list, split)
-        rules.parameters(forms, x, None, output_dtype or x[0].dtype)
 
-    def kernel(
-        x,
-        weight,
-        *,
-        bias=None,
-        scale=None,
-        antiquant_scale=None,
-        antiquant_offset=None,
-        group_list=None,
-        split_item=0,
-        output_dtype=None,
-        **_checked,
-    ):
-        forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
-        dtype = output_dtype or x[0].dtype
-        one_result = (split_item or 0) >= 2
-        if not group_list and not one_result:
-            return _grouped.separate(forms, x, None, dtype)
-        groups = _own_groups(x)
-        if group_list:
-            rows = sum(t.shape[0] for t in x)
-            groups = _groups.read(_NAME, group_list, _groups.ENDS, forms.count, rows, exact=True)
-        if len(x) > 1:
-            _groups.matching(_NAME, groups, [t.shape[0] for t in x])
-        return (_grouped.joined if one_result else _grouped.split)(forms, x, None, groups, dtype)
+@npu_grouped_matmul_List.check
+def _(
+    x,
+    weight,
+    bias,
+    scale,
+    offset,
+    antiquant_scale,
+    antiquant_offset,
+    per_token_scale,
+    group_list,
+    activation_input,
+    activation_quant_scale,
+    activation_quant_offset,
+    split_item,
+    group_type,
+    group_list_type,
+    act_type,
+    output_dtype,
+):
+    _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
+    must.unset("per_token_scale", per_token_scale or None)
+    must.unset("group_type", group_type)
+    must.unset("group_list_type", group_list_type or 0, 0)
+    must.unset("act_type", act_type or 0, 0)
+    split = split_item or 0
+    must.choice("split_item", split, (0, 1, 2, 3))
+    rules.lists(x, weight, split)
+    forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
+    rules.host_list(forms, x, group_list, split)
+    rules.parameters(forms, x, None, output_dtype or x[0].dtype)
 
-    samples = [
-        Sample(
-            lambda make: ([make(6, 8)], [make(8, 4), make(8, 4)]),
-            {"group_list": [2, 6], "split_item": 3},
-        ),
-        Sample(
-            lambda make: ([make(6, 8)], [make(8, 4), make(8, 5)]),
-            lambda make: {"bias": [make(4), make(5)], "group_list": [6, 6]},
-        ),
-    ]
+
+npu_grouped_matmul_List.samples = [
+    Sample(
+        lambda make: ([make(6, 8)], [make(8, 4), make(8, 4)]),
+        {"group_list": [2, 6], "split_item": 3},
+    ),
+    Sample(
+        lambda make: ([make(6, 8)], [make(8, 4), make(8, 5)]),
+        lambda make: {"bias": [make(4), make(5)], "group_list": [6, 6]},
+    ),
+]

@@ -23,7 +23,7 @@ def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @npu_op("npu_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
-class NpuLinear:
+def npu_linear(input, weight, bias):
     r"""The product of a matrix with a transposed weight, plus a bias.
 
     $$ y = \mathrm{input} \cdot \mathrm{weight}^T + \mathrm{bias} $$
@@ -39,50 +39,49 @@ class NpuLinear:
     Differs from upstream:
         bfloat16 is taken where the chip has it; upstream's page does not list it, the card does it.
     """
+    y = _multiply(input, weight.mT)
+    return (y if bias is None else y + bias).to(input.dtype)
 
-    saves = ("input", "weight", "bias")
 
-    def check(input, weight, bias=None):
-        must.dtype("input", input, *cube_floats(), torch.int32, torch.int8)
-        must.ndim("input", input, 2)
-        must.same_dtype("weight", weight, "input", input)
-        must.shape("weight", weight, (None, input.shape[1]))
-        must.dtype("bias", bias, *cube_floats(), torch.int32)
-        must.shape("bias", bias, (weight.shape[0],))
-        if bias is not None:
-            kind = "a floating" if input.is_floating_point() else "an integer"
-            fits = bias.is_floating_point() == input.is_floating_point()
-            must.be(fits, "bias", f"{kind} tensor like 'input'", bias.dtype)
+@npu_linear.check
+def _(input, weight, bias):
+    must.dtype("input", input, *cube_floats(), torch.int32, torch.int8)
+    must.ndim("input", input, 2)
+    must.same_dtype("weight", weight, "input", input)
+    must.shape("weight", weight, (None, input.shape[1]))
+    must.dtype("bias", bias, *cube_floats(), torch.int32)
+    must.shape("bias", bias, (weight.shape[0],))
+    if bias is not None:
+        kind = "a floating" if input.is_floating_point() else "an integer"
+        fits = bias.is_floating_point() == input.is_floating_point()
+        must.hold(fits, "bias", f"{kind} tensor like 'input'", bias.dtype)
 
-    def kernel(input, weight, bias=None):
-        y = _multiply(input, weight.mT)
-        return (y if bias is None else y + bias).to(input.dtype)
 
-    def backward(ctx, grad):
-        found = {}
-        if ctx.needs["input"] or ctx.needs["weight"]:
-            found["input"], found["weight"] = torch.ops.npu.npu_linear_backward(
-                grad, ctx.args.input, ctx.args.weight
-            )
-        if ctx.needs.get("bias"):
-            found["bias"] = grad.sum(0).to(ctx.args.bias.dtype)
-        return found
+@npu_linear.backward
+def _(grad, *, input, weight, bias, needs):
+    found = {}
+    if needs["input"] or needs["weight"]:
+        found["input"], found["weight"] = torch.ops.npu.npu_linear_backward(grad, input, weight)
+    if needs.get("bias"):
+        found["bias"] = grad.sum(0).to(bias.dtype)
+    return found
 
-    samples = [
-        Sample(lambda make: (make(4, 16), make(8, 16), make(8))),
-        Sample(lambda make: (make(3, 5, dtype=torch.float16), make(7, 5, dtype=torch.float16))),
-        Sample(
-            lambda make: (
-                make(4, 9, dtype=torch.int32, low=-9, high=9),
-                make(3, 9, dtype=torch.int32, low=-9, high=9),
-            ),
-            lambda make: {"bias": make(3, dtype=torch.int32, low=-9, high=9)},
+
+npu_linear.samples = [
+    Sample(lambda make: (make(4, 16), make(8, 16), make(8))),
+    Sample(lambda make: (make(3, 5, dtype=torch.float16), make(7, 5, dtype=torch.float16))),
+    Sample(
+        lambda make: (
+            make(4, 9, dtype=torch.int32, low=-9, high=9),
+            make(3, 9, dtype=torch.int32, low=-9, high=9),
         ),
-    ]
+        lambda make: {"bias": make(3, dtype=torch.int32, low=-9, high=9)},
+    ),
+]
 
 
 @npu_op("npu_linear_backward(Tensor grad, Tensor input, Tensor weight) -> (Tensor, Tensor)")
-class NpuLinearBackward:
+def npu_linear_backward(grad, input, weight):
     r"""Gradients of `npu_linear` with respect to `input` and `weight`, in their dtypes.
 
     $$ d\mathrm{input} = \mathrm{grad} \cdot \mathrm{weight}, \quad
@@ -96,15 +95,16 @@ class NpuLinearBackward:
     Returns:
         The two gradients, of the shapes (M, K) and (N, K).
     """
+    return product(grad, weight).to(input.dtype), product(grad.mT, input).to(weight.dtype)
 
-    def check(grad, input, weight):
-        must.ndim("input", input, 2)
-        must.shape("weight", weight, (None, input.shape[1]))
-        must.shape("grad", grad, (input.shape[0], weight.shape[0]))
-        must.same_dtype("weight", weight, "input", input)
-        must.same_dtype("grad", grad, "input", input)
 
-    def kernel(grad, input, weight):
-        return product(grad, weight).to(input.dtype), product(grad.mT, input).to(weight.dtype)
+@npu_linear_backward.check
+def _(grad, input, weight):
+    must.ndim("input", input, 2)
+    must.shape("weight", weight, (None, input.shape[1]))
+    must.shape("grad", grad, (input.shape[0], weight.shape[0]))
+    must.same_dtype("weight", weight, "input", input)
+    must.same_dtype("grad", grad, "input", input)
 
-    samples = [Sample(lambda make: (make(4, 8), make(4, 16), make(8, 16)))]
+
+npu_linear_backward.samples = [Sample(lambda make: (make(4, 8), make(4, 16), make(8, 16)))]

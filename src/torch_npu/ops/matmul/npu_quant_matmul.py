@@ -79,7 +79,19 @@ def _finish(y, bias, dtype):
     "int? x2_dtype=None, int? pertoken_scale_dtype=None, int? scale_dtype=None, int[]? group_sizes=None, "
     "Tensor? y_scale=None) -> Tensor"
 )
-class NpuQuantMatmul:
+def npu_quant_matmul(
+    x1,
+    x2,
+    scale,
+    offset,
+    pertoken_scale,
+    bias,
+    output_dtype,
+    x1_dtype,
+    x2_dtype,
+    scale_dtype,
+    group_sizes,
+):
     r"""The product of two quantised matrices, scaled back to floats or quantised to int8.
 
     $$ y = (x_1 \cdot x_2 + \mathrm{bias}_{int32}) \cdot \mathrm{scale} \cdot \mathrm{pertoken\_scale}
@@ -133,136 +145,121 @@ class NpuQuantMatmul:
         K may be 65536, one more than the page has. The forms of Ascend950, which the page does not
         describe, follow upstream's tests.
     """
-
-    def check(
-        x1,
-        x2,
-        scale,
-        *,
-        offset=None,
-        pertoken_scale=None,
-        bias=None,
-        output_dtype=None,
-        x1_dtype=None,
-        x2_dtype=None,
-        pertoken_scale_dtype=None,
-        scale_dtype=None,
-        group_sizes=None,
-        y_scale=None,
-    ):
-        must.unset("y_scale", y_scale)
-        dtype = dtype_of(output_dtype, torch.int8)
-        if _mx.asked(scale_dtype, scale) or _mx.asked(pertoken_scale_dtype, pertoken_scale):
-            _mx.check_chip("pertoken_scale_dtype" if scale_dtype is None else "scale_dtype")
-            _mx.check_matrix("x1", "x1_dtype", x1, x1_dtype)
-            _mx.check_matrix("x2", "x2_dtype", x2, x2_dtype)
-            rules.microscaled(_mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), offset, bias, dtype)
-            rules.microscales(
-                _mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), scale, scale_dtype,
-                pertoken_scale, pertoken_scale_dtype, group_sizes,
-            )  # fmt: skip
-            return
-        x1 = stand_in("x1", "x1_dtype", x1, x1_dtype)
-        x2 = stand_in("x2", "x2_dtype", x2, x2_dtype)
-        must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
-        must.unset("scale_dtype", scale_dtype)
-        rules.matrices(x1, x2)
-        rules.output(x1, dtype)
-        rules.group_sizes(group_sizes)
-        if rules.by_groups(x1, x2, scale):
-            rules.group_scales(x1, x2, scale, offset, pertoken_scale, dtype, group_sizes)
-        else:
-            rules.scales(x1, x2, scale, offset, pertoken_scale, dtype)
-            expected = "None or of zeros and ones where 'scale' has 1 dimension"
-            must.be(max(group_sizes or [0]) <= 1, "group_sizes", expected, group_sizes)
-        rules.bias(x1, x2, bias, pertoken_scale, dtype)
-
-    def kernel(
-        x1,
-        x2,
-        scale,
-        *,
-        offset=None,
-        pertoken_scale=None,
-        bias=None,
-        output_dtype=None,
-        x1_dtype=None,
-        x2_dtype=None,
-        pertoken_scale_dtype=None,
-        scale_dtype=None,
-        group_sizes=None,
-        y_scale=None,
-    ):
-        dtype = dtype_of(output_dtype, torch.int8)
-        if _mx.asked(scale_dtype, scale):
-            a, b = _mx.left(x1, x1_dtype, pertoken_scale), _mx.right(x2, x2_dtype, scale)
-            return _finish(product(a, b), bias, dtype)
-        x1, x2 = restored(x1, x1_dtype), restored(x2, x2_dtype)
-        grouped = rules.by_groups(x1, x2, scale)
-        mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
-        a = unpack_int4(x1) if x1.dtype == torch.int32 else x1
-        b = unpack_matrix(x2)
-        if grouped:
-            a = a.to(torch.int16) - A8W4_SHIFT if mixed else a
-            left = None
-            if pertoken_scale is not None:
-                flat = pertoken_scale.dim() == 1
-                left = pertoken_scale.unsqueeze(-1) if flat else pertoken_scale
-            right = scale_of(scale)
-            if mixed:
-                y = block_product(a, b, None, right, None, group_sizes)
-                y = y if offset is None else y + offset
-                return _finish(y if left is None else y * left, None, dtype)
-            return _finish(block_product(a, b, left, right, offset, group_sizes), bias, dtype)
-        y = exact_product(a, b)
-        if bias is not None and bias.dtype == torch.int32:
-            y, bias = y + bias, None
-        if dtype == torch.int32:
-            return y
-        scale = scale.reshape(-1)
-        if dtype == torch.int8:
-            return requantise(y, scale, offset)
+    dtype = dtype_of(output_dtype, torch.int8)
+    if _mx.asked(scale_dtype, scale):
+        a, b = _mx.left(x1, x1_dtype, pertoken_scale), _mx.right(x2, x2_dtype, scale)
+        return _finish(product(a, b), bias, dtype)
+    x1, x2 = restored(x1, x1_dtype), restored(x2, x2_dtype)
+    grouped = rules.by_groups(x1, x2, scale)
+    mixed = x1.dtype == torch.int8 and x2.dtype == torch.int32
+    a = unpack_int4(x1) if x1.dtype == torch.int32 else x1
+    b = unpack_matrix(x2)
+    if grouped:
+        a = a.to(torch.int16) - A8W4_SHIFT if mixed else a
+        left = None
         if pertoken_scale is not None:
-            return _finish(y.float() * scale_of(scale) * pertoken_scale.unsqueeze(-1), bias, dtype)
-        if dtype == torch.float16 or x1.is_floating_point():
-            scale = packed(scale)
-        return _finish(y.float() * scale_of(scale), bias, dtype)
+            flat = pertoken_scale.dim() == 1
+            left = pertoken_scale.unsqueeze(-1) if flat else pertoken_scale
+        right = scale_of(scale)
+        if mixed:
+            y = block_product(a, b, None, right, None, group_sizes)
+            y = y if offset is None else y + offset
+            return _finish(y if left is None else y * left, None, dtype)
+        return _finish(block_product(a, b, left, right, offset, group_sizes), bias, dtype)
+    y = exact_product(a, b)
+    if bias is not None and bias.dtype == torch.int32:
+        y, bias = y + bias, None
+    if dtype == torch.int32:
+        return y
+    scale = scale.reshape(-1)
+    if dtype == torch.int8:
+        return requantise(y, scale, offset)
+    if pertoken_scale is not None:
+        return _finish(y.float() * scale_of(scale) * pertoken_scale.unsqueeze(-1), bias, dtype)
+    if dtype == torch.float16 or x1.is_floating_point():
+        scale = packed(scale)
+    return _finish(y.float() * scale_of(scale), bias, dtype)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 32, dtype=torch.int8, low=-9, high=9),
-                make(32, 16, dtype=torch.int8, low=-9, high=9),
-                make(16),
-            ),
-            lambda make: {"offset": make(16, low=-9, high=9)},
+
+@npu_quant_matmul.check
+def _(
+    x1,
+    x2,
+    scale,
+    offset,
+    pertoken_scale,
+    bias,
+    output_dtype,
+    x1_dtype,
+    x2_dtype,
+    pertoken_scale_dtype,
+    scale_dtype,
+    group_sizes,
+    y_scale,
+):
+    must.unset("y_scale", y_scale)
+    dtype = dtype_of(output_dtype, torch.int8)
+    if _mx.asked(scale_dtype, scale) or _mx.asked(pertoken_scale_dtype, pertoken_scale):
+        _mx.check_chip("pertoken_scale_dtype" if scale_dtype is None else "scale_dtype")
+        _mx.check_matrix("x1", "x1_dtype", x1, x1_dtype)
+        _mx.check_matrix("x2", "x2_dtype", x2, x2_dtype)
+        rules.microscaled(_mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), offset, bias, dtype)
+        rules.microscales(
+            _mx.shape(x1, x1_dtype), _mx.shape(x2, x2_dtype), scale, scale_dtype,
+            pertoken_scale, pertoken_scale_dtype, group_sizes,
+        )  # fmt: skip
+        return
+    x1 = stand_in("x1", "x1_dtype", x1, x1_dtype)
+    x2 = stand_in("x2", "x2_dtype", x2, x2_dtype)
+    must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
+    must.unset("scale_dtype", scale_dtype)
+    rules.matrices(x1, x2)
+    rules.output(x1, dtype)
+    rules.group_sizes(group_sizes)
+    if rules.by_groups(x1, x2, scale):
+        rules.group_scales(x1, x2, scale, offset, pertoken_scale, dtype, group_sizes)
+    else:
+        rules.scales(x1, x2, scale, offset, pertoken_scale, dtype)
+        expected = "None or of zeros and ones where 'scale' has 1 dimension"
+        must.hold(max(group_sizes or [0]) <= 1, "group_sizes", expected, group_sizes)
+    rules.bias(x1, x2, bias, pertoken_scale, dtype)
+
+
+npu_quant_matmul.samples = [
+    Sample(
+        lambda make: (
+            make(4, 32, dtype=torch.int8, low=-9, high=9),
+            make(32, 16, dtype=torch.int8, low=-9, high=9),
+            make(16),
         ),
-        Sample(
-            lambda make: (
-                make(2, 4, 32, dtype=torch.int8, low=-9, high=9),
-                make(2, 32, 16, dtype=torch.int8, low=-9, high=9),
-                make(16, dtype=torch.bfloat16),
-            ),
-            lambda make: {
-                "pertoken_scale": make(4),
-                "bias": make(16, dtype=torch.bfloat16),
-                "output_dtype": torch.bfloat16,
-            },
+        lambda make: {"offset": make(16, low=-9, high=9)},
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, 32, dtype=torch.int8, low=-9, high=9),
+            make(2, 32, 16, dtype=torch.int8, low=-9, high=9),
+            make(16, dtype=torch.bfloat16),
         ),
-        Sample(
-            lambda make: (
-                make(3, 4, dtype=torch.int32, low=-(2**31), high=2**31),
-                make(32, 2, dtype=torch.int32, low=-(2**31), high=2**31),
-                make(1),
-            ),
-            lambda make: {"pertoken_scale": make(3), "output_dtype": torch.float16},
+        lambda make: {
+            "pertoken_scale": make(4),
+            "bias": make(16, dtype=torch.bfloat16),
+            "output_dtype": torch.bfloat16,
+        },
+    ),
+    Sample(
+        lambda make: (
+            make(3, 4, dtype=torch.int32, low=-(2**31), high=2**31),
+            make(32, 2, dtype=torch.int32, low=-(2**31), high=2**31),
+            make(1),
         ),
-        Sample(
-            lambda make: (
-                make(3, 128, dtype=torch.int8, low=-9, high=9),
-                make(128, 8, dtype=torch.int8, low=-9, high=9),
-                make(1),
-            ),
-            lambda make: {"bias": make(8, dtype=torch.int32, high=9), "output_dtype": torch.int32},
+        lambda make: {"pertoken_scale": make(3), "output_dtype": torch.float16},
+    ),
+    Sample(
+        lambda make: (
+            make(3, 128, dtype=torch.int8, low=-9, high=9),
+            make(128, 8, dtype=torch.int8, low=-9, high=9),
+            make(1),
         ),
-    ]
+        lambda make: {"bias": make(8, dtype=torch.int32, high=9), "output_dtype": torch.int32},
+    ),
+]

@@ -22,7 +22,7 @@ def _laid_out(input, weight, perm_x1, perm_x2):
     "npu_transpose_batchmatmul(Tensor input, Tensor weight, *, Tensor? bias=None, Tensor? scale=None, "
     "int[]? perm_x1=None, int[]? perm_x2=None, int[]? perm_y=None, int? batch_split_factor=1) -> Tensor"
 )
-class NpuTransposeBatchmatmul:
+def npu_transpose_batchmatmul(input, weight, scale, perm_x1, perm_x2, perm_y, batch_split_factor):
     r"""A batched product of permuted operands, with the batch moved behind the rows.
 
     $$ y = (\mathrm{input}^{T_1} \cdot \mathrm{weight}^{T_2})^{T_y}, \qquad
@@ -47,91 +47,72 @@ class NpuTransposeBatchmatmul:
         K and N are multiples of 16; B, N, K and with `perm_x1=[1, 0, 2]` also K * B lie below
         65536; N is a multiple of `batch_split_factor`.
     """
+    y = product(*_laid_out(input, weight, perm_x1, perm_x2)).permute(perm_y or (1, 0, 2))
+    if scale is not None:
+        return requantise(y.reshape(y.shape[0], 1, -1), scale, None)
+    y = y.to(input.dtype)
+    if (batch_split_factor or 1) > 1:
+        y = y.reshape(y.shape[0], batch_split_factor, -1).transpose(0, 1)
+    return y.contiguous()
 
-    def check(
-        input,
-        weight,
-        *,
-        bias=None,
-        scale=None,
-        perm_x1=None,
-        perm_x2=None,
-        perm_y=None,
-        batch_split_factor=1,
+
+@npu_transpose_batchmatmul.check
+def _(input, weight, bias, scale, perm_x1, perm_x2, perm_y, batch_split_factor):
+    words = "{}'s type supported for float16, float32 and bfloat16"
+    must.dtype("input", input, *_FLOATS, upstream=words.format("input"))
+    must.ndim("input", input, 3)
+    must.dtype("weight", weight, *_FLOATS, upstream=words.format("weight"))
+    must.same_dtype("weight", weight, "input", input)
+    must.ndim("weight", weight, 3)
+    must.unset("bias", bias)
+    for name, perm, others in (
+        ("perm_x1", perm_x1, ([0, 1, 2], [1, 0, 2])),
+        ("perm_x2", perm_x2, ([0, 1, 2], [0, 2, 1])),
+        ("perm_y", perm_y, ([1, 0, 2],)),
     ):
-        words = "{}'s type supported for float16, float32 and bfloat16"
-        must.dtype("input", input, *_FLOATS, upstream=words.format("input"))
-        must.ndim("input", input, 3)
-        must.dtype("weight", weight, *_FLOATS, upstream=words.format("weight"))
-        must.same_dtype("weight", weight, "input", input)
-        must.ndim("weight", weight, 3)
-        must.unset("bias", bias)
-        for name, perm, others in (
-            ("perm_x1", perm_x1, ([0, 1, 2], [1, 0, 2])),
-            ("perm_x2", perm_x2, ([0, 1, 2], [0, 2, 1])),
-            ("perm_y", perm_y, ([1, 0, 2],)),
-        ):
-            words = f"{name} should be {must.one_of(others)}"
-            must.choice(name, perm and list(perm), (None, *others), upstream=words)
-        x, w = _laid_out(input, weight, perm_x1, perm_x2)
-        (batch, _, depth), columns = x.shape, w.shape[2]
-        fits = w.shape[:2] == (batch, depth)
-        must.be(fits, "weight", f"({batch}, {depth}, N) after 'perm_x2'", tuple(w.shape))
-        for name, size in (("input", depth), ("weight", columns)):
-            must.be(size % 16 == 0, name, "of K and N that are multiples of 16", size)
-            must.be(size < _LIMIT, name, f"of K and N below {_LIMIT}", size)
-        must.be(1 <= batch < _LIMIT, "input", f"of 1 to {_LIMIT - 1} batches", batch)
-        if perm_x1 is not None and list(perm_x1) == [1, 0, 2]:
-            expected = f"of K * B below {_LIMIT} when 'perm_x1' is [1, 0, 2]"
-            must.be(depth * batch < _LIMIT, "input", expected, depth * batch)
-        factor = 1 if batch_split_factor is None else batch_split_factor
-        divides = 1 <= factor <= columns and columns % factor == 0
-        must.be(divides, "batch_split_factor", f"a divisor of N ({columns})", factor)
-        if scale is not None:
-            must.dtype("scale", scale, *PACKED)
-            must.shape("scale", scale, (batch * columns,))
-            must.be(
-                scale.shape[0] < _LIMIT, "scale", f"of fewer than {_LIMIT} values", scale.shape[0]
-            )
-            must.be(factor == 1, "batch_split_factor", "1 when 'scale' is given", factor)
+        words = f"{name} should be {must.one_of(others)}"
+        must.choice(name, perm and list(perm), (None, *others), upstream=words)
+    x, w = _laid_out(input, weight, perm_x1, perm_x2)
+    (batch, _, depth), columns = x.shape, w.shape[2]
+    fits = w.shape[:2] == (batch, depth)
+    must.hold(fits, "weight", f"({batch}, {depth}, N) after 'perm_x2'", tuple(w.shape))
+    for name, size in (("input", depth), ("weight", columns)):
+        must.hold(size % 16 == 0, name, "of K and N that are multiples of 16", size)
+        must.hold(size < _LIMIT, name, f"of K and N below {_LIMIT}", size)
+    must.hold(1 <= batch < _LIMIT, "input", f"of 1 to {_LIMIT - 1} batches", batch)
+    if perm_x1 is not None and list(perm_x1) == [1, 0, 2]:
+        expected = f"of K * B below {_LIMIT} when 'perm_x1' is [1, 0, 2]"
+        must.hold(depth * batch < _LIMIT, "input", expected, depth * batch)
+    factor = 1 if batch_split_factor is None else batch_split_factor
+    divides = 1 <= factor <= columns and columns % factor == 0
+    must.hold(divides, "batch_split_factor", f"a divisor of N ({columns})", factor)
+    if scale is not None:
+        must.dtype("scale", scale, *PACKED)
+        must.shape("scale", scale, (batch * columns,))
+        must.hold(
+            scale.shape[0] < _LIMIT, "scale", f"of fewer than {_LIMIT} values", scale.shape[0]
+        )
+        must.hold(factor == 1, "batch_split_factor", "1 when 'scale' is given", factor)
 
-    def kernel(
-        input,
-        weight,
-        *,
-        bias=None,
-        scale=None,
-        perm_x1=None,
-        perm_x2=None,
-        perm_y=None,
-        batch_split_factor=1,
-    ):
-        y = product(*_laid_out(input, weight, perm_x1, perm_x2)).permute(perm_y or (1, 0, 2))
-        if scale is not None:
-            return requantise(y.reshape(y.shape[0], 1, -1), scale, None)
-        y = y.to(input.dtype)
-        if (batch_split_factor or 1) > 1:
-            y = y.reshape(y.shape[0], batch_split_factor, -1).transpose(0, 1)
-        return y.contiguous()
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 16), make(2, 16, 32))),
-        Sample(
-            lambda make: (
-                make(3, 2, 16, dtype=torch.float16),
-                make(2, 16, 32, dtype=torch.float16),
-            ),
-            {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2], "batch_split_factor": 4},
+npu_transpose_batchmatmul.samples = [
+    Sample(lambda make: (make(2, 3, 16), make(2, 16, 32))),
+    Sample(
+        lambda make: (
+            make(3, 2, 16, dtype=torch.float16),
+            make(2, 16, 32, dtype=torch.float16),
         ),
-        Sample(
-            lambda make: (
-                make(3, 2, 16, dtype=torch.bfloat16),
-                make(2, 16, 16, dtype=torch.bfloat16),
-            ),
-            lambda make: {
-                "perm_x1": [1, 0, 2],
-                # 1.5 in the low half of each word
-                "scale": make(32, dtype=torch.int64, low=0x3FC00000, high=0x3FC00001),
-            },
+        {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2], "batch_split_factor": 4},
+    ),
+    Sample(
+        lambda make: (
+            make(3, 2, 16, dtype=torch.bfloat16),
+            make(2, 16, 16, dtype=torch.bfloat16),
         ),
-    ]
+        lambda make: {
+            "perm_x1": [1, 0, 2],
+            # 1.5 in the low half of each word
+            "scale": make(32, dtype=torch.int64, low=0x3FC00000, high=0x3FC00001),
+        },
+    ),
+]

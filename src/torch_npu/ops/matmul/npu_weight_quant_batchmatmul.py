@@ -41,20 +41,20 @@ def _bytes(weight):
 def _check_float4(x, weight, scale, offset, group):
     """The microscaling weight of Ascend950: float4_e2m1 and a power of two for 32 of K."""
     fits = chips.current().family == "A5"
-    must.be(fits, "weight", "of integers on this chip", weight.dtype, ErrCode.TYPE)
+    must.hold(fits, "weight", "of integers on this chip", weight.dtype, ErrCode.TYPE)
     must.ndim("weight", weight, 2)
     plain = weight.is_contiguous() or is_transposed(weight)
-    must.be(plain, "weight", "contiguous or the transpose of it", weight.stride())
+    must.hold(plain, "weight", "contiguous or the transpose of it", weight.stride())
     per_word = 8 if weight.dtype == torch.float32 else 2
     depth, columns = weight.shape
     depth, columns = (
         (depth * per_word, columns) if is_transposed(weight) else (depth, columns * per_word)
     )
-    must.be(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
-    must.be(group == _mx.BLOCK, "antiquant_group_size", f"{_mx.BLOCK} for 4-bit floats", group)
+    must.hold(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
+    must.hold(group == _mx.BLOCK, "antiquant_group_size", f"{_mx.BLOCK} for 4-bit floats", group)
     must.dtype("antiquant_scale", scale, torch.uint8, torch.float8_e8m0fnu)
     must.shape("antiquant_scale", scale, (-(-depth // group), columns))
-    must.be(offset is None, "antiquant_offset", "None for 4-bit floats", "a tensor")
+    must.hold(offset is None, "antiquant_offset", "None for 4-bit floats", "a tensor")
     return columns
 
 
@@ -66,17 +66,17 @@ def _check_antiquant(x, weight, scale, offset, group):
     else:
         shapes = [(1,), (1, 1), (columns,), (1, columns)]
     expected = "of shape " + must.one_of(shapes)
-    must.be(tuple(scale.shape) in shapes, "antiquant_scale", expected, tuple(scale.shape))
+    must.hold(tuple(scale.shape) in shapes, "antiquant_scale", expected, tuple(scale.shape))
     if scale.dtype == torch.int64:
         older = chips.current().family == "310P"
-        must.be(not older, "antiquant_scale", "of dtype torch.float16 on this chip", scale.dtype)
-        must.be(x.dtype == torch.float16, "x", "float16 with an int64 'antiquant_scale'", x.dtype)
+        must.hold(not older, "antiquant_scale", "of dtype torch.float16 on this chip", scale.dtype)
+        must.hold(x.dtype == torch.float16, "x", "float16 with an int64 'antiquant_scale'", x.dtype)
         lying = weight.dtype == torch.int8 and is_transposed(weight)
         expected = "int8 and transposed with an int64 'antiquant_scale'"
-        must.be(lying, "weight", expected, f"{weight.dtype} of strides {weight.stride()}")
-        must.be(x.shape[-2] <= 96, "x", "of 1 to 96 rows with an int64 scale", x.shape[-2])
+        must.hold(lying, "weight", expected, f"{weight.dtype} of strides {weight.stride()}")
+        must.hold(x.shape[-2] <= 96, "x", "of 1 to 96 rows with an int64 scale", x.shape[-2])
         aligned = depth % 64 == 0 and columns % 64 == 0
-        must.be(aligned, "weight", "of K and N that are multiples of 64", (depth, columns))
+        must.hold(aligned, "weight", "of K and N that are multiples of 64", (depth, columns))
     else:
         must.same_dtype("antiquant_scale", scale, "x", x)
     if offset is not None:
@@ -88,21 +88,21 @@ def _check_antiquant(x, weight, scale, offset, group):
 def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
     shapes = [(1,), (columns,), (1, columns)]
     if quant_scale is None:
-        must.be(quant_offset is None, "quant_offset", "None without 'quant_scale'", "a tensor")
+        must.hold(quant_offset is None, "quant_offset", "None without 'quant_scale'", "a tensor")
     else:
         older = chips.current().family == "310P"
-        must.be(not older, "quant_scale", "None on this chip", tuple(quant_scale.shape))
+        must.hold(not older, "quant_scale", "None on this chip", tuple(quant_scale.shape))
         packed = antiquant_scale.dtype == torch.int64
-        must.be(not packed, "quant_scale", "None with an int64 'antiquant_scale'", "a tensor")
+        must.hold(not packed, "quant_scale", "None with an int64 'antiquant_scale'", "a tensor")
         must.dtype("quant_scale", quant_scale, torch.float32, *PACKED)
         fits, expected = tuple(quant_scale.shape) in shapes, "of shape " + must.one_of(shapes)
-        must.be(fits, "quant_scale", expected, tuple(quant_scale.shape))
+        must.hold(fits, "quant_scale", expected, tuple(quant_scale.shape))
         must.dtype("quant_offset", quant_offset, torch.float32)
         must.shape("quant_offset", quant_offset, tuple(quant_scale.shape))
     if bias is not None:
         must.dtype("bias", bias, torch.float32 if x.dtype == torch.bfloat16 else torch.float16)
         fits = tuple(bias.shape) in shapes[1:]
-        must.be(fits, "bias", "of shape " + must.one_of(shapes[1:]), tuple(bias.shape))
+        must.hold(fits, "bias", "of shape " + must.one_of(shapes[1:]), tuple(bias.shape))
 
 
 @npu_op(
@@ -110,7 +110,17 @@ def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
     "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
     "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, int? weight_dtype=None) -> Tensor"
 )
-class NpuWeightQuantBatchmatmul:
+def npu_weight_quant_batchmatmul(
+    x,
+    weight,
+    antiquant_scale,
+    antiquant_offset,
+    quant_scale,
+    quant_offset,
+    bias,
+    antiquant_group_size,
+    weight_dtype,
+):
     r"""A product with a quantised weight, whose result may be quantised too.
 
     $$ y = x \cdot \big((\mathrm{weight} + \mathrm{antiquant\_offset}) \cdot
@@ -144,98 +154,86 @@ class NpuWeightQuantBatchmatmul:
         (unless the scale is packed), `quant_scale` is cut to 19 bits and `quant_offset` is
         rounded to a whole number of 9 bits.
     """
+    if _is_float4(weight, weight_dtype):
+        code = _dtypes.CODES[_mx.FLOAT4[0]] if weight_dtype is None else weight_dtype
+        weight, scale = _mx.values(_bytes(weight), code), _mx.powers(antiquant_scale)
+    else:
+        packed = antiquant_scale.dtype in PACKED
+        scale = scale_of(antiquant_scale) if packed else antiquant_scale
+        weight = restored(weight, weight_dtype)
+    y = product(x, antiquantise(weight, scale, antiquant_offset, antiquant_group_size))
+    if bias is not None:
+        y = y + bias
+    return y.to(x.dtype) if quant_scale is None else requantise(y, quant_scale, quant_offset)
 
-    def check(
-        x,
-        weight,
-        antiquant_scale,
-        antiquant_offset=None,
-        quant_scale=None,
-        quant_offset=None,
-        bias=None,
-        antiquant_group_size=0,
-        inner_precise=0,
-        weight_dtype=None,
-    ):
-        older = chips.current().family == "310P"
-        must.dtype("x", x, torch.float16, *(() if older else (torch.bfloat16,)))
-        must.ndim("x", x, 2, 6)
-        must.choice("inner_precise", inner_precise, (0, 1))
-        if _is_float4(weight, weight_dtype):
-            columns = _check_float4(
-                x, weight, antiquant_scale, antiquant_offset, antiquant_group_size
-            )
-            _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
-            return
-        weight = stand_in("weight", "weight_dtype", weight, weight_dtype)
-        floats = FLOAT8 if chips.current().family == "A5" else ()
-        must.dtype("weight", weight, torch.int8, *(() if older else (torch.int32,)), *floats)
-        must.ndim("weight", weight, 2, 6)
-        must.be(x.numel() > 0, "x", "not empty", tuple(x.shape))
-        must.be(weight.numel() > 0, "weight", "not empty", tuple(weight.shape))
-        depth, columns = matrix_shape(weight)
-        must.be(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
-        must.be(
-            max(depth, columns) <= _LIMIT, "weight", f"of K and N up to {_LIMIT}", (depth, columns)
-        )
-        both = min(x.dim(), weight.dim()) > 2
-        same = not both or x.shape[:-2] == weight.shape[:-2]
-        must.be(same, "weight", f"of batch {tuple(x.shape[:-2])}, as 'x'", tuple(weight.shape[:-2]))
-        group = antiquant_group_size
-        fits = group == 0 or (32 <= group <= depth - 1 and group % 32 == 0)
-        must.be(
-            fits, "antiquant_group_size", f"0 or a multiple of 32 up to K - 1 ({depth - 1})", group
-        )
-        _check_antiquant(x, weight, antiquant_scale, antiquant_offset, group)
+
+@npu_weight_quant_batchmatmul.check
+def _(
+    x,
+    weight,
+    antiquant_scale,
+    antiquant_offset,
+    quant_scale,
+    quant_offset,
+    bias,
+    antiquant_group_size,
+    inner_precise,
+    weight_dtype,
+):
+    older = chips.current().family == "310P"
+    must.dtype("x", x, torch.float16, *(() if older else (torch.bfloat16,)))
+    must.ndim("x", x, 2, 6)
+    must.choice("inner_precise", inner_precise, (0, 1))
+    if _is_float4(weight, weight_dtype):
+        columns = _check_float4(x, weight, antiquant_scale, antiquant_offset, antiquant_group_size)
         _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
+        return
+    weight = stand_in("weight", "weight_dtype", weight, weight_dtype)
+    floats = FLOAT8 if chips.current().family == "A5" else ()
+    must.dtype("weight", weight, torch.int8, *(() if older else (torch.int32,)), *floats)
+    must.ndim("weight", weight, 2, 6)
+    must.hold(x.numel() > 0, "x", "not empty", tuple(x.shape))
+    must.hold(weight.numel() > 0, "weight", "not empty", tuple(weight.shape))
+    depth, columns = matrix_shape(weight)
+    must.hold(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
+    must.hold(
+        max(depth, columns) <= _LIMIT, "weight", f"of K and N up to {_LIMIT}", (depth, columns)
+    )
+    both = min(x.dim(), weight.dim()) > 2
+    same = not both or x.shape[:-2] == weight.shape[:-2]
+    must.hold(same, "weight", f"of batch {tuple(x.shape[:-2])}, as 'x'", tuple(weight.shape[:-2]))
+    group = antiquant_group_size
+    fits = group == 0 or (32 <= group <= depth - 1 and group % 32 == 0)
+    must.hold(
+        fits, "antiquant_group_size", f"0 or a multiple of 32 up to K - 1 ({depth - 1})", group
+    )
+    _check_antiquant(x, weight, antiquant_scale, antiquant_offset, group)
+    _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
 
-    def kernel(
-        x,
-        weight,
-        antiquant_scale,
-        antiquant_offset=None,
-        quant_scale=None,
-        quant_offset=None,
-        bias=None,
-        antiquant_group_size=0,
-        inner_precise=0,
-        weight_dtype=None,
-    ):
-        if _is_float4(weight, weight_dtype):
-            code = _dtypes.CODES[_mx.FLOAT4[0]] if weight_dtype is None else weight_dtype
-            weight, scale = _mx.values(_bytes(weight), code), _mx.powers(antiquant_scale)
-        else:
-            packed = antiquant_scale.dtype in PACKED
-            scale = scale_of(antiquant_scale) if packed else antiquant_scale
-            weight = restored(weight, weight_dtype)
-        y = product(x, antiquantise(weight, scale, antiquant_offset, antiquant_group_size))
-        if bias is not None:
-            y = y + bias
-        return y.to(x.dtype) if quant_scale is None else requantise(y, quant_scale, quant_offset)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 32, dtype=torch.float16),
-                make(32, 16, dtype=torch.int8, low=-8, high=8),
-                make(1, 16, dtype=torch.float16),
-                make(1, 16, dtype=torch.float16),
-            )
+npu_weight_quant_batchmatmul.samples = [
+    Sample(
+        lambda make: (
+            make(4, 32, dtype=torch.float16),
+            make(32, 16, dtype=torch.int8, low=-8, high=8),
+            make(1, 16, dtype=torch.float16),
+            make(1, 16, dtype=torch.float16),
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(4, 64, dtype=torch.bfloat16),
+            make(64, 2, dtype=torch.int32, low=-(2**31), high=2**31),
+            make(2, 16, dtype=torch.bfloat16),
         ),
-        Sample(
-            lambda make: (
-                make(4, 64, dtype=torch.bfloat16),
-                make(64, 2, dtype=torch.int32, low=-(2**31), high=2**31),
-                make(2, 16, dtype=torch.bfloat16),
-            ),
-            lambda make: {"bias": make(16), "antiquant_group_size": 32},
+        lambda make: {"bias": make(16), "antiquant_group_size": 32},
+    ),
+    Sample(
+        lambda make: (
+            make(4, 32, dtype=torch.float16),
+            make(16, 32, dtype=torch.int8, low=-8, high=8).mT,
+            make(16, dtype=torch.float16),
         ),
-        Sample(
-            lambda make: (
-                make(4, 32, dtype=torch.float16),
-                make(16, 32, dtype=torch.int8, low=-8, high=8).mT,
-                make(16, dtype=torch.float16),
-            ),
-            lambda make: {"quant_scale": make(16), "quant_offset": make(16, low=-9, high=9)},
-        ),
-    ]
+        lambda make: {"quant_scale": make(16), "quant_offset": make(16, low=-9, high=9)},
+    ),
+]

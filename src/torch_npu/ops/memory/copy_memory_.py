@@ -6,8 +6,7 @@ import torch
 
 from torch_npu._errors import BadArgument, ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._direct import memory_op
-from torch_npu.ops._registry import Sample
+from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.format import _rules as rules
 
 
@@ -15,7 +14,7 @@ def _extent(name: str, tensor: torch.Tensor) -> int:
     """How many elements of memory the tensor stands for: all of its storage in a padded format."""
     description = rules.describe(tensor)
     if description.elements > max(1, torch.Size(description.sizes).numel()):
-        must.be(
+        must.hold(
             tensor.storage_offset() == 0,
             name,
             "at the start of its storage",
@@ -30,8 +29,10 @@ def _memory(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), (elements,), (1,))
 
 
-@memory_op("copy_memory_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)")
-class CopyMemory:
+@npu_op(
+    "copy_memory_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)", direct=True
+)
+def copy_memory_(self, src, non_blocking):
     """Copies as many elements of memory as `self` has, from where `src` begins; strides are not looked at.
 
     For contiguous tensors of one shape it is `copy_`.
@@ -47,41 +48,44 @@ class CopyMemory:
     Constraints:
         The memory of `src` must hold as many elements as `self`; the card would read what lies behind it.
     """
+    wanted = _extent("self", self)
+    held = src.untyped_storage().nbytes() // src.dtype.itemsize - src.storage_offset()
+    padded = wanted > self.numel()
+    if held < wanted and not padded:
+        raise BadArgument("src", f"of at least {wanted} elements of memory", held, ErrCode.PARAM)
+    count = min(wanted, held)
+    _memory(self, count).copy_(_memory(src, count), non_blocking)
+    return self
 
-    def check(self, src, non_blocking=False):
-        must.be(src.device.type == "npu", "src", "an NPU tensor", f"one on {src.device}")
-        must.be(
-            self.device == src.device, "self", f"on the device of 'src' ({src.device})", self.device
-        )
-        must.same_dtype("src", src, "self", self)
-        must.be(isinstance(non_blocking, bool), "non_blocking", "a bool", non_blocking)
 
-    def kernel(self, src, non_blocking=False):
-        wanted = _extent("self", self)
-        held = src.untyped_storage().nbytes() // src.dtype.itemsize - src.storage_offset()
-        padded = wanted > self.numel()
-        if held < wanted and not padded:
-            raise BadArgument(
-                "src", f"of at least {wanted} elements of memory", held, ErrCode.PARAM
-            )
-        count = min(wanted, held)
-        _memory(self, count).copy_(_memory(src, count), non_blocking)
-        return self
+@copy_memory_.check
+def _(self, src, non_blocking):
+    must.hold(src.device.type == "npu", "src", "an NPU tensor", f"one on {src.device}")
+    must.hold(
+        self.device == src.device, "self", f"on the device of 'src' ({src.device})", self.device
+    )
+    must.same_dtype("src", src, "self", self)
+    must.hold(isinstance(non_blocking, bool), "non_blocking", "a bool", non_blocking)
 
-    def meta(self, src, non_blocking=False):
-        return self
 
-    def functional(self, src, non_blocking=False):
-        self.view(-1).copy_(src.reshape(-1)[: self.numel()], non_blocking)
-        return self
+@copy_memory_.meta
+def _(self):
+    return self
 
-    samples = [
-        Sample(lambda make: (make(3, 4), make(3, 4, seed=1))),
-        Sample(
-            lambda make: (
-                make(6, dtype=torch.int32, high=9),
-                make(2, 3, dtype=torch.int32, high=9),
-            ),
-            {"non_blocking": True},
+
+@copy_memory_.functionalize
+def _(self, src, non_blocking=False):
+    self.view(-1).copy_(src.reshape(-1)[: self.numel()], non_blocking)
+    return self
+
+
+copy_memory_.samples = [
+    Sample(lambda make: (make(3, 4), make(3, 4, seed=1))),
+    Sample(
+        lambda make: (
+            make(6, dtype=torch.int32, high=9),
+            make(2, 3, dtype=torch.int32, high=9),
         ),
-    ]
+        {"non_blocking": True},
+    ),
+]

@@ -7,16 +7,16 @@ import torch
 from softnpu import _C, chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._direct import memory_op
-from torch_npu.ops._registry import Sample
+from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.format.empty_with_format import check_options, resolved
 
 
-@memory_op(
+@npu_op(
     "empty_with_swapped_memory(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
     key="CompositeExplicitAutograd",
+    direct=True,
 )
-class EmptyWithSwappedMemory:
+def empty_with_swapped_memory(size, dtype, device):
     """An uninitialised tensor that says `npu` and whose bytes lie in host memory, outside of the device's.
 
     Its bytes appear in none of the device's memory statistics and count against no limit.
@@ -35,22 +35,25 @@ class EmptyWithSwappedMemory:
     Differs from upstream: every operator takes such a tensor; on the card only fill_, zero_, mul_, npu_apply_adam_w,
     npu_hans_encode and npu_hans_decode do.
     """
+    return _C.swapped_empty(list(size), dtype or torch.get_default_dtype(), resolved(device))
 
-    def check(size, *, dtype=None, device=None):
-        check_options(size, None, device, None)
-        family = chips.current().family
-        must.be(
-            family in ("A2", "A3"),
-            "device",
-            "an Atlas A2 or A3 product",
-            chips.current().name,
-            ErrCode.NOT_SUPPORT,
-        )
 
-    def kernel(size, *, dtype=None, device=None):
-        return _C.swapped_empty(list(size), dtype or torch.get_default_dtype(), resolved(device))
+@empty_with_swapped_memory.check
+def _(size, device):
+    check_options(size, None, device, None)
+    family = chips.current().family
+    must.hold(
+        family in ("A2", "A3"),
+        "device",
+        "an Atlas A2 or A3 product",
+        chips.current().name,
+        ErrCode.NOT_SUPPORT,
+    )
 
-    def meta(size, *, dtype=None, device=None):
-        return torch.empty(tuple(size), dtype=dtype, device="npu" if device is None else device)
 
-    samples = [Sample(lambda make: ((0, 2),), {"dtype": torch.float32})]
+@empty_with_swapped_memory.meta
+def _(size, dtype, device):
+    return torch.empty(tuple(size), dtype=dtype, device="npu" if device is None else device)
+
+
+empty_with_swapped_memory.samples = [Sample(lambda make: ((0, 2),), {"dtype": torch.float32})]

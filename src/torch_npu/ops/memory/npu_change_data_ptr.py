@@ -7,37 +7,38 @@ import torch
 from softnpu import _C
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._direct import memory_op
-from torch_npu.ops._registry import public
+from torch_npu.ops._registry import npu_op, public
 from torch_npu.ops.format import _rules as rules
 
 
-@memory_op("npu_change_data_ptr(Tensor dst, Tensor src, int index) -> int", listed=False)
-class NpuChangeDataPtr:
+@npu_op("npu_change_data_ptr(Tensor dst, Tensor src, int index) -> int", listed=False, direct=True)
+def _npu_change_data_ptr(dst, src, index):
     """The operator behind the function below; its schema does not say that `dst` changes."""
+    needed, there = rules.describe(dst).elements, rules.describe(src).elements
+    must.hold(
+        index + needed <= there,
+        "index",
+        f"such that {needed} elements fit into the {there} of 'src'",
+        index,
+        ErrCode.PARAM,
+    )
+    if dst.untyped_storage()._cdata != src.untyped_storage()._cdata:
+        _C.change_data_ptr(dst, src, index * dst.dtype.itemsize)
+    return 0
 
-    def check(dst, src, index):
-        for name, tensor in (("dst", dst), ("src", src)):
-            must.be(tensor.device.type == "npu", name, "an NPU tensor", f"one on {tensor.device}")
-            must.dtype(name, tensor, torch.float16, torch.bfloat16, torch.float32)
-        must.same_dtype("dst", dst, "src", src)
-        must.be(index >= 0, "index", "0 or more", index)
 
-    def kernel(dst, src, index):
-        needed, there = rules.describe(dst).elements, rules.describe(src).elements
-        must.be(
-            index + needed <= there,
-            "index",
-            f"such that {needed} elements fit into the {there} of 'src'",
-            index,
-            ErrCode.PARAM,
-        )
-        if dst.untyped_storage()._cdata != src.untyped_storage()._cdata:
-            _C.change_data_ptr(dst, src, index * dst.dtype.itemsize)
-        return 0
+@_npu_change_data_ptr.check
+def _(dst, src, index):
+    for name, tensor in (("dst", dst), ("src", src)):
+        must.hold(tensor.device.type == "npu", name, "an NPU tensor", f"one on {tensor.device}")
+        must.dtype(name, tensor, torch.float16, torch.bfloat16, torch.float32)
+    must.same_dtype("dst", dst, "src", src)
+    must.hold(index >= 0, "index", "0 or more", index)
 
-    def meta(dst, src, index):
-        return 0
+
+@_npu_change_data_ptr.meta
+def _():
+    return 0
 
 
 @public

@@ -124,7 +124,7 @@ class Prolog:
     def check(self, *, full_int8: bool) -> None:
         """The documented constraints; `full_int8`: whether the operator takes int8 tokens."""
         family = chips.current().family
-        must.be(
+        must.hold(
             family in ("A2", "A3"),
             "token_x",
             "on an Atlas A2 or A3 product (others have npu_mla_prolog_v3)",
@@ -156,13 +156,13 @@ class Prolog:
         tokens = tuple(self.token_x.shape[:-1])
         must.shape("token_x", self.token_x, (*tokens, HE))
         if len(tokens) == 2:
-            must.be(tokens[0] <= 65536, "token_x", "of at most 65536 sequences", tokens[0])
-            must.be(tokens[1] <= 16, "token_x", "of at most 16 tokens a sequence", tokens[1])
+            must.hold(tokens[0] <= 65536, "token_x", "of at most 65536 sequences", tokens[0])
+            must.hold(tokens[1] <= 16, "token_x", "of at most 16 tokens a sequence", tokens[1])
         else:
-            must.be(tokens[0] <= 1048576, "token_x", "of at most 1048576 tokens", tokens[0])
+            must.hold(tokens[0] <= 1048576, "token_x", "of at most 1048576 tokens", tokens[0])
         must.shape("weight_uk", self.weight_uk, (None, D, HCKV))
         heads = self.weight_uk.shape[0]
-        must.be(heads in HEADS, "weight_uk", f"of {must.one_of(HEADS)} heads", heads)
+        must.hold(heads in HEADS, "weight_uk", f"of {must.one_of(HEADS)} heads", heads)
         must.shape("weight_dq", self.weight_dq, (HE, HCQ))
         must.shape("weight_uq_qr", self.weight_uq_qr, (HCQ, heads * (D + DR)))
         must.shape("weight_dkv_kr", self.weight_dkv_kr, (HE, HCKV + DR))
@@ -174,12 +174,12 @@ class Prolog:
         must.shape("kv_cache", self.kv_cache, (None, None, NKV, HCKV))
         _prolog.check_order(self.cache_mode, kv_cache=self.kv_cache, kr_cache=self.kr_cache)
         blocks, size = self.kv_cache.shape[:2]
-        must.be(size in (16, 128), "kv_cache", "of 16 or 128 tokens a block", size)
+        must.hold(size in (16, 128), "kv_cache", "of 16 or 128 tokens a block", size)
         must.shape("kr_cache", self.kr_cache, (blocks, size, NKV, DR))
         slots = blocks * size
         if must.has_data(self.cache_index) and self.cache_index.numel() and slots:
             most = int(self.cache_index.max())
-            must.be(most < slots, "cache_index", f"below {slots}, the slots of the cache", most)
+            must.hold(most < slots, "cache_index", f"below {slots}, the slots of the cache", most)
 
     def _check_scales(self) -> None:
         full = self.token_x.dtype == torch.int8
@@ -200,7 +200,7 @@ class Prolog:
     def _scale(self, name: str, wanted: bool, when: str, shape: tuple[int, ...]) -> None:
         scale = getattr(self, name)
         if not wanted:
-            must.be(scale is None, name, f"None except {when}", "a tensor", ErrCode.PARAM)
+            must.hold(scale is None, name, f"None except {when}", "a tensor", ErrCode.PARAM)
             return
         must.present(name, scale, when)
         must.dtype(name, scale, torch.float32)

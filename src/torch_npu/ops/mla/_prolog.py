@@ -67,7 +67,7 @@ def check_order(mode: str, **caches: torch.Tensor) -> None:
     """The NZ modes order the bytes of a block, so the blocks must be contiguous."""
     if mode.endswith("NZ"):
         for name, cache in caches.items():
-            must.be(cache.is_contiguous(), name, f"contiguous in mode {mode}", cache.stride())
+            must.hold(cache.is_contiguous(), name, f"contiguous in mode {mode}", cache.stride())
 
 
 def scatter(cache: torch.Tensor, rows: torch.Tensor, index: torch.Tensor, mode: str) -> None:

@@ -46,7 +46,7 @@ def check(given: PrologV3) -> None:
 
 def _modes(g: PrologV3) -> None:
     family = chips.current().family
-    must.be(
+    must.hold(
         family in ("A2", "A3", "A5"),
         "token_x",
         "on an Atlas A2 or A3 product or an Ascend 950",
@@ -57,14 +57,14 @@ def _modes(g: PrologV3) -> None:
     must.choice("cache_mode", g.cache_mode, CACHE_MODES)
     pair = (g.weight_quant_mode, g.kv_cache_quant_mode)
     allowed = [cache for weight, cache in MODES if weight == g.weight_quant_mode]
-    must.be(
+    must.hold(
         pair in MODES,
         "kv_cache_quant_mode",
         f"{must.one_of(allowed)} with weight_quant_mode {g.weight_quant_mode}",
         g.kv_cache_quant_mode,
     )
     why = f"with kv_cache_quant_mode {g.kv_cache_quant_mode}"
-    must.be(
+    must.hold(
         g.query_quant_mode == MODES[pair],
         "query_quant_mode",
         f"{MODES[pair]} {why}",
@@ -72,10 +72,10 @@ def _modes(g: PrologV3) -> None:
     )
     tiled = g.kv_cache_quant_mode == PER_TILE
     for name in ("ckvkr_repo_mode", "quant_scale_repo_mode"):
-        must.be(getattr(g, name) == int(tiled), name, f"{int(tiled)} {why}", getattr(g, name))
+        must.hold(getattr(g, name) == int(tiled), name, f"{int(tiled)} {why}", getattr(g, name))
     if tiled:
-        must.be(g.tile_size == 128, "tile_size", f"128 {why}", g.tile_size)
-        must.be(
+        must.hold(g.tile_size == 128, "tile_size", f"128 {why}", g.tile_size)
+        must.hold(
             g.cache_mode in ("PA_BSND", "BSND", "TND"),
             "cache_mode",
             f"'PA_BSND', 'BSND' or 'TND' {why}",
@@ -100,24 +100,24 @@ def _dtype_rules(g: PrologV3) -> None:
         wanted = hif8 and (name in names or g.kv_cache_quant_mode != 0)
         code = _dtypes.CODES["hifloat8"] if wanted else None
         expected = f"torch_npu.hifloat8 ({code})" if wanted else "None"
-        must.be(getattr(g, name) == code, name, expected, getattr(g, name))
+        must.hold(getattr(g, name) == code, name, expected, getattr(g, name))
 
 
 def _shapes(g: PrologV3) -> None:
     must.ndim("token_x", g.token_x, 2, 3)
     tokens = tuple(g.token_x.shape[:-1])
     he = g.token_x.shape[-1]
-    must.be(he in HIDDEN, "token_x", f"of hidden size {must.one_of(HIDDEN)}", he)
+    must.hold(he in HIDDEN, "token_x", f"of hidden size {must.one_of(HIDDEN)}", he)
     if g.cache_mode in ("BSND", "TND"):
         must.ndim("token_x", g.token_x, 3 if g.cache_mode == "BSND" else 2)
     must.ndim("weight_uk", g.weight_uk, 3)
     heads, depth, _ = g.weight_uk.shape
-    must.be(heads in HEADS, "weight_uk", f"of {must.one_of(HEADS)} heads", heads)
-    must.be(depth in DEPTHS, "weight_uk", f"of head size {must.one_of(DEPTHS)}", depth)
+    must.hold(heads in HEADS, "weight_uk", f"of {must.one_of(HEADS)} heads", heads)
+    must.hold(depth in DEPTHS, "weight_uk", f"of head size {must.one_of(DEPTHS)}", depth)
     must.shape("weight_uk", g.weight_uk, (heads, depth, HCKV))
     must.shape("weight_dq", g.weight_dq, (he, None))
     hcq = g.weight_dq.shape[1]
-    must.be(hcq in HCQ, "weight_dq", f"of {must.one_of(HCQ)} columns", hcq)
+    must.hold(hcq in HCQ, "weight_dq", f"of {must.one_of(HCQ)} columns", hcq)
     must.shape("weight_uq_qr", g.weight_uq_qr, (hcq, heads * (depth + DR)))
     must.shape("weight_dkv_kr", g.weight_dkv_kr, (he, HCKV + DR))
     must.shape("rmsnorm_gamma_cq", g.rmsnorm_gamma_cq, (hcq,))
@@ -131,9 +131,9 @@ def _shapes(g: PrologV3) -> None:
     if g.cache_mode.startswith("PA_"):
         size = g.kv_cache.shape[1]
         fits = 16 <= size <= 1024 and size % 16 == 0
-        must.be(fits, "kv_cache", "of 16 to 1024 tokens a block, a multiple of 16", size)
+        must.hold(fits, "kv_cache", "of 16 to 1024 tokens a block, a multiple of 16", size)
     if tiled:
-        must.be(g.kr_cache.numel() == 0, "kr_cache", "empty", tuple(g.kr_cache.shape))
+        must.hold(g.kr_cache.numel() == 0, "kr_cache", "empty", tuple(g.kr_cache.shape))
     else:
         must.shape("kr_cache", g.kr_cache, (*g.kv_cache.shape[:-1], DR))
     _prolog.check_order(g.cache_mode, kv_cache=g.kv_cache, kr_cache=g.kr_cache)
@@ -150,7 +150,7 @@ def _scales(g: PrologV3) -> None:
     def need(name, wanted, when, shape, dtype=torch.float32):
         scale = getattr(g, name)
         if not wanted:
-            must.be(scale is None, name, f"None {when}", "a tensor", ErrCode.PARAM)
+            must.hold(scale is None, name, f"None {when}", "a tensor", ErrCode.PARAM)
             return
         must.present(name, scale, when)
         must.dtype(name, scale, dtype)
@@ -176,7 +176,7 @@ def _index(g: PrologV3) -> None:
     when = f"with cache_mode {g.cache_mode!r}"
     blocks = g.cache_mode.startswith("PA_BLK")
     if g.cache_mode in ("BSND", "TND"):
-        must.be(g.cache_index is None, "cache_index", f"None {when}", "a tensor", ErrCode.PARAM)
+        must.hold(g.cache_index is None, "cache_index", f"None {when}", "a tensor", ErrCode.PARAM)
     else:
         must.present("cache_index", g.cache_index, when)
         must.dtype("cache_index", g.cache_index, torch.int64)
@@ -190,7 +190,7 @@ def _index(g: PrologV3) -> None:
         limit = g.kv_cache.shape[0] * (1 if blocks else size)
         if limit and must.has_data(g.cache_index) and g.cache_index.numel():
             most = int(g.cache_index.max())
-            must.be(most < limit, "cache_index", f"below {limit}", most)
+            must.hold(most < limit, "cache_index", f"below {limit}", most)
     if blocks and len(tokens) == 1:
         must.present("actual_seq_len", g.actual_seq_len, f"{when} and tokens of 2 dimensions")
         must.dtype("actual_seq_len", g.actual_seq_len, torch.int32)
@@ -198,7 +198,7 @@ def _index(g: PrologV3) -> None:
         if must.has_data(g.actual_seq_len) and g.actual_seq_len.numel():
             last = int(g.actual_seq_len[-1])
             expected = f"a running sum that ends in the number of tokens ({tokens[0]})"
-            must.be(last == tokens[0], "actual_seq_len", expected, last)
+            must.hold(last == tokens[0], "actual_seq_len", expected, last)
     else:
         given = g.actual_seq_len
-        must.be(given is None, "actual_seq_len", f"None {when}", "a tensor", ErrCode.PARAM)
+        must.hold(given is None, "actual_seq_len", f"None {when}", "a tensor", ErrCode.PARAM)

@@ -18,7 +18,7 @@ from torch_npu.ops.mla._samples import arguments, scales
     " float rmsnorm_epsilon_cq=1e-05, float rmsnorm_epsilon_ckv=1e-05,"
     ' str cache_mode="PA_BSND") -> (Tensor, Tensor, Tensor, Tensor)'
 )
-class NpuMlaProlog:
+def npu_mla_prolog(**arguments):
     r"""Projects tokens to the queries of MLA attention and writes their keys into paged caches.
 
     $$ c^Q = \mathrm{RmsNorm}(x W^{DQ}), \quad q^C = c^Q W^{UQ}, \quad q^N = q^C W^{UK}, \quad
@@ -59,24 +59,27 @@ class NpuMlaProlog:
     The schema does not say so (nor does upstream's), but `kv_cache` and `kr_cache` are updated in
     place and returned.
     """
+    return Prolog(**arguments).run()[:4]
 
-    def check(*args, **kwargs):
-        given = Prolog(*args, **kwargs)
-        must.unset("dequant_scale_x", given.dequant_scale_x)
-        must.unset("dequant_scale_w_dq", given.dequant_scale_w_dq)
-        must.unset("dequant_scale_w_dkv_kr", given.dequant_scale_w_dkv_kr)
-        given.check(full_int8=False)
 
-    def kernel(*args, **kwargs):
-        return Prolog(*args, **kwargs).run()[:4]
+@npu_mla_prolog.check
+def _(**arguments):
+    given = Prolog(**arguments)
+    must.unset("dequant_scale_x", given.dequant_scale_x)
+    must.unset("dequant_scale_w_dq", given.dequant_scale_w_dq)
+    must.unset("dequant_scale_w_dkv_kr", given.dequant_scale_w_dkv_kr)
+    given.check(full_int8=False)
 
-    def meta(*args, **kwargs):
-        return Prolog(*args, **kwargs).shapes()[:4]
 
-    samples = [
-        Sample(lambda make: arguments(make, tokens=(2, 1))),
-        Sample(
-            lambda make: arguments(make, tokens=(3,), up="int8", cache="int8"),
-            lambda make: scales(make, 3, "uq_qr", "smooth", "ckv", "ckr") | {"cache_mode": "PA_NZ"},
-        ),
-    ]
+@npu_mla_prolog.meta
+def _(**arguments):
+    return Prolog(**arguments).shapes()[:4]
+
+
+npu_mla_prolog.samples = [
+    Sample(lambda make: arguments(make, tokens=(2, 1))),
+    Sample(
+        lambda make: arguments(make, tokens=(3,), up="int8", cache="int8"),
+        lambda make: scales(make, 3, "uq_qr", "smooth", "ckv", "ckr") | {"cache_mode": "PA_NZ"},
+    ),
+]

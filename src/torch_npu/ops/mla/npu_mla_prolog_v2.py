@@ -17,7 +17,7 @@ from torch_npu.ops.mla._samples import FULL, arguments, scales
     " float rmsnorm_epsilon_cq=1e-05, float rmsnorm_epsilon_ckv=1e-05,"
     ' str cache_mode="PA_BSND") -> (Tensor, Tensor, Tensor, Tensor, Tensor)'
 )
-class NpuMlaPrologV2:
+def npu_mla_prolog_v2(**arguments):
     r"""Projects tokens to the queries of MLA attention and writes their keys into paged caches.
 
     The formulas are those of `npu_mla_prolog`; with int8 tokens and an int8 cache the query is
@@ -62,20 +62,23 @@ class NpuMlaPrologV2:
     The schema does not say so (nor does upstream's), but `kv_cache` and `kr_cache` are updated in
     place and returned.
     """
+    return Prolog(**arguments).run()
 
-    def check(*args, **kwargs):
-        Prolog(*args, **kwargs).check(full_int8=True)
 
-    def kernel(*args, **kwargs):
-        return Prolog(*args, **kwargs).run()
+@npu_mla_prolog_v2.check
+def _(**arguments):
+    Prolog(**arguments).check(full_int8=True)
 
-    def meta(*args, **kwargs):
-        return Prolog(*args, **kwargs).shapes()
 
-    samples = [
-        Sample(lambda make: arguments(make, tokens=(2, 1))),
-        Sample(
-            lambda make: arguments(make, tokens=(2,), down="int8", up="int8", cache="int8"),
-            lambda make: scales(make, 2, *FULL, "smooth", "ckv"),
-        ),
-    ]
+@npu_mla_prolog_v2.meta
+def _(**arguments):
+    return Prolog(**arguments).shapes()
+
+
+npu_mla_prolog_v2.samples = [
+    Sample(lambda make: arguments(make, tokens=(2, 1))),
+    Sample(
+        lambda make: arguments(make, tokens=(2,), down="int8", up="int8", cache="int8"),
+        lambda make: scales(make, 2, *FULL, "smooth", "ckv"),
+    ),
+]

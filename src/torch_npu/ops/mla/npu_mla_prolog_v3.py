@@ -56,7 +56,7 @@ _SAMPLES = [
     f"npu_mla_prolog_v3({_INPUTS}, Tensor(a!) kv_cache, Tensor(b!) kr_cache, {_OPTIONS})"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuMlaPrologV3:
+def npu_mla_prolog_v3(**arguments):
     r"""Projects tokens to the queries of MLA attention and writes their keys into caches, in place.
 
     $$ c^Q = \alpha_q \mathrm{RmsNorm}(x W^{DQ}), \quad q^C = c^Q W^{UQ}, \quad q^N = q^C W^{UK}, \quad
@@ -121,21 +121,22 @@ class NpuMlaPrologV3:
     Differs from upstream: absent results are empty tensors, as in graph mode (upstream's eager
     mode returns undefined ones).
     """
+    return PrologV3(**arguments).run()
 
-    def check(*args, **kwargs):
-        _v3_rules.check(PrologV3(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        return PrologV3(*args, **kwargs).run()
+@npu_mla_prolog_v3.check
+def _(**arguments):
+    _v3_rules.check(PrologV3(**arguments))
 
-    samples = _SAMPLES
+
+npu_mla_prolog_v3.samples = _SAMPLES
 
 
 @npu_op(
     f"npu_mla_prolog_v3_functional({_INPUTS}, Tensor kv_cache, Tensor kr_cache, {_OPTIONS})"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuMlaPrologV3Functional:
+def npu_mla_prolog_v3_functional(**arguments):
     r"""As `npu_mla_prolog_v3`, but the caches stay as they are and updated copies are returned.
 
     $$ (q^N, q^R, \text{scale}^Q, c^Q, \text{scale}^{c^Q}, k^C, k^R) $$
@@ -147,14 +148,15 @@ class NpuMlaPrologV3Functional:
     Returns:
         the results of `npu_mla_prolog_v3`, then the two caches after.
     """
+    given = PrologV3(**arguments)
+    given.kv_cache = given.kv_cache.clone(memory_format=torch.contiguous_format)
+    given.kr_cache = given.kr_cache.clone(memory_format=torch.contiguous_format)
+    return (*given.run(), given.kv_cache, given.kr_cache)
 
-    def check(*args, **kwargs):
-        _v3_rules.check(PrologV3(*args, **kwargs))
 
-    def kernel(*args, **kwargs):
-        given = PrologV3(*args, **kwargs)
-        given.kv_cache = given.kv_cache.clone(memory_format=torch.contiguous_format)
-        given.kr_cache = given.kr_cache.clone(memory_format=torch.contiguous_format)
-        return (*given.run(), given.kv_cache, given.kr_cache)
+@npu_mla_prolog_v3_functional.check
+def _(**arguments):
+    _v3_rules.check(PrologV3(**arguments))
 
-    samples = _SAMPLES
+
+npu_mla_prolog_v3_functional.samples = _SAMPLES

@@ -27,18 +27,18 @@ def check_x(x, quant_mode, x_dtype):
     coded = None if x_dtype is None else _dtypes.name(x_dtype)
     if quant_mode == quant.INT4:
         must.dtype("x", x, torch.float32, torch.bfloat16)
-        must.be(x.size(1) % 2 == 0, "x", "of an even number of columns", x.size(1))
+        must.hold(x.size(1) % 2 == 0, "x", "of an even number of columns", x.size(1))
         expected = "torch_npu.int4 or None when quant_mode=13"
-        must.be(coded in (None, "int4"), "x_dtype", expected, _dtypes.text(x_dtype))
+        must.hold(coded in (None, "int4"), "x_dtype", expected, _dtypes.text(x_dtype))
         return
     if coded is not None:
-        must.be(
+        must.hold(
             coded != "int4", "x_dtype", "int4 only with quant_mode=13", f"quant_mode={quant_mode}"
         )
         allowed = ("hifloat8", "float4_e2m1fn_x2")
         fits = family == "A5" and quant_mode == quant.NONE and coded in allowed
         expected = "None, or on Ascend 950 without quantisation hifloat8 or float4_e2m1fn_x2"
-        must.be(fits, "x_dtype", expected, _dtypes.text(x_dtype), ErrCode.TYPE)
+        must.hold(fits, "x_dtype", expected, _dtypes.text(x_dtype), ErrCode.TYPE)
         must.dtype("x", x, torch.uint8)
     elif quant_mode == quant.NONE:
         if family == "310P":
@@ -61,7 +61,7 @@ def check_scale(x, scale, offset, quant_mode, span, x_dtype):
         must.dtype("offset", offset, torch.float32)
         must.shape("offset", offset, (1,))
     else:
-        must.be(offset is None, "offset", "None unless quant_mode=0", "a tensor")
+        must.hold(offset is None, "offset", "None unless quant_mode=0", "a tensor")
     if scale is None or x.size(0) == 0:  # without tokens upstream does not look at the scale
         return
     if quant_mode == quant.NONE and (
@@ -79,4 +79,4 @@ def check_scale(x, scale, offset, quant_mode, span, x_dtype):
         rows = (1, span) if quant_mode == quant.DYNAMIC else (1,)
         expected = f"of shape ({must.one_of(rows)}, {x.size(1)})"
         fits = scale.size(0) in rows and scale.size(1) == x.size(1)
-        must.be(fits, "scale", expected, tuple(scale.shape), ErrCode.PARAM)
+        must.hold(fits, "scale", expected, tuple(scale.shape), ErrCode.PARAM)

@@ -23,7 +23,17 @@ def _top_k(scales: torch.Tensor | None, k: int | None) -> int:
     "Tensor? bias, Tensor? scales, Tensor expanded_src_to_dst_row, Tensor? export_for_source_row, "
     "int? drop_pad_mode=0, int? k=1) -> Tensor"
 )
-class NpuMoeFinalizeRouting:
+def npu_moe_finalize_routing(
+    expanded_permuted_rows,
+    skip1,
+    skip2,
+    bias,
+    scales,
+    expanded_src_to_dst_row,
+    export_for_source_row,
+    drop_pad_mode,
+    k,
+):
     r"""Adds up, for every token, the weighted results of its K experts and the skip connections.
 
     $$ out_i = skip1_i + skip2_i + \sum_{j<K} scales_{i,j} \,
@@ -49,139 +59,130 @@ class NpuMoeFinalizeRouting:
     Returns:
         One row per token, (N, H), with the dtype of `expanded_permuted_rows`; summed in float32.
     """
-
-    def check(
-        expanded_permuted_rows,
-        skip1,
-        skip2,
-        bias,
-        scales,
-        expanded_src_to_dst_row,
-        export_for_source_row,
-        drop_pad_mode=0,
-        k=1,
-    ):
-        rows, index = expanded_permuted_rows, expanded_src_to_dst_row
-        mode = 0 if drop_pad_mode is None else drop_pad_mode
-        must.choice("drop_pad_mode", mode, (0, 1, 2, 3))
-        dropping = mode in (1, 3)
-        must.dtype("expanded_permuted_rows", rows, *FLOATS)
-        must.ndim("expanded_permuted_rows", rows, 3 if dropping else 2)
-        must.dtype("expanded_src_to_dst_row", index, torch.int32)
-        must.ndim("expanded_src_to_dst_row", index, 1)
-        must.dtype("scales", scales, rows.dtype, torch.float32)
-        must.ndim("scales", scales, 2)
-        top_k = _top_k(scales, k)
-        if scales is not None and k is not None and k > 1:
-            must.be(k == top_k, "k", f"the second size of 'scales' ({top_k})", k)
-        must.be(top_k > 0, "k", "positive", top_k)
-        must.be(
-            index.numel() % top_k == 0,
-            "expanded_src_to_dst_row",
-            f"of a length that {top_k} experts a token divide",
-            index.numel(),
-        )
-        tokens, hidden = index.numel() // top_k, rows.size(-1)
-        must.shape("scales", scales, (tokens, top_k))
-        if not dropping:
-            must.shape("expanded_permuted_rows", rows, (index.numel(), hidden))
-        for name, skip in (("skip1", skip1), ("skip2", skip2)):
-            must.same_dtype(name, skip, "expanded_permuted_rows", rows)
-            must.shape(name, skip, (tokens, hidden))
-        if skip1 is None:
-            must.be(skip2 is None, "skip2", "None where 'skip1' is None", "a tensor")
-        must.same_dtype("bias", bias, "expanded_permuted_rows", rows)
-        must.shape("bias", bias, (rows.size(0) if dropping else None, hidden))
-        must.dtype("export_for_source_row", export_for_source_row, torch.int32)
-        must.shape("export_for_source_row", export_for_source_row, (tokens, top_k))
+    rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.size(-1))
+    top_k = _top_k(scales, k)
+    tokens = expanded_src_to_dst_row.numel() // top_k
+    if drop_pad_mode in (2, 3):
+        index = expanded_src_to_dst_row.reshape(tokens, top_k)
+    else:
+        index = expanded_src_to_dst_row.reshape(top_k, tokens).t()
+    out = None
+    for j in range(top_k):  # one expert's slot at a time: no (N, K, H) copy of the rows
+        term = wide(take_rows(rows, index[:, j]))
         if bias is not None:
-            must.present("export_for_source_row", export_for_source_row, "together with 'bias'")
-            inside("export_for_source_row", export_for_source_row, bias.size(0))
-        count = math.prod(rows.shape[:-1])
-        inside("expanded_src_to_dst_row", index, count, low=-1 if dropping else 0)
+            term = term + wide(bias).index_select(0, export_for_source_row[:, j].long())
+        if scales is not None:
+            term = term * wide(scales[:, j : j + 1])
+        out = term if out is None else out + term
+    for skip in (skip1, skip2):
+        if skip is not None:
+            out = out + wide(skip)
+    return out.to(rows.dtype)
 
-    def kernel(
-        expanded_permuted_rows,
+
+@npu_moe_finalize_routing.check
+def _(
+    expanded_permuted_rows,
+    skip1,
+    skip2,
+    bias,
+    scales,
+    expanded_src_to_dst_row,
+    export_for_source_row,
+    drop_pad_mode,
+    k,
+):
+    rows, index = expanded_permuted_rows, expanded_src_to_dst_row
+    mode = 0 if drop_pad_mode is None else drop_pad_mode
+    must.choice("drop_pad_mode", mode, (0, 1, 2, 3))
+    dropping = mode in (1, 3)
+    must.dtype("expanded_permuted_rows", rows, *FLOATS)
+    must.ndim("expanded_permuted_rows", rows, 3 if dropping else 2)
+    must.dtype("expanded_src_to_dst_row", index, torch.int32)
+    must.ndim("expanded_src_to_dst_row", index, 1)
+    must.dtype("scales", scales, rows.dtype, torch.float32)
+    must.ndim("scales", scales, 2)
+    top_k = _top_k(scales, k)
+    if scales is not None and k is not None and k > 1:
+        must.hold(k == top_k, "k", f"the second size of 'scales' ({top_k})", k)
+    must.hold(top_k > 0, "k", "positive", top_k)
+    must.hold(
+        index.numel() % top_k == 0,
+        "expanded_src_to_dst_row",
+        f"of a length that {top_k} experts a token divide",
+        index.numel(),
+    )
+    tokens, hidden = index.numel() // top_k, rows.size(-1)
+    must.shape("scales", scales, (tokens, top_k))
+    if not dropping:
+        must.shape("expanded_permuted_rows", rows, (index.numel(), hidden))
+    for name, skip in (("skip1", skip1), ("skip2", skip2)):
+        must.same_dtype(name, skip, "expanded_permuted_rows", rows)
+        must.shape(name, skip, (tokens, hidden))
+    if skip1 is None:
+        must.hold(skip2 is None, "skip2", "None where 'skip1' is None", "a tensor")
+    must.same_dtype("bias", bias, "expanded_permuted_rows", rows)
+    must.shape("bias", bias, (rows.size(0) if dropping else None, hidden))
+    must.dtype("export_for_source_row", export_for_source_row, torch.int32)
+    must.shape("export_for_source_row", export_for_source_row, (tokens, top_k))
+    if bias is not None:
+        must.present("export_for_source_row", export_for_source_row, "together with 'bias'")
+        inside("export_for_source_row", export_for_source_row, bias.size(0))
+    count = math.prod(rows.shape[:-1])
+    inside("expanded_src_to_dst_row", index, count, low=-1 if dropping else 0)
+
+
+@npu_moe_finalize_routing.native
+def _(
+    expanded_permuted_rows,
+    skip1,
+    skip2,
+    bias,
+    scales,
+    expanded_src_to_dst_row,
+    export_for_source_row,
+    drop_pad_mode,
+    k,
+):
+    rows, index = expanded_permuted_rows, expanded_src_to_dst_row
+    if not fits(rows, skip1, skip2, bias) or not floats(scales):
+        return NotImplemented
+    top_k = _top_k(scales, k)
+    by_row = drop_pad_mode in (2, 3)
+    places = index.view(-1, top_k) if by_row else index.view(top_k, -1).t()
+    return torch.ops.softnpu.finalize_routing(
+        rows.reshape(-1, rows.size(-1)),
+        places,
+        scales,
+        bias,
+        export_for_source_row,
         skip1,
         skip2,
-        bias,
-        scales,
-        expanded_src_to_dst_row,
-        export_for_source_row,
-        drop_pad_mode=0,
-        k=1,
-    ):
-        rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.size(-1))
-        top_k = _top_k(scales, k)
-        tokens = expanded_src_to_dst_row.numel() // top_k
-        if drop_pad_mode in (2, 3):
-            index = expanded_src_to_dst_row.reshape(tokens, top_k)
-        else:
-            index = expanded_src_to_dst_row.reshape(top_k, tokens).t()
-        out = None
-        for j in range(top_k):  # one expert's slot at a time: no (N, K, H) copy of the rows
-            term = wide(take_rows(rows, index[:, j]))
-            if bias is not None:
-                term = term + wide(bias).index_select(0, export_for_source_row[:, j].long())
-            if scales is not None:
-                term = term * wide(scales[:, j : j + 1])
-            out = term if out is None else out + term
-        for skip in (skip1, skip2):
-            if skip is not None:
-                out = out + wide(skip)
-        return out.to(rows.dtype)
+    )
 
-    def native(
-        expanded_permuted_rows,
-        skip1,
-        skip2,
-        bias,
-        scales,
-        expanded_src_to_dst_row,
-        export_for_source_row,
-        drop_pad_mode=0,
-        k=1,
-    ):
-        rows, index = expanded_permuted_rows, expanded_src_to_dst_row
-        if not fits(rows, skip1, skip2, bias) or not floats(scales):
-            return NpuMoeFinalizeRouting.kernel(
-                rows, skip1, skip2, bias, scales, index, export_for_source_row, drop_pad_mode, k
-            )
-        top_k = _top_k(scales, k)
-        by_row = drop_pad_mode in (2, 3)
-        places = index.view(-1, top_k) if by_row else index.view(top_k, -1).t()
-        return torch.ops.softnpu.finalize_routing(
-            rows.reshape(-1, rows.size(-1)),
-            places,
-            scales,
-            bias,
-            export_for_source_row,
-            skip1,
-            skip2,
+
+npu_moe_finalize_routing.samples = [
+    Sample(
+        lambda make: (
+            make(8, 6), make(4, 6), make(4, 6), make(3, 6), make(4, 2),
+            make(8, dtype=torch.int32, low=0, high=8),
+            make(4, 2, dtype=torch.int32, low=0, high=3),
         )
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(8, 6), make(4, 6), make(4, 6), make(3, 6), make(4, 2),
-                make(8, dtype=torch.int32, low=0, high=8),
-                make(4, 2, dtype=torch.int32, low=0, high=3),
-            )
+    ),
+    Sample(
+        lambda make: (
+            make(3, 2, 6), None, None, None, make(4, 2),
+            make(8, dtype=torch.int32, low=-1, high=6), None,
         ),
-        Sample(
-            lambda make: (
-                make(3, 2, 6), None, None, None, make(4, 2),
-                make(8, dtype=torch.int32, low=-1, high=6), None,
-            ),
-            {"drop_pad_mode": 3},
-            name="dropping, by row",
+        {"drop_pad_mode": 3},
+        name="dropping, by row",
+    ),
+    Sample(
+        lambda make: (
+            make(8, 6, dtype=torch.bfloat16), None, None, None, None,
+            make(8, dtype=torch.int32, low=0, high=8), None,
         ),
-        Sample(
-            lambda make: (
-                make(8, 6, dtype=torch.bfloat16), None, None, None, None,
-                make(8, dtype=torch.int32, low=0, high=8), None,
-            ),
-            {"drop_pad_mode": 2, "k": 2},
-            name="without scales",
-        ),
-    ]  # fmt: skip
+        {"drop_pad_mode": 2, "k": 2},
+        name="without scales",
+    ),
+]  # fmt: skip

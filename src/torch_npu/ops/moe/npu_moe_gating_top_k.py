@@ -78,7 +78,21 @@ def _gate(
     "int renorm=0, int norm_type=0, bool out_flag=False, float routed_scaling_factor=1.0, "
     "float eps=1e-20) -> (Tensor, Tensor, Tensor)"
 )
-class NpuMoeGatingTopK:
+def npu_moe_gating_top_k(
+    x,
+    k,
+    bias,
+    input_ids,
+    tid2eid,
+    k_group,
+    group_count,
+    group_select_mode,
+    renorm,
+    norm_type,
+    out_flag,
+    routed_scaling_factor,
+    eps,
+):
     r"""Scores the experts, keeps the best groups of them, and chooses the k best in those groups.
 
     $$ s = \begin{cases} \mathrm{softmax}(x) & norm\_type = 0 \\
@@ -115,123 +129,97 @@ class NpuMoeGatingTopK:
         The gradient does not need `out_flag`, and exists for softmax too. `renorm=1` (newer CANN:
         weights of norm_type 0 sum up to 1) works with SOFTNPU_STRICT=0.
     """
+    return _gate(
+        _best, x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, renorm,
+        norm_type, out_flag, routed_scaling_factor, eps,
+    )  # fmt: skip
 
-    saves = ("x", "output:1")
 
-    def check(
-        x,
-        k,
-        bias=None,
-        input_ids=None,
-        tid2eid=None,
-        k_group=1,
-        group_count=1,
-        group_select_mode=0,
-        renorm=0,
-        norm_type=0,
-        out_flag=False,
-        routed_scaling_factor=1.0,
-        eps=1e-20,
-    ):
-        must.dtype("x", x, *FLOATS)
-        must.ndim("x", x, 2)
-        experts = x.size(1)
-        must.be(experts <= 2048, "x", "of at most 2048 experts", experts)
-        must.choice("group_select_mode", group_select_mode, (0, 1))
-        must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
-        must.choice("renorm", renorm, (0,))
-        fits = group_count > 0 and experts % group_count == 0 and experts // group_count > 2
-        must.be(
-            fits,
-            "group_count",
-            f"a divisor of the {experts} experts that leaves more than 2 in each group",
-            group_count,
-        )
-        padded = -(-(experts // group_count) // 32) * 32 * group_count
-        must.be(
-            padded <= 2048, "group_count", "such that groups padded to 32 hold 2048", group_count
-        )
-        must.be(0 < k_group <= group_count, "k_group", f"within [1, {group_count}]", k_group)
-        most = experts // group_count * k_group
-        must.be(0 < k <= most, "k", f"within [1, {most}]", k)
-        must.same_dtype("bias", bias, "x", x)
-        must.shape("bias", bias, (experts,))
-        if input_ids is not None or tid2eid is not None:
-            must.present("input_ids", input_ids, "together with 'tid2eid'")
-            must.present("tid2eid", tid2eid, "together with 'input_ids'")
-            must.dtype("input_ids", input_ids, torch.int32, torch.int64)
-            must.dtype("tid2eid", tid2eid, torch.int32, torch.int64)
-            must.shape("input_ids", input_ids, (x.size(0),))
-            must.shape("tid2eid", tid2eid, (None, k))
-            inside("input_ids", input_ids, tid2eid.size(0))
-            inside("tid2eid", tid2eid, experts)
+@npu_moe_gating_top_k.check
+def _(x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, renorm, norm_type):
+    must.dtype("x", x, *FLOATS)
+    must.ndim("x", x, 2)
+    experts = x.size(1)
+    must.hold(experts <= 2048, "x", "of at most 2048 experts", experts)
+    must.choice("group_select_mode", group_select_mode, (0, 1))
+    must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
+    must.choice("renorm", renorm, (0,))
+    fits = group_count > 0 and experts % group_count == 0 and experts // group_count > 2
+    must.hold(
+        fits,
+        "group_count",
+        f"a divisor of the {experts} experts that leaves more than 2 in each group",
+        group_count,
+    )
+    padded = -(-(experts // group_count) // 32) * 32 * group_count
+    must.hold(padded <= 2048, "group_count", "such that groups padded to 32 hold 2048", group_count)
+    must.hold(0 < k_group <= group_count, "k_group", f"within [1, {group_count}]", k_group)
+    most = experts // group_count * k_group
+    must.hold(0 < k <= most, "k", f"within [1, {most}]", k)
+    must.same_dtype("bias", bias, "x", x)
+    must.shape("bias", bias, (experts,))
+    if input_ids is not None or tid2eid is not None:
+        must.present("input_ids", input_ids, "together with 'tid2eid'")
+        must.present("tid2eid", tid2eid, "together with 'input_ids'")
+        must.dtype("input_ids", input_ids, torch.int32, torch.int64)
+        must.dtype("tid2eid", tid2eid, torch.int32, torch.int64)
+        must.shape("input_ids", input_ids, (x.size(0),))
+        must.shape("tid2eid", tid2eid, (None, k))
+        inside("input_ids", input_ids, tid2eid.size(0))
+        inside("tid2eid", tid2eid, experts)
 
-    def kernel(
-        x,
-        k,
-        bias=None,
-        input_ids=None,
-        tid2eid=None,
-        k_group=1,
-        group_count=1,
-        group_select_mode=0,
-        renorm=0,
-        norm_type=0,
-        out_flag=False,
-        routed_scaling_factor=1.0,
-        eps=1e-20,
-    ):
-        return _gate(
-            _best, x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, renorm,
-            norm_type, out_flag, routed_scaling_factor, eps,
-        )  # fmt: skip
 
-    def native(
-        x, k, bias=None, input_ids=None, tid2eid=None, k_group=1, group_count=1, *rest, **named
-    ):
-        best = _best_rows if floats(x, bias) else _best
-        return _gate(best, x, k, bias, input_ids, tid2eid, k_group, group_count, *rest, **named)
+@npu_moe_gating_top_k.native
+def _(x, bias, **arguments):
+    best = _best_rows if floats(x, bias) else _best
+    return _gate(best, x=x, bias=bias, **arguments)
 
-    def backward(ctx, grad_y, _grad_expert, _grad_norm):
-        args = ctx.args
-        grad = torch.ops.npu.npu_moe_gating_top_k_backward(
-            _scores(args.x, args.norm_type),
-            grad_y,
-            ctx.outputs[1],
-            renorm=args.renorm,
-            norm_type=args.norm_type,
-            routed_scaling_factor=args.routed_scaling_factor,
-            eps=args.eps,
-        )
-        return {"x": grad.to(args.x.dtype)}
 
-    samples = [
-        Sample(lambda make: (make(4, 16), 3), {"norm_type": 1, "out_flag": True}),
-        Sample(
-            lambda make: (make(4, 32), 4),
-            lambda make: {
-                "bias": make(32), "k_group": 2, "group_count": 4, "group_select_mode": 1,
-                "norm_type": 1, "routed_scaling_factor": 2.5,
-            },
-            name="groups",
-        ),
-        Sample(lambda make: (make(3, 8, dtype=torch.bfloat16), 2), name="softmax"),
-        Sample(
-            lambda make: (make(4, 16), 3),
-            lambda make: {
-                "input_ids": make(4, dtype=torch.int64, low=0, high=5),
-                "tid2eid": make(5, 3, dtype=torch.int32, low=0, high=16), "norm_type": 1,
-            },
-            name="experts by key",
-        ),
-    ]  # fmt: skip
+@npu_moe_gating_top_k.backward
+def _(
+    grad_y, _grad_expert, _grad_norm, *, x, renorm, norm_type, routed_scaling_factor, eps, result1
+):
+    grad = torch.ops.npu.npu_moe_gating_top_k_backward(
+        _scores(x, norm_type),
+        grad_y,
+        result1,
+        renorm=renorm,
+        norm_type=norm_type,
+        routed_scaling_factor=routed_scaling_factor,
+        eps=eps,
+    )
+    return {"x": grad.to(x.dtype)}
+
+
+npu_moe_gating_top_k.samples = [
+    Sample(lambda make: (make(4, 16), 3), {"norm_type": 1, "out_flag": True}),
+    Sample(
+        lambda make: (make(4, 32), 4),
+        lambda make: {
+            "bias": make(32), "k_group": 2, "group_count": 4, "group_select_mode": 1,
+            "norm_type": 1, "routed_scaling_factor": 2.5,
+        },
+        name="groups",
+    ),
+    Sample(lambda make: (make(3, 8, dtype=torch.bfloat16), 2), name="softmax"),
+    Sample(
+        lambda make: (make(4, 16), 3),
+        lambda make: {
+            "input_ids": make(4, dtype=torch.int64, low=0, high=5),
+            "tid2eid": make(5, 3, dtype=torch.int32, low=0, high=16), "norm_type": 1,
+        },
+        name="experts by key",
+    ),
+]  # fmt: skip
 
 
 @npu_op(
     "npu_moe_gating_top_k_backward(Tensor x_norm, Tensor grad_y, Tensor expertIdx, *, "
     "int renorm=0, int norm_type=0, float routed_scaling_factor=1.0, float eps=1e-20) -> Tensor"
 )
-class NpuMoeGatingTopKBackward:
+def npu_moe_gating_top_k_backward(
+    x_norm, grad_y, expertIdx, renorm, norm_type, routed_scaling_factor, eps
+):
     r"""Gradient of `npu_moe_gating_top_k`, from the scores s and the chosen experts.
 
     $$ g = factor \cdot \frac{dy - \sum_p w_p\,dy_p}{\sum s_E + \epsilon},\
@@ -253,41 +241,38 @@ class NpuMoeGatingTopKBackward:
     Returns:
         (rows, experts) with the dtype of `grad_y`.
     """
+    scores, expert = wide(x_norm), expertIdx.long()
+    g = wide(grad_y).to(scores.dtype) * routed_scaling_factor
+    if _renormalises(norm_type, renorm):
+        chosen = scores.gather(1, expert)
+        total = chosen.sum(-1, keepdim=True) + eps
+        g = (g - (chosen / total * g).sum(-1, keepdim=True)) / total
+    full = torch.zeros_like(scores).scatter_add(1, expert, g)
+    if norm_type == SIGMOID:
+        dx = scores * (1 - scores) * full
+    else:
+        dx = scores * (full - (scores * full).sum(-1, keepdim=True))
+    return dx.to(grad_y.dtype)
 
-    def check(
-        x_norm, grad_y, expertIdx, renorm=0, norm_type=0, routed_scaling_factor=1.0, eps=1e-20
-    ):
-        must.dtype("x_norm", x_norm, torch.float32)
-        must.ndim("x_norm", x_norm, 2)
-        must.dtype("grad_y", grad_y, *FLOATS)
-        must.shape("grad_y", grad_y, (x_norm.size(0), None))
-        must.dtype("expertIdx", expertIdx, torch.int32)
-        must.shape("expertIdx", expertIdx, tuple(grad_y.shape))
-        must.choice("renorm", renorm, (0,))
-        must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
-        inside("expertIdx", expertIdx, x_norm.size(1))
 
-    def kernel(
-        x_norm, grad_y, expertIdx, renorm=0, norm_type=0, routed_scaling_factor=1.0, eps=1e-20
-    ):
-        scores, expert = wide(x_norm), expertIdx.long()
-        g = wide(grad_y).to(scores.dtype) * routed_scaling_factor
-        if _renormalises(norm_type, renorm):
-            chosen = scores.gather(1, expert)
-            total = chosen.sum(-1, keepdim=True) + eps
-            g = (g - (chosen / total * g).sum(-1, keepdim=True)) / total
-        full = torch.zeros_like(scores).scatter_add(1, expert, g)
-        if norm_type == SIGMOID:
-            dx = scores * (1 - scores) * full
-        else:
-            dx = scores * (full - (scores * full).sum(-1, keepdim=True))
-        return dx.to(grad_y.dtype)
+@npu_moe_gating_top_k_backward.check
+def _(x_norm, grad_y, expertIdx, renorm, norm_type):
+    must.dtype("x_norm", x_norm, torch.float32)
+    must.ndim("x_norm", x_norm, 2)
+    must.dtype("grad_y", grad_y, *FLOATS)
+    must.shape("grad_y", grad_y, (x_norm.size(0), None))
+    must.dtype("expertIdx", expertIdx, torch.int32)
+    must.shape("expertIdx", expertIdx, tuple(grad_y.shape))
+    must.choice("renorm", renorm, (0,))
+    must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
+    inside("expertIdx", expertIdx, x_norm.size(1))
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 8, low=0, high=1), make(4, 2), make(4, 2, dtype=torch.int32, low=0, high=8)
-            ),
-            {"norm_type": 1},
+
+npu_moe_gating_top_k_backward.samples = [
+    Sample(
+        lambda make: (
+            make(4, 8, low=0, high=1), make(4, 2), make(4, 2, dtype=torch.int32, low=0, high=8)
         ),
-    ]  # fmt: skip
+        {"norm_type": 1},
+    ),
+]  # fmt: skip

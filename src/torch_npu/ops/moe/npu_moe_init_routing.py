@@ -14,7 +14,7 @@ from torch_npu.ops.scatter._indices import inside
     "npu_moe_init_routing(Tensor x, Tensor row_idx, Tensor expert_idx, int active_num) "
     "-> (Tensor, Tensor, Tensor)"
 )
-class NpuMoeInitRouting:
+def npu_moe_init_routing(x, row_idx, expert_idx, active_num):
     r"""Sorts the (token, expert) pairs by expert, ties as they stand, and copies the tokens.
 
     $$ expert, source = \mathrm{sort}(expert\_idx, row\_idx), \quad
@@ -31,51 +31,54 @@ class NpuMoeInitRouting:
         The tokens in the experts' order (min(N, active_num) * K, H) with the dtype of `x`; where
         each pair went (N * K), int32; the sorted experts (N * K), int32.
     """
+    expert, order = torch.sort(expert_idx.reshape(-1), stable=True)
+    source = row_idx.reshape(-1).index_select(0, order)
+    places = torch.arange(source.numel(), dtype=torch.int32, device=x.device)
+    went = torch.zeros_like(source).scatter_(0, source.long(), places)
+    rows = min(active_num, x.size(0)) * expert_idx.size(1)
+    return x.index_select(0, source[:rows] % max(x.size(0), 1)), went, expert
 
-    def check(x, row_idx, expert_idx, active_num):
-        must.dtype("x", x, *FLOATS)
-        must.ndim("x", x, 2)
-        must.be(max(x.shape) < 2**24, "x", "of sizes below 2**24", tuple(x.shape))
-        must.dtype("expert_idx", expert_idx, torch.int32)
-        must.shape("expert_idx", expert_idx, (x.size(0), None))
-        must.dtype("row_idx", row_idx, torch.int32)
-        must.shape("row_idx", row_idx, tuple(expert_idx.shape))
-        must.be(active_num >= 0, "active_num", "at least 0", active_num)
-        inside("row_idx", row_idx, row_idx.numel())
 
-    def kernel(x, row_idx, expert_idx, active_num):
-        expert, order = torch.sort(expert_idx.reshape(-1), stable=True)
-        source = row_idx.reshape(-1).index_select(0, order)
-        places = torch.arange(source.numel(), dtype=torch.int32, device=x.device)
-        went = torch.zeros_like(source).scatter_(0, source.long(), places)
-        rows = min(active_num, x.size(0)) * expert_idx.size(1)
-        return x.index_select(0, source[:rows] % max(x.size(0), 1)), went, expert
+@npu_moe_init_routing.check
+def _(x, row_idx, expert_idx, active_num):
+    must.dtype("x", x, *FLOATS)
+    must.ndim("x", x, 2)
+    must.hold(max(x.shape) < 2**24, "x", "of sizes below 2**24", tuple(x.shape))
+    must.dtype("expert_idx", expert_idx, torch.int32)
+    must.shape("expert_idx", expert_idx, (x.size(0), None))
+    must.dtype("row_idx", row_idx, torch.int32)
+    must.shape("row_idx", row_idx, tuple(expert_idx.shape))
+    must.hold(active_num >= 0, "active_num", "at least 0", active_num)
+    inside("row_idx", row_idx, row_idx.numel())
 
-    def native(x, row_idx, expert_idx, active_num):
-        expert, order = torch.sort(expert_idx.reshape(-1), stable=True)
-        source = row_idx.reshape(-1).index_select(0, order)
-        went = torch.zeros_like(source)
-        went[source.long()] = torch.arange(source.numel(), dtype=torch.int32)
-        rows = min(active_num, x.size(0)) * expert_idx.size(1)
-        taken = torch.ops.softnpu.take_rows(x, source[:rows] % max(x.size(0), 1), None)
-        return taken, went, expert
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 6),
-                torch.arange(8, dtype=torch.int32, device=make(1).device).reshape(2, 4).t(),
-                make(4, 2, dtype=torch.int32, low=0, high=3),
-                4,
-            ),
+@npu_moe_init_routing.native
+def _(x, row_idx, expert_idx, active_num):
+    expert, order = torch.sort(expert_idx.reshape(-1), stable=True)
+    source = row_idx.reshape(-1).index_select(0, order)
+    went = torch.zeros_like(source)
+    went[source.long()] = torch.arange(source.numel(), dtype=torch.int32)
+    rows = min(active_num, x.size(0)) * expert_idx.size(1)
+    taken = torch.ops.softnpu.take_rows(x, source[:rows] % max(x.size(0), 1), None)
+    return taken, went, expert
+
+
+npu_moe_init_routing.samples = [
+    Sample(
+        lambda make: (
+            make(4, 6),
+            torch.arange(8, dtype=torch.int32, device=make(1).device).reshape(2, 4).t(),
+            make(4, 2, dtype=torch.int32, low=0, high=3),
+            4,
         ),
-        Sample(
-            lambda make: (
-                make(4, 6),
-                torch.arange(8, dtype=torch.int32, device=make(1).device).reshape(2, 4).t(),
-                make(4, 2, dtype=torch.int32, low=0, high=3),
-                2,
-            ),
-            name="two active",
+    ),
+    Sample(
+        lambda make: (
+            make(4, 6),
+            torch.arange(8, dtype=torch.int32, device=make(1).device).reshape(2, 4).t(),
+            make(4, 2, dtype=torch.int32, low=0, high=3),
+            2,
         ),
-    ]  # fmt: skip
+        name="two active",
+    ),
+]  # fmt: skip

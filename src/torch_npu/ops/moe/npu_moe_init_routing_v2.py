@@ -178,7 +178,21 @@ def _copied(
     "int quant_mode=-1, int[2] active_expert_range=[], int row_idx_type=0, int? x_dtype=None) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuMoeInitRoutingV2:
+def npu_moe_init_routing_v2(
+    x,
+    expert_idx,
+    scale,
+    offset,
+    active_num,
+    expert_capacity,
+    expert_num,
+    drop_pad_mode,
+    expert_tokens_num_type,
+    expert_tokens_num_flag,
+    quant_mode,
+    active_expert_range,
+    row_idx_type,
+):
     r"""Sorts the (token, expert) pairs by expert, ties as they stand, and copies the tokens.
 
     $$ expert, pair = \mathrm{sort}(expert\_idx), \qquad expanded\_x_i = q(x_{pair_i \div K}) $$
@@ -227,128 +241,116 @@ class NpuMoeInitRoutingV2:
         Where upstream leaves memory unset (rows behind the last pair, results that are not asked
         for) there are zeros.
     """
+    return _route(
+        take_rows, quant.quantise, x, expert_idx, scale, offset, active_num, expert_capacity,
+        expert_num, drop_pad_mode, expert_tokens_num_type, expert_tokens_num_flag, quant_mode,
+        active_expert_range, row_idx_type,
+    )  # fmt: skip
 
-    def check(
-        x,
-        expert_idx,
-        scale=None,
-        offset=None,
-        active_num=-1,
-        expert_capacity=-1,
-        expert_num=-1,
-        drop_pad_mode=0,
-        expert_tokens_num_type=0,
-        expert_tokens_num_flag=False,
-        quant_mode=-1,
-        active_expert_range=(),
-        row_idx_type=0,
-        x_dtype=None,
-    ):
-        family = chips.current().family
-        must.choice("drop_pad_mode", drop_pad_mode, (0, 1))
-        must.choice("expert_tokens_num_type", expert_tokens_num_type, (CUMSUM, COUNT, KEY_VALUE))
-        must.choice("row_idx_type", row_idx_type, (GATHER, SCATTER))
-        must.choice("quant_mode", quant_mode, rules.modes(family))
-        must.ndim("x", x, 2)
-        rules.check_x(x, quant_mode, x_dtype)
-        must.dtype("expert_idx", expert_idx, torch.int32)
-        must.shape("expert_idx", expert_idx, (x.size(0), None))
-        most = 5120 if expert_tokens_num_type == KEY_VALUE else 10240
-        must.be(0 <= expert_num <= most, "expert_num", f"within [0, {most}]", expert_num)
-        length = len(active_expert_range)
-        must.be(length in (0, 2), "active_expert_range", "two numbers or none", f"{length} of them")
-        start, end = _range(active_expert_range, expert_num)
-        if length:
-            given = [start, end]
-            expected = f"[start, end] with 0 <= start < end <= {expert_num}"
-            must.be(0 <= start < end <= expert_num, "active_expert_range", expected, given)
-        rules.check_scale(x, scale, offset, quant_mode, end - start, x_dtype)
-        if drop_pad_mode == 1 and family != "310P":
-            tokens = x.size(0)
-            fits = 0 < expert_capacity <= max(tokens, 1)
-            must.be(fits, "expert_capacity", f"within [1, {tokens}]", expert_capacity)
-            whole = (start, end) == (0, expert_num)
-            expected = f"[0, {expert_num}] with drop_pad_mode=1"
-            must.be(whole, "active_expert_range", expected, [start, end])
-            must.be(row_idx_type == GATHER, "row_idx_type", "0 with drop_pad_mode=1", row_idx_type)
-            if expert_tokens_num_flag:
-                counted = expert_tokens_num_type == COUNT
-                expected = "1 with drop_pad_mode=1"
-                must.be(counted, "expert_tokens_num_type", expected, expert_tokens_num_type)
-            must.be(
-                quant_mode in (quant.NONE, quant.STATIC, quant.DYNAMIC),
-                "quant_mode",
-                "-1, 0 or 1 with drop_pad_mode=1",
-                quant_mode,
-            )
-        else:
-            must.be(active_num >= -1, "active_num", "at least -1", active_num)
-        must_lie_inside("expert_idx", expert_idx, expert_num + 1, low=-1)
 
-    def kernel(
-        x,
-        expert_idx,
-        scale=None,
-        offset=None,
-        active_num=-1,
-        expert_capacity=-1,
-        expert_num=-1,
-        drop_pad_mode=0,
-        expert_tokens_num_type=0,
-        expert_tokens_num_flag=False,
-        quant_mode=-1,
-        active_expert_range=(),
-        row_idx_type=0,
-        x_dtype=None,
-    ):
-        return _route(
-            take_rows, quant.quantise, x, expert_idx, scale, offset, active_num, expert_capacity,
-            expert_num, drop_pad_mode, expert_tokens_num_type, expert_tokens_num_flag, quant_mode,
-            active_expert_range, row_idx_type,
-        )  # fmt: skip
+@npu_moe_init_routing_v2.check
+def _(
+    x,
+    expert_idx,
+    scale,
+    offset,
+    active_num,
+    expert_capacity,
+    expert_num,
+    drop_pad_mode,
+    expert_tokens_num_type,
+    expert_tokens_num_flag,
+    quant_mode,
+    active_expert_range,
+    row_idx_type,
+    x_dtype,
+):
+    family = chips.current().family
+    must.choice("drop_pad_mode", drop_pad_mode, (0, 1))
+    must.choice("expert_tokens_num_type", expert_tokens_num_type, (CUMSUM, COUNT, KEY_VALUE))
+    must.choice("row_idx_type", row_idx_type, (GATHER, SCATTER))
+    must.choice("quant_mode", quant_mode, rules.modes(family))
+    must.ndim("x", x, 2)
+    rules.check_x(x, quant_mode, x_dtype)
+    must.dtype("expert_idx", expert_idx, torch.int32)
+    must.shape("expert_idx", expert_idx, (x.size(0), None))
+    most = 5120 if expert_tokens_num_type == KEY_VALUE else 10240
+    must.hold(0 <= expert_num <= most, "expert_num", f"within [0, {most}]", expert_num)
+    length = len(active_expert_range)
+    must.hold(length in (0, 2), "active_expert_range", "two numbers or none", f"{length} of them")
+    start, end = _range(active_expert_range, expert_num)
+    if length:
+        given = [start, end]
+        expected = f"[start, end] with 0 <= start < end <= {expert_num}"
+        must.hold(0 <= start < end <= expert_num, "active_expert_range", expected, given)
+    rules.check_scale(x, scale, offset, quant_mode, end - start, x_dtype)
+    if drop_pad_mode == 1 and family != "310P":
+        tokens = x.size(0)
+        fits = 0 < expert_capacity <= max(tokens, 1)
+        must.hold(fits, "expert_capacity", f"within [1, {tokens}]", expert_capacity)
+        whole = (start, end) == (0, expert_num)
+        expected = f"[0, {expert_num}] with drop_pad_mode=1"
+        must.hold(whole, "active_expert_range", expected, [start, end])
+        must.hold(row_idx_type == GATHER, "row_idx_type", "0 with drop_pad_mode=1", row_idx_type)
+        if expert_tokens_num_flag:
+            counted = expert_tokens_num_type == COUNT
+            expected = "1 with drop_pad_mode=1"
+            must.hold(counted, "expert_tokens_num_type", expected, expert_tokens_num_type)
+        must.hold(
+            quant_mode in (quant.NONE, quant.STATIC, quant.DYNAMIC),
+            "quant_mode",
+            "-1, 0 or 1 with drop_pad_mode=1",
+            quant_mode,
+        )
+    else:
+        must.hold(active_num >= -1, "active_num", "at least -1", active_num)
+    must_lie_inside("expert_idx", expert_idx, expert_num + 1, low=-1)
 
-    def native(x, expert_idx, *, x_dtype=None, **options):
-        done = _copied(x, expert_idx, **options)
-        if done is None:
-            done = _route(torch.ops.softnpu.take_rows, _quantise, x, expert_idx, **options)
-        return done
 
-    samples = [
-        Sample(
-            lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=0, high=4)),
-            {"expert_num": 4, "expert_tokens_num_flag": True, "expert_tokens_num_type": 1},
+@npu_moe_init_routing_v2.native
+def _(x, expert_idx, x_dtype, **options):
+    done = _copied(x, expert_idx, **options)
+    if done is None:
+        done = _route(torch.ops.softnpu.take_rows, _quantise, x, expert_idx, **options)
+    return done
+
+
+npu_moe_init_routing_v2.samples = [
+    Sample(
+        lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=0, high=4)),
+        {"expert_num": 4, "expert_tokens_num_flag": True, "expert_tokens_num_type": 1},
+    ),
+    Sample(
+        lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=-1, high=8)),
+        lambda make: {
+            "scale": make(6), "expert_num": 8, "active_expert_range": [2, 6], "active_num": 7,
+            "expert_tokens_num_flag": True, "expert_tokens_num_type": 2, "row_idx_type": 1,
+        },
+        name="a range of experts",
+    ),
+    Sample(
+        lambda make: (
+            make(6, 8, dtype=torch.float16), make(6, 2, dtype=torch.int32, low=0, high=4)
         ),
-        Sample(
-            lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=-1, high=8)),
-            lambda make: {
-                "scale": make(6), "expert_num": 8, "active_expert_range": [2, 6], "active_num": 7,
-                "expert_tokens_num_flag": True, "expert_tokens_num_type": 2, "row_idx_type": 1,
-            },
-            name="a range of experts",
+        {
+            "expert_num": 4, "drop_pad_mode": 1, "expert_capacity": 3,
+            "expert_tokens_num_flag": True, "expert_tokens_num_type": 1,
+        },
+        name="capacity",
+    ),
+    Sample(
+        lambda make: (
+            make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int32, low=0, high=4)
         ),
-        Sample(
-            lambda make: (
-                make(6, 8, dtype=torch.float16), make(6, 2, dtype=torch.int32, low=0, high=4)
-            ),
-            {
-                "expert_num": 4, "drop_pad_mode": 1, "expert_capacity": 3,
-                "expert_tokens_num_flag": True, "expert_tokens_num_type": 1,
-            },
-            name="capacity",
-        ),
-        Sample(
-            lambda make: (
-                make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int32, low=0, high=4)
-            ),
-            lambda make: {"scale": make(4, 8), "expert_num": 4, "quant_mode": 1},
-            name="dynamic int8",
-        ),
-        Sample(
-            lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=0, high=4)),
-            lambda make: {
-                "scale": make(1, low=9, high=90), "offset": make(1), "expert_num": 4,
-                "quant_mode": 0,
-            },
-            name="static int8",
-        ),
-    ]  # fmt: skip
+        lambda make: {"scale": make(4, 8), "expert_num": 4, "quant_mode": 1},
+        name="dynamic int8",
+    ),
+    Sample(
+        lambda make: (make(6, 8), make(6, 2, dtype=torch.int32, low=0, high=4)),
+        lambda make: {
+            "scale": make(1, low=9, high=90), "offset": make(1), "expert_num": 4,
+            "quant_mode": 0,
+        },
+        name="static int8",
+    ),
+]  # fmt: skip

@@ -18,7 +18,14 @@ HIFLOAT8, FLOAT4_E2M1, FLOAT4_E1M2 = 290, 296, 297
     "Tensor? per_token_scales=None, int expert_token_num_type=1, int idx_type=0, "
     "int? tokens_dtype=None) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuMoeReRouting:
+def npu_moe_re_routing(
+    tokens,
+    expert_token_num_per_rank,
+    per_token_scales,
+    expert_token_num_type,
+    idx_type,
+    tokens_dtype,
+):
     r"""Reorders blocks of tokens from (rank, expert) order to (expert, rank) order.
 
     $$ src(i, j) = \sum_{(r,e) < (i,j)} n_{r,e}, \qquad
@@ -44,86 +51,80 @@ class NpuMoeReRouting:
     Differs from upstream:
         Counts that do not sum up to A raise. Counts of 0 are allowed, as in upstream's example.
     """
+    counts = expert_token_num_per_rank
+    ranks, experts = counts.shape
+    positions = torch.arange(tokens.size(0), device=tokens.device)
+    ends = counts.long().reshape(-1).cumsum(0)
+    block = torch.searchsorted(ends, positions, right=True)
+    key = block % max(experts, 1) * ranks + block // max(experts, 1)
+    source = torch.argsort(key, stable=True)
+    index = source if idx_type == 0 else inverse_permutation(source)
+    if per_token_scales is None:
+        scales = torch.zeros(tokens.size(0), dtype=torch.float32, device=tokens.device)
+    else:
+        scales = per_token_scales[source]
+    each = counts.sum(0, dtype=counts.dtype)
+    each = each if expert_token_num_type == 1 else each.cumsum(0, dtype=counts.dtype)
+    moved = tokens[source] if tokens_dtype is None else tokens.view(torch.uint8)[source]
+    return moved, scales, index.to(torch.int32), each
 
-    def check(
-        tokens,
-        expert_token_num_per_rank,
-        per_token_scales=None,
-        expert_token_num_type=1,
-        idx_type=0,
-        tokens_dtype=None,
-    ):
-        newest = chips.current().family == "A5"
-        kinds = [torch.float16, torch.bfloat16, torch.int8]
-        if newest:
-            kinds += [torch.float8_e4m3fn, torch.float8_e5m2]
-        if tokens_dtype is not None:
-            must.be(newest, "tokens_dtype", "None on this chip", tokens_dtype)
-            must.choice("tokens_dtype", tokens_dtype, (HIFLOAT8, FLOAT4_E2M1, FLOAT4_E1M2))
-            kinds = [torch.uint8]
-        must.dtype("tokens", tokens, *kinds)
-        must.ndim("tokens", tokens, 2)
-        must.be(0 < tokens.size(1) < 16384, "tokens", "of 1 to 16383 columns", tokens.size(1))
-        counts = expert_token_num_per_rank
-        must.dtype("expert_token_num_per_rank", counts, torch.int32, torch.int64)
-        must.ndim("expert_token_num_per_rank", counts, 2)
-        if newest:
-            scales = (torch.float32, torch.float8_e8m0fnu, torch.uint8)
-            must.dtype("per_token_scales", per_token_scales, *scales)
-            must.ndim("per_token_scales", per_token_scales, 1, 3)
-        else:
-            must.dtype("per_token_scales", per_token_scales, torch.float32)
-            must.ndim("per_token_scales", per_token_scales, 1)
-        if per_token_scales is not None:
-            rest = tuple(per_token_scales.shape[1:])
-            must.shape("per_token_scales", per_token_scales, (tokens.size(0), *rest))
-        must.choice("expert_token_num_type", expert_token_num_type, (1,))
-        must.choice("idx_type", idx_type, (0, 1) if newest else (0,))
-        if must.has_data(counts):
-            host = counts.cpu()
-            first_bad("expert_token_num_per_rank", "non-negative", host, host < 0)
-            total = int(host.sum())
-            expected = f"counts that sum up to the {tokens.size(0)} tokens"
-            must.be(total == tokens.size(0), "expert_token_num_per_rank", expected, total)
 
-    def kernel(
-        tokens,
-        expert_token_num_per_rank,
-        per_token_scales=None,
-        expert_token_num_type=1,
-        idx_type=0,
-        tokens_dtype=None,
-    ):
-        counts = expert_token_num_per_rank
-        ranks, experts = counts.shape
-        positions = torch.arange(tokens.size(0), device=tokens.device)
-        ends = counts.long().reshape(-1).cumsum(0)
-        block = torch.searchsorted(ends, positions, right=True)
-        key = block % max(experts, 1) * ranks + block // max(experts, 1)
-        source = torch.argsort(key, stable=True)
-        index = source if idx_type == 0 else inverse_permutation(source)
-        if per_token_scales is None:
-            scales = torch.zeros(tokens.size(0), dtype=torch.float32, device=tokens.device)
-        else:
-            scales = per_token_scales[source]
-        each = counts.sum(0, dtype=counts.dtype)
-        each = each if expert_token_num_type == 1 else each.cumsum(0, dtype=counts.dtype)
-        moved = tokens[source] if tokens_dtype is None else tokens.view(torch.uint8)[source]
-        return moved, scales, index.to(torch.int32), each
+@npu_moe_re_routing.check
+def _(
+    tokens,
+    expert_token_num_per_rank,
+    per_token_scales,
+    expert_token_num_type,
+    idx_type,
+    tokens_dtype,
+):
+    newest = chips.current().family == "A5"
+    kinds = [torch.float16, torch.bfloat16, torch.int8]
+    if newest:
+        kinds += [torch.float8_e4m3fn, torch.float8_e5m2]
+    if tokens_dtype is not None:
+        must.hold(newest, "tokens_dtype", "None on this chip", tokens_dtype)
+        must.choice("tokens_dtype", tokens_dtype, (HIFLOAT8, FLOAT4_E2M1, FLOAT4_E1M2))
+        kinds = [torch.uint8]
+    must.dtype("tokens", tokens, *kinds)
+    must.ndim("tokens", tokens, 2)
+    must.hold(0 < tokens.size(1) < 16384, "tokens", "of 1 to 16383 columns", tokens.size(1))
+    counts = expert_token_num_per_rank
+    must.dtype("expert_token_num_per_rank", counts, torch.int32, torch.int64)
+    must.ndim("expert_token_num_per_rank", counts, 2)
+    if newest:
+        scales = (torch.float32, torch.float8_e8m0fnu, torch.uint8)
+        must.dtype("per_token_scales", per_token_scales, *scales)
+        must.ndim("per_token_scales", per_token_scales, 1, 3)
+    else:
+        must.dtype("per_token_scales", per_token_scales, torch.float32)
+        must.ndim("per_token_scales", per_token_scales, 1)
+    if per_token_scales is not None:
+        rest = tuple(per_token_scales.shape[1:])
+        must.shape("per_token_scales", per_token_scales, (tokens.size(0), *rest))
+    must.choice("expert_token_num_type", expert_token_num_type, (1,))
+    must.choice("idx_type", idx_type, (0, 1) if newest else (0,))
+    if must.has_data(counts):
+        host = counts.cpu()
+        first_bad("expert_token_num_per_rank", "non-negative", host, host < 0)
+        total = int(host.sum())
+        expected = f"counts that sum up to the {tokens.size(0)} tokens"
+        must.hold(total == tokens.size(0), "expert_token_num_per_rank", expected, total)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(10, 4, dtype=torch.float16),
-                torch.tensor([[1, 2, 1], [3, 1, 2]], dtype=torch.int32, device=make(1).device),
-            ),
-            lambda make: {"per_token_scales": make(10)},
+
+npu_moe_re_routing.samples = [
+    Sample(
+        lambda make: (
+            make(10, 4, dtype=torch.float16),
+            torch.tensor([[1, 2, 1], [3, 1, 2]], dtype=torch.int32, device=make(1).device),
         ),
-        Sample(
-            lambda make: (
-                make(4, 8, dtype=torch.int8, low=-9, high=9),
-                torch.tensor([[0, 2], [2, 0]], device=make(1).device),
-            ),
-            name="experts without tokens",
+        lambda make: {"per_token_scales": make(10)},
+    ),
+    Sample(
+        lambda make: (
+            make(4, 8, dtype=torch.int8, low=-9, high=9),
+            torch.tensor([[0, 2], [2, 0]], device=make(1).device),
         ),
-    ]  # fmt: skip
+        name="experts without tokens",
+    ),
+]  # fmt: skip

@@ -50,7 +50,7 @@ def _native_sum(rows, sorted_indices, top_k, dtype):
     "npu_moe_token_permute(Tensor tokens, Tensor indices, int? num_out_tokens=None, "
     "bool padded_mode=False) -> (Tensor, Tensor)"
 )
-class NpuMoeTokenPermute:
+def npu_moe_token_permute(tokens, indices, num_out_tokens):
     r"""Sorts the (token, expert) pairs by expert, ties as they stand, and copies the tokens.
 
     $$ order = \mathrm{argsort}(indices), \qquad permuted_i = tokens_{order_i \div K}, \qquad
@@ -68,57 +68,59 @@ class NpuMoeTokenPermute:
         The rows (num_out_tokens, H), and where each pair went (N * K), int32; a dropped pair has a
         place behind the last row.
     """
+    order = torch.argsort(indices.reshape(-1), stable=True)
+    rows = order[: _kept(indices, num_out_tokens)] // max(_top_k(indices), 1)
+    return tokens.index_select(0, rows), inverse_permutation(order).to(torch.int32)
 
-    saves = ("tokens", "indices", "output:1")
 
-    def check(tokens, indices, num_out_tokens=None, padded_mode=False):
-        must.dtype("tokens", tokens, *FLOATS, torch.int8)
-        must.ndim("tokens", tokens, 2)
-        must.dtype("indices", indices, torch.int32, torch.int64)
-        must.ndim("indices", indices, 1, 2)
-        must.shape("indices", indices, (tokens.size(0), None)[: indices.dim()])
-        top_k = _top_k(indices)
-        must.be(top_k <= MOST_EXPERTS_A_TOKEN, "indices", "of at most 512 experts a token", top_k)
-        kept = _kept(indices, num_out_tokens)
-        must.be(kept >= 0, "num_out_tokens", f"at least {-indices.numel()}", num_out_tokens)
-        must.unset("padded_mode", padded_mode, False)
-        inside("indices", indices, 16777215)
+@npu_moe_token_permute.check
+def _(tokens, indices, num_out_tokens, padded_mode):
+    must.dtype("tokens", tokens, *FLOATS, torch.int8)
+    must.ndim("tokens", tokens, 2)
+    must.dtype("indices", indices, torch.int32, torch.int64)
+    must.ndim("indices", indices, 1, 2)
+    must.shape("indices", indices, (tokens.size(0), None)[: indices.dim()])
+    top_k = _top_k(indices)
+    must.hold(top_k <= MOST_EXPERTS_A_TOKEN, "indices", "of at most 512 experts a token", top_k)
+    kept = _kept(indices, num_out_tokens)
+    must.hold(kept >= 0, "num_out_tokens", f"at least {-indices.numel()}", num_out_tokens)
+    must.unset("padded_mode", padded_mode, False)
+    inside("indices", indices, 16777215)
 
-    def kernel(tokens, indices, num_out_tokens=None, padded_mode=False):
-        order = torch.argsort(indices.reshape(-1), stable=True)
-        rows = order[: _kept(indices, num_out_tokens)] // max(_top_k(indices), 1)
-        return tokens.index_select(0, rows), inverse_permutation(order).to(torch.int32)
 
-    def native(tokens, indices, num_out_tokens=None, padded_mode=False):
-        source, _, place = torch.ops.softnpu.route_pairs(
-            indices, _top_k(indices), 0, _EVERY_EXPERT, _kept(indices, num_out_tokens)
+@npu_moe_token_permute.native
+def _(tokens, indices, num_out_tokens):
+    source, _, place = torch.ops.softnpu.route_pairs(
+        indices, _top_k(indices), 0, _EVERY_EXPERT, _kept(indices, num_out_tokens)
+    )
+    return torch.ops.softnpu.take_rows(tokens, source, None), place
+
+
+@npu_moe_token_permute.backward
+def _(grad, _grad_indices, *, tokens, indices, padded_mode, result1):
+    return {
+        "tokens": torch.ops.npu.npu_moe_token_permute_grad_v2(
+            grad,
+            result1,
+            tokens.size(0),
+            tokens.dtype,
+            _top_k(indices),
+            padded_mode,
         )
-        return torch.ops.softnpu.take_rows(tokens, source, None), place
+    }
 
-    def backward(ctx, grad, _grad_indices):
-        tokens = ctx.args.tokens
-        return {
-            "tokens": torch.ops.npu.npu_moe_token_permute_grad_v2(
-                grad,
-                ctx.outputs[1],
-                tokens.size(0),
-                tokens.dtype,
-                _top_k(ctx.args.indices),
-                ctx.args.padded_mode,
-            )
-        }
 
-    samples = [
-        Sample(lambda make: (make(6, 8), make(6, 2, dtype=torch.int64, low=0, high=4))),
-        Sample(lambda make: (make(6, 8), make(6, dtype=torch.int32, low=0, high=4))),
-        Sample(
-            lambda make: (
-                make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int64, low=0, high=4)
-            ),
-            {"num_out_tokens": 9},
-            name="dropping",
+npu_moe_token_permute.samples = [
+    Sample(lambda make: (make(6, 8), make(6, 2, dtype=torch.int64, low=0, high=4))),
+    Sample(lambda make: (make(6, 8), make(6, dtype=torch.int32, low=0, high=4))),
+    Sample(
+        lambda make: (
+            make(6, 8, dtype=torch.bfloat16), make(6, 2, dtype=torch.int64, low=0, high=4)
         ),
-    ]  # fmt: skip
+        {"num_out_tokens": 9},
+        name="dropping",
+    ),
+]  # fmt: skip
 
 
 def _check_grad(grad_permuted_tokens, sorted_indices, tokens, top_k, padded_mode):
@@ -133,7 +135,9 @@ def _check_grad(grad_permuted_tokens, sorted_indices, tokens, top_k, padded_mode
     "npu_moe_token_permute_grad_v2(Tensor grad_permuted_tokens, Tensor sorted_indices, "
     "int tokens_size_0, ScalarType tokens_dtype, int num_topK, bool padded_mode=False) -> Tensor"
 )
-class NpuMoeTokenPermuteGradV2:
+def npu_moe_token_permute_grad_v2(
+    grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_topK
+):
     r"""Gradient of `npu_moe_token_permute`: each token sums up the gradients of its rows.
 
     $$ dtokens_i = \sum_{j<K} dpermuted_{sorted\_indices_{iK+j}} $$
@@ -150,85 +154,64 @@ class NpuMoeTokenPermuteGradV2:
     Returns:
         (N, H) with `tokens_dtype`, summed in float32.
     """
+    grad = sum_over_experts(grad_permuted_tokens, sorted_indices, num_topK)
+    return grad[:tokens_size_0].to(tokens_dtype)
 
-    def check(
-        grad_permuted_tokens,
-        sorted_indices,
-        tokens_size_0,
-        tokens_dtype,
-        num_topK,
-        padded_mode=False,
-    ):
-        _check_grad(grad_permuted_tokens, sorted_indices, tokens_size_0, num_topK, padded_mode)
-        must.choice("tokens_dtype", tokens_dtype, FLOATS)
 
-    def kernel(
-        grad_permuted_tokens,
-        sorted_indices,
-        tokens_size_0,
-        tokens_dtype,
-        num_topK,
-        padded_mode=False,
-    ):
-        grad = sum_over_experts(grad_permuted_tokens, sorted_indices, num_topK)
-        return grad[:tokens_size_0].to(tokens_dtype)
+@npu_moe_token_permute_grad_v2.check
+def _(grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_topK, padded_mode):
+    _check_grad(grad_permuted_tokens, sorted_indices, tokens_size_0, num_topK, padded_mode)
+    must.choice("tokens_dtype", tokens_dtype, FLOATS)
 
-    def native(
-        grad_permuted_tokens,
-        sorted_indices,
-        tokens_size_0,
-        tokens_dtype,
-        num_topK,
-        padded_mode=False,
-    ):
-        grad = _native_sum(grad_permuted_tokens, sorted_indices, num_topK, tokens_dtype)
-        if grad is None:
-            return NpuMoeTokenPermuteGradV2.kernel(
-                grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_topK
-            )
-        return grad[:tokens_size_0]
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(8, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
-                4, torch.float32, 2,
-            )
-        ),
-    ]  # fmt: skip
+@npu_moe_token_permute_grad_v2.native
+def _(grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_topK):
+    grad = _native_sum(grad_permuted_tokens, sorted_indices, num_topK, tokens_dtype)
+    if grad is None:
+        return NotImplemented
+    return grad[:tokens_size_0]
+
+
+npu_moe_token_permute_grad_v2.samples = [
+    Sample(
+        lambda make: (
+            make(8, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
+            4, torch.float32, 2,
+        )
+    ),
+]  # fmt: skip
 
 
 @npu_op(
     "npu_moe_token_permute_grad(Tensor tokens, Tensor grad_permuted_tokens, Tensor indices, "
     "Tensor sorted_indices, bool padded_mode=False) -> Tensor"
 )
-class NpuMoeTokenPermuteGrad:
+def npu_moe_token_permute_grad(tokens, grad_permuted_tokens, indices, sorted_indices):
     """Gradient of `npu_moe_token_permute` from its inputs; see `npu_moe_token_permute_grad_v2`."""
+    grad = sum_over_experts(grad_permuted_tokens, sorted_indices, _top_k(indices))
+    return grad.to(tokens.dtype)
 
-    def check(tokens, grad_permuted_tokens, indices, sorted_indices, padded_mode=False):
-        must.ndim("tokens", tokens, 2)
-        must.ndim("indices", indices, 1, 2)
-        _check_grad(
-            grad_permuted_tokens, sorted_indices, tokens.size(0), _top_k(indices), padded_mode
+
+@npu_moe_token_permute_grad.check
+def _(tokens, grad_permuted_tokens, indices, sorted_indices, padded_mode):
+    must.ndim("tokens", tokens, 2)
+    must.ndim("indices", indices, 1, 2)
+    _check_grad(grad_permuted_tokens, sorted_indices, tokens.size(0), _top_k(indices), padded_mode)
+
+
+@npu_moe_token_permute_grad.native
+def _(tokens, grad_permuted_tokens, indices, sorted_indices):
+    grad = _native_sum(grad_permuted_tokens, sorted_indices, _top_k(indices), tokens.dtype)
+    if grad is None:
+        return NotImplemented
+    return grad
+
+
+npu_moe_token_permute_grad.samples = [
+    Sample(
+        lambda make: (
+            make(4, 6), make(8, 6), make(4, 2, dtype=torch.int64, low=0, high=3),
+            torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
         )
-
-    def kernel(tokens, grad_permuted_tokens, indices, sorted_indices, padded_mode=False):
-        grad = sum_over_experts(grad_permuted_tokens, sorted_indices, _top_k(indices))
-        return grad.to(tokens.dtype)
-
-    def native(tokens, grad_permuted_tokens, indices, sorted_indices, padded_mode=False):
-        grad = _native_sum(grad_permuted_tokens, sorted_indices, _top_k(indices), tokens.dtype)
-        if grad is None:
-            return NpuMoeTokenPermuteGrad.kernel(
-                tokens, grad_permuted_tokens, indices, sorted_indices
-            )
-        return grad
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 6), make(8, 6), make(4, 2, dtype=torch.int64, low=0, high=3),
-                torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
-            )
-        ),
-    ]  # fmt: skip
+    ),
+]  # fmt: skip

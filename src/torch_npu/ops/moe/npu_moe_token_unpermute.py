@@ -30,32 +30,31 @@ def _check(rows, rows_name, sorted_indices, probs, padded_mode, restore_shape):
     must.dtype("probs", probs, *FLOATS)
     must.ndim("probs", probs, 2)
     top_k = _top_k(probs)
-    must.be(0 < top_k <= MOST_EXPERTS_A_TOKEN, "probs", "of 1 to 512 experts a token", top_k)
+    must.hold(0 < top_k <= MOST_EXPERTS_A_TOKEN, "probs", "of 1 to 512 experts a token", top_k)
     if probs is not None:
         tokens = sorted_indices.numel() // top_k
         must.shape("probs", probs, (tokens, top_k))
         fits = sorted_indices.numel() == tokens * top_k
         expected = f"of a length that {top_k} experts a token divide"
-        must.be(fits, "sorted_indices", expected, sorted_indices.numel())
+        must.hold(fits, "sorted_indices", expected, sorted_indices.numel())
     must.unset("padded_mode", padded_mode, False)
     sizes = restore_shape or ()
-    must.be(all(s >= 0 for s in sizes), "restore_shape", "sizes (or None)", list(sizes))
+    must.hold(all(s >= 0 for s in sizes), "restore_shape", "sizes (or None)", list(sizes))
     if must.has_data(sorted_indices):
         host = sorted_indices.cpu()
         first_bad("sorted_indices", "non-negative", host, host < 0)
 
 
-def _backward(ctx, grad):
-    args = ctx.args
+def _backward(grad, *_, permuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
     d_rows, d_probs = torch.ops.npu.npu_moe_token_unpermute_grad_v2(
         grad,
-        args.sorted_indices,
-        args.permuted_tokens.size(0),
-        args.permuted_tokens.dtype,
-        args.probs,
-        args.padded_mode,
-        args.restore_shape,
-        None if args.probs is None else args.permuted_tokens,
+        sorted_indices,
+        permuted_tokens.size(0),
+        permuted_tokens.dtype,
+        probs,
+        padded_mode,
+        restore_shape,
+        None if probs is None else permuted_tokens,
     )
     return {"permuted_tokens": d_rows, "probs": d_probs}
 
@@ -80,7 +79,7 @@ _SAMPLES = [
     "npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, "
     "bool padded_mode=False, int[]? restore_shape=None) -> Tensor"
 )
-class NpuMoeTokenUnpermute:
+def npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs):
     r"""Undoes `npu_moe_token_permute`: each token becomes the weighted sum of its K rows.
 
     $$ out_i = \sum_{j<K} probs_{i,j} \, permuted_{sorted\_indices_{iK+j}} $$
@@ -96,27 +95,29 @@ class NpuMoeTokenUnpermute:
     Returns:
         (N, H) with the dtype of `permuted_tokens`, summed in float32.
     """
+    out = sum_over_experts(permuted_tokens, sorted_indices, _top_k(probs), probs)
+    return out.to(permuted_tokens.dtype)
 
-    saves = ("permuted_tokens", "sorted_indices", "probs")
-    samples = _SAMPLES
-    backward = _backward
 
-    def check(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
-        _check(
-            permuted_tokens, "permuted_tokens", sorted_indices, probs, padded_mode, restore_shape
-        )
+@npu_moe_token_unpermute.check
+def _check_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
+    _check(permuted_tokens, "permuted_tokens", sorted_indices, probs, padded_mode, restore_shape)
 
-    def kernel(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
-        out = sum_over_experts(permuted_tokens, sorted_indices, _top_k(probs), probs)
-        return out.to(permuted_tokens.dtype)
 
-    def native(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
-        if not fits(permuted_tokens) or not floats(probs):
-            return NpuMoeTokenUnpermute.kernel(permuted_tokens, sorted_indices, probs)
-        places = sorted_indices.view(-1, _top_k(probs))
-        return torch.ops.softnpu.finalize_routing(
-            permuted_tokens, places, probs, None, None, None, None
-        )
+@npu_moe_token_unpermute.native
+def _native(permuted_tokens, sorted_indices, probs):
+    if not fits(permuted_tokens) or not floats(probs):
+        return NotImplemented
+    places = sorted_indices.view(-1, _top_k(probs))
+    return torch.ops.softnpu.finalize_routing(
+        permuted_tokens, places, probs, None, None, None, None
+    )
+
+
+npu_moe_token_unpermute.backward(_backward)
+
+
+npu_moe_token_unpermute.samples = _SAMPLES
 
 
 @npu_op(
@@ -124,23 +125,23 @@ class NpuMoeTokenUnpermute:
     "bool padded_mode=False, int[]? restore_shape=None) "
     "-> (Tensor unpermuted_tokens, Tensor permuted_tokens_for_backward)"
 )
-class UnderNpuMoeTokenUnpermute:
+def _npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs):
     """`npu_moe_token_unpermute` with what its gradient needs: the rows, if `probs` are given."""
+    out = npu_moe_token_unpermute.kernel(permuted_tokens, sorted_indices, probs)
+    return out, _kept(permuted_tokens, probs)
 
-    saves = ("permuted_tokens", "sorted_indices", "probs")
-    samples = _SAMPLES
-    check = NpuMoeTokenUnpermute.check
 
-    def kernel(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
-        out = NpuMoeTokenUnpermute.kernel(permuted_tokens, sorted_indices, probs)
-        return out, _kept(permuted_tokens, probs)
+_npu_moe_token_unpermute.check(_check_unpermute)
 
-    def native(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
-        out = NpuMoeTokenUnpermute.native(permuted_tokens, sorted_indices, probs)
-        return out, _kept(permuted_tokens, probs)
 
-    def backward(ctx, grad, _grad_kept):
-        return _backward(ctx, grad)
+@_npu_moe_token_unpermute.native
+def _(permuted_tokens, sorted_indices, probs):
+    out = _native(permuted_tokens, sorted_indices, probs)
+    return out if out is NotImplemented else (out, _kept(permuted_tokens, probs))
+
+
+_npu_moe_token_unpermute.backward(_backward)
+_npu_moe_token_unpermute.samples = _SAMPLES
 
 
 def _gradients(grad, sorted_indices, rows, dtype, probs, permuted_tokens):
@@ -174,7 +175,14 @@ def _native_gradients(grad, sorted_indices, rows, dtype, probs, permuted_tokens)
     "bool padded_mode=False, int[]? restore_shape=None, Tensor? permuted_tokens=None) "
     "-> (Tensor, Tensor)"
 )
-class NpuMoeTokenUnpermuteGradV2:
+def npu_moe_token_unpermute_grad_v2(
+    grad_unpermuted_tokens,
+    sorted_indices,
+    permuted_tokens_size_0,
+    permuted_tokens_dtype,
+    probs,
+    permuted_tokens,
+):
     r"""Gradients of `npu_moe_token_unpermute`.
 
     $$ dpermuted_{sorted\_indices_{iK+j}} = probs_{i,j}\, dout_i, \qquad
@@ -193,73 +201,65 @@ class NpuMoeTokenUnpermuteGradV2:
     Returns:
         The gradients of the rows and of `probs` (empty without `probs`).
     """
-
-    def check(
+    return _gradients(
         grad_unpermuted_tokens,
         sorted_indices,
         permuted_tokens_size_0,
         permuted_tokens_dtype,
-        probs=None,
-        padded_mode=False,
-        restore_shape=None,
-        permuted_tokens=None,
-    ):
-        grad = grad_unpermuted_tokens
-        name = "grad_unpermuted_tokens"
-        _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
-        must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), None))
-        must.choice("permuted_tokens_dtype", permuted_tokens_dtype, FLOATS)
-        if probs is not None:
-            must.present("permuted_tokens", permuted_tokens, "together with 'probs'")
-            shape = (permuted_tokens_size_0, grad.size(1))
-            must.shape("permuted_tokens", permuted_tokens, shape)
+        probs,
+        permuted_tokens,
+    )
 
-    def kernel(
+
+@npu_moe_token_unpermute_grad_v2.check
+def _(
+    grad_unpermuted_tokens,
+    sorted_indices,
+    permuted_tokens_size_0,
+    permuted_tokens_dtype,
+    probs,
+    padded_mode,
+    restore_shape,
+    permuted_tokens,
+):
+    grad = grad_unpermuted_tokens
+    name = "grad_unpermuted_tokens"
+    _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
+    must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), None))
+    must.choice("permuted_tokens_dtype", permuted_tokens_dtype, FLOATS)
+    if probs is not None:
+        must.present("permuted_tokens", permuted_tokens, "together with 'probs'")
+        shape = (permuted_tokens_size_0, grad.size(1))
+        must.shape("permuted_tokens", permuted_tokens, shape)
+
+
+@npu_moe_token_unpermute_grad_v2.native
+def _(
+    grad_unpermuted_tokens,
+    sorted_indices,
+    permuted_tokens_size_0,
+    permuted_tokens_dtype,
+    probs,
+    permuted_tokens,
+):
+    return _native_gradients(
         grad_unpermuted_tokens,
         sorted_indices,
         permuted_tokens_size_0,
         permuted_tokens_dtype,
-        probs=None,
-        padded_mode=False,
-        restore_shape=None,
-        permuted_tokens=None,
-    ):
-        return _gradients(
-            grad_unpermuted_tokens,
-            sorted_indices,
-            permuted_tokens_size_0,
-            permuted_tokens_dtype,
-            probs,
-            permuted_tokens,
+        probs,
+        permuted_tokens,
+    )
+
+
+npu_moe_token_unpermute_grad_v2.samples = [
+    Sample(
+        lambda make: (
+            make(4, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
+            8, torch.float32, make(4, 2), False, None, make(8, 6),
         )
-
-    def native(
-        grad_unpermuted_tokens,
-        sorted_indices,
-        permuted_tokens_size_0,
-        permuted_tokens_dtype,
-        probs=None,
-        padded_mode=False,
-        restore_shape=None,
-        permuted_tokens=None,
-    ):
-        return _native_gradients(
-            grad_unpermuted_tokens,
-            sorted_indices,
-            permuted_tokens_size_0,
-            permuted_tokens_dtype,
-            probs,
-            permuted_tokens,
-        )
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 6), torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device),
-                8, torch.float32, make(4, 2), False, None, make(8, 6),
-            )
-        ),
-    ]  # fmt: skip
+    ),
+]  # fmt: skip
 
 
 @npu_op(
@@ -267,53 +267,33 @@ class NpuMoeTokenUnpermuteGradV2:
     "Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, int[]? restore_shape=None) "
     "-> (Tensor, Tensor)"
 )
-class NpuMoeTokenUnpermuteGrad:
+def npu_moe_token_unpermute_grad(permuted_tokens, grad_unpermuted_tokens, sorted_indices, probs):
     """Gradients of `npu_moe_token_unpermute` from its inputs; see the v2 form."""
+    rows = permuted_tokens
+    return _gradients(grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows)
 
-    def check(
-        permuted_tokens,
-        grad_unpermuted_tokens,
-        sorted_indices,
-        probs=None,
-        padded_mode=False,
-        restore_shape=None,
-    ):
-        grad, name = grad_unpermuted_tokens, "grad_unpermuted_tokens"
-        must.ndim("permuted_tokens", permuted_tokens, 2)
-        _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
-        must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), permuted_tokens.size(-1)))
 
-    def kernel(
-        permuted_tokens,
-        grad_unpermuted_tokens,
-        sorted_indices,
-        probs=None,
-        padded_mode=False,
-        restore_shape=None,
-    ):
-        rows = permuted_tokens
-        return _gradients(
-            grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
+@npu_moe_token_unpermute_grad.check
+def _(permuted_tokens, grad_unpermuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
+    grad, name = grad_unpermuted_tokens, "grad_unpermuted_tokens"
+    must.ndim("permuted_tokens", permuted_tokens, 2)
+    _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
+    must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), permuted_tokens.size(-1)))
+
+
+@npu_moe_token_unpermute_grad.native
+def _(permuted_tokens, grad_unpermuted_tokens, sorted_indices, probs):
+    rows = permuted_tokens
+    return _native_gradients(
+        grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
+    )
+
+
+npu_moe_token_unpermute_grad.samples = [
+    Sample(
+        lambda make: (
+            make(8, 6), make(4, 6),
+            torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device), make(4, 2),
         )
-
-    def native(
-        permuted_tokens,
-        grad_unpermuted_tokens,
-        sorted_indices,
-        probs=None,
-        padded_mode=False,
-        restore_shape=None,
-    ):
-        rows = permuted_tokens
-        return _native_gradients(
-            grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
-        )
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(8, 6), make(4, 6),
-                torch.arange(7, -1, -1, dtype=torch.int32, device=make(1).device), make(4, 2),
-            )
-        ),
-    ]  # fmt: skip
+    ),
+]  # fmt: skip

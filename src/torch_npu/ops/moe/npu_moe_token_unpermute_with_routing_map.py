@@ -66,119 +66,113 @@ def _merged(add_up, rows, sorted_indices, tokens, probs, routing_map, drop_and_p
     "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, "
     "bool drop_and_pad=False) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-class UnderNpuMoeTokenUnpermuteWithRoutingMap:
+def _npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
+):
     """`npu_moe_token_unpermute_with_routing_map` with what its gradient needs.
 
     The further results: for padded rows, `sorted_indices` in order (third) and where each stood
     (second), else `sorted_indices` in both; and the weight of each index, empty without `probs`.
     """
-
-    saves = ("permuted_tokens", "sorted_indices", "probs", "routing_map", "output:1", "output:2")
-
-    def check(
+    return _merged(
+        _sum,
         permuted_tokens,
         sorted_indices,
+        restore_shape[0],
+        probs,
+        routing_map,
+        drop_and_pad,
+    )
+
+
+@_npu_moe_token_unpermute_with_routing_map.check
+def _check_full(permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad):
+    must.dtype("permuted_tokens", permuted_tokens, *FLOATS)
+    must.ndim("permuted_tokens", permuted_tokens, 2)
+    must.dtype("sorted_indices", sorted_indices, torch.int32)
+    must.ndim("sorted_indices", sorted_indices, 1)
+    hidden = permuted_tokens.size(1)
+    shape = list(restore_shape)
+    fits = len(shape) == 2 and shape[0] >= 0 and shape[1] == hidden
+    must.hold(fits, "restore_shape", f"[tokens, {hidden}]", shape)
+    tokens, rows = shape[0], permuted_tokens.size(0)
+    if probs is not None and not drop_and_pad:
+        must.present("routing_map", routing_map, "together with 'probs'")
+    if routing_map is not None:
+        check_map(routing_map, tokens, None)
+    if drop_and_pad:
+        must.shape("sorted_indices", sorted_indices, (rows,))
+    else:
+        top_k = _top_k(sorted_indices, tokens)
+        whole = sorted_indices.numel() == top_k * tokens
+        expected = f"of a length that {tokens} tokens divide"
+        must.hold(whole, "sorted_indices", expected, sorted_indices.numel())
+        most = 512 if routing_map is None else min(512, routing_map.size(1))
+        expected = f"of at most {most} experts a token"
+        must.hold(top_k <= most, "sorted_indices", expected, top_k)
+    if probs is not None:
+        check_probs(probs, probs if routing_map is None else routing_map)
+    if drop_and_pad:
+        inside("sorted_indices", sorted_indices, tokens)
+    else:
+        inside("sorted_indices", sorted_indices, rows, low=-1)
+
+
+@_npu_moe_token_unpermute_with_routing_map.native
+def _native_full(permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad):
+    add_up = _native_sum if fits(permuted_tokens) and floats(probs) else _sum
+    tokens = restore_shape[0]
+    return _merged(
+        add_up, permuted_tokens, sorted_indices, tokens, probs, routing_map, drop_and_pad
+    )
+
+
+@_npu_moe_token_unpermute_with_routing_map.backward
+def _backward_full(
+    grad,
+    *_others,
+    permuted_tokens,
+    sorted_indices,
+    restore_shape,
+    probs,
+    routing_map,
+    drop_and_pad,
+    result1,
+    result2,
+):
+    d_rows, d_probs = torch.ops.npu.npu_moe_token_unpermute_with_routing_map_grad(
+        grad,
+        result1 if drop_and_pad else sorted_indices,
+        result2 if drop_and_pad else sorted_indices,
+        routing_map,
+        None if probs is None else permuted_tokens,
+        probs,
+        drop_and_pad,
         restore_shape,
-        probs=None,
-        routing_map=None,
-        drop_and_pad=False,
-    ):
-        must.dtype("permuted_tokens", permuted_tokens, *FLOATS)
-        must.ndim("permuted_tokens", permuted_tokens, 2)
-        must.dtype("sorted_indices", sorted_indices, torch.int32)
-        must.ndim("sorted_indices", sorted_indices, 1)
-        hidden = permuted_tokens.size(1)
-        shape = list(restore_shape)
-        fits = len(shape) == 2 and shape[0] >= 0 and shape[1] == hidden
-        must.be(fits, "restore_shape", f"[tokens, {hidden}]", shape)
-        tokens, rows = shape[0], permuted_tokens.size(0)
-        if probs is not None and not drop_and_pad:
-            must.present("routing_map", routing_map, "together with 'probs'")
-        if routing_map is not None:
-            check_map(routing_map, tokens, None)
-        if drop_and_pad:
-            must.shape("sorted_indices", sorted_indices, (rows,))
-        else:
-            top_k = _top_k(sorted_indices, tokens)
-            whole = sorted_indices.numel() == top_k * tokens
-            expected = f"of a length that {tokens} tokens divide"
-            must.be(whole, "sorted_indices", expected, sorted_indices.numel())
-            most = 512 if routing_map is None else min(512, routing_map.size(1))
-            expected = f"of at most {most} experts a token"
-            must.be(top_k <= most, "sorted_indices", expected, top_k)
-        if probs is not None:
-            check_probs(probs, probs if routing_map is None else routing_map)
-        if drop_and_pad:
-            inside("sorted_indices", sorted_indices, tokens)
-        else:
-            inside("sorted_indices", sorted_indices, rows, low=-1)
+    )
+    found = {"permuted_tokens": d_rows}
+    return found | ({} if probs is None else {"probs": d_probs.to(probs.dtype)})
 
-    def kernel(
-        permuted_tokens,
-        sorted_indices,
-        restore_shape,
-        probs=None,
-        routing_map=None,
-        drop_and_pad=False,
-    ):
-        return _merged(
-            _sum,
-            permuted_tokens,
-            sorted_indices,
-            restore_shape[0],
-            probs,
-            routing_map,
-            drop_and_pad,
-        )
 
-    def native(
-        permuted_tokens,
-        sorted_indices,
-        restore_shape,
-        probs=None,
-        routing_map=None,
-        drop_and_pad=False,
-    ):
-        add_up = _native_sum if fits(permuted_tokens) and floats(probs) else _sum
-        tokens = restore_shape[0]
-        return _merged(
-            add_up, permuted_tokens, sorted_indices, tokens, probs, routing_map, drop_and_pad
-        )
-
-    def backward(ctx, grad, _grad_places, _grad_ids, _grad_weight):
-        args = ctx.args
-        d_rows, d_probs = torch.ops.npu.npu_moe_token_unpermute_with_routing_map_grad(
-            grad,
-            ctx.outputs[1] if args.drop_and_pad else args.sorted_indices,
-            ctx.outputs[2] if args.drop_and_pad else args.sorted_indices,
-            args.routing_map,
-            None if args.probs is None else args.permuted_tokens,
-            args.probs,
-            args.drop_and_pad,
-            args.restore_shape,
-        )
-        found = {"permuted_tokens": d_rows}
-        return found | ({} if args.probs is None else {"probs": d_probs.to(args.probs.dtype)})
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(6, 4),
-                torch.tensor([0, 3, 1, 4, 2, 5], dtype=torch.int32, device=make(1).device), [3, 4],
-            ),
-            lambda make: {
-                "probs": make(3, 2), "routing_map": make(3, 2, low=1, high=2, dtype=torch.int8)
-            },
+_npu_moe_token_unpermute_with_routing_map.samples = [
+    Sample(
+        lambda make: (
+            make(6, 4),
+            torch.tensor([0, 3, 1, 4, 2, 5], dtype=torch.int32, device=make(1).device), [3, 4],
         ),
-        Sample(
-            lambda make: (make(6, 4), make(6, dtype=torch.int32, low=0, high=5), [5, 4]),
-            lambda make: {"probs": make(5, 3), "drop_and_pad": True},
-            name="padded",
-        ),
-    ]  # fmt: skip
+        lambda make: {
+            "probs": make(3, 2), "routing_map": make(3, 2, low=1, high=2, dtype=torch.int8)
+        },
+    ),
+    Sample(
+        lambda make: (make(6, 4), make(6, dtype=torch.int32, low=0, high=5), [5, 4]),
+        lambda make: {"probs": make(5, 3), "drop_and_pad": True},
+        name="padded",
+    ),
+]  # fmt: skip
 
 
-_Full = UnderNpuMoeTokenUnpermuteWithRoutingMap
+_Full = _npu_moe_token_unpermute_with_routing_map
 
 
 @npu_op(
@@ -186,7 +180,9 @@ _Full = UnderNpuMoeTokenUnpermuteWithRoutingMap
     "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, "
     "bool drop_and_pad=False) -> Tensor"
 )
-class NpuMoeTokenUnpermuteWithRoutingMap:
+def npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
+):
     r"""Undoes `npu_moe_token_permute_with_routing_map`: each token is the weighted sum of its rows.
 
     $$ out_t = \sum_{i \in rows(t)} p_i \, permuted_i $$
@@ -203,41 +199,33 @@ class NpuMoeTokenUnpermuteWithRoutingMap:
     Returns:
         (N, H) with the dtype of `permuted_tokens`, summed in float32.
     """
+    return _Full.kernel(
+        permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
+    )[0]
 
-    saves = ("permuted_tokens", "sorted_indices", "probs", "routing_map")
-    samples = _Full.samples
-    check = _Full.check
 
-    def kernel(
-        permuted_tokens,
-        sorted_indices,
-        restore_shape,
-        probs=None,
-        routing_map=None,
-        drop_and_pad=False,
-    ):
-        return _Full.kernel(
-            permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
-        )[0]
+npu_moe_token_unpermute_with_routing_map.check(_check_full)
 
-    def native(
-        permuted_tokens,
-        sorted_indices,
-        restore_shape,
-        probs=None,
-        routing_map=None,
-        drop_and_pad=False,
-    ):
-        return _Full.native(
-            permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
-        )[0]
 
-    def backward(ctx, grad):
-        ctx.outputs = [None, None, None]
-        if ctx.args.drop_and_pad:
-            ids, places = torch.sort(ctx.args.sorted_indices, stable=True)
-            ctx.outputs[1:] = [places.to(torch.int32), ids]
-        return _Full.backward(ctx, grad, None, None, None)
+@npu_moe_token_unpermute_with_routing_map.native
+def _(permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad):
+    found = _native_full(
+        permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
+    )
+    return found if found is NotImplemented else found[0]
+
+
+@npu_moe_token_unpermute_with_routing_map.backward
+def _(grad, *, sorted_indices, drop_and_pad, **arguments):
+    places = ids = None
+    if drop_and_pad:
+        ids, order = torch.sort(sorted_indices, stable=True)
+        places = order.to(torch.int32)
+    given = {"sorted_indices": sorted_indices, "drop_and_pad": drop_and_pad, **arguments}
+    return _backward_full(grad, **given, result1=places, result2=ids)
+
+
+npu_moe_token_unpermute_with_routing_map.samples = _Full.samples
 
 
 @npu_op(
@@ -245,75 +233,76 @@ class NpuMoeTokenUnpermuteWithRoutingMap:
     "Tensor out_index, Tensor permuted_token_id, Tensor? routing_map, Tensor? permuted_tokens, "
     "Tensor? probs, bool drop_and_pad, int[] restore_shape) -> (Tensor, Tensor)"
 )
-class NpuMoeTokenUnpermuteWithRoutingMapGrad:
+def npu_moe_token_unpermute_with_routing_map_grad(
+    unpermuted_tokens_grad,
+    out_index,
+    permuted_token_id,
+    routing_map,
+    permuted_tokens,
+    probs,
+    drop_and_pad,
+    restore_shape,
+):
     """Gradients of `npu_moe_token_unpermute_with_routing_map`: of the rows, and of `probs`.
 
     `out_index` and `permuted_token_id` are the second and third result of the forward's underscored
     form; without padding both are its `sorted_indices`.
     """
-
-    def check(
-        unpermuted_tokens_grad,
-        out_index,
-        permuted_token_id,
-        routing_map,
-        permuted_tokens,
-        probs,
-        drop_and_pad,
-        restore_shape,
-    ):
-        must.dtype("unpermuted_tokens_grad", unpermuted_tokens_grad, *FLOATS)
-        must.shape("unpermuted_tokens_grad", unpermuted_tokens_grad, tuple(restore_shape))
-        must.dtype("out_index", out_index, torch.int32)
-        must.ndim("out_index", out_index, 1)
-        must.shape("permuted_token_id", permuted_token_id, tuple(out_index.shape))
-        count = out_index.numel()
-        inside("out_index", out_index, count, low=-1)
-        if drop_and_pad:
-            inside("permuted_token_id", permuted_token_id, restore_shape[0])
+    grad, count, tokens = unpermuted_tokens_grad, out_index.numel(), restore_shape[0]
+    row, expert = out_index.long(), None
+    if drop_and_pad:
+        token = permuted_token_id.long()
         if probs is not None:
-            must.present("permuted_tokens", permuted_tokens, "together with 'probs'")
-            if not drop_and_pad:
-                must.present("routing_map", routing_map, "together with 'probs'")
+            expert = row // max(count // max(probs.size(1), 1), 1)
+    else:
+        top_k = _top_k(out_index, tokens)
+        token = torch.arange(count, device=grad.device) // max(top_k, 1)
+        if probs is not None:
+            expert = experts_of_tokens(routing_map, top_k)
+    spread = wide(grad).index_select(0, token)
+    weighted = spread if probs is None else spread * wide(probs)[token, expert].unsqueeze(1)
+    d_rows = torch.zeros(count + 1, grad.size(1), dtype=spread.dtype, device=grad.device)
+    d_rows = d_rows.index_add(0, torch.where(row < 0, count, row), weighted)[:count]
+    if probs is None:
+        return d_rows.to(grad.dtype), torch.zeros(0, dtype=grad.dtype, device=grad.device)
+    each = (spread * wide(take_rows(permuted_tokens, row))).sum(1)
+    d_probs = torch.zeros(probs.shape, dtype=each.dtype, device=grad.device)
+    d_probs = d_probs.index_put((token, expert), each, accumulate=True)
+    return d_rows.to(grad.dtype), d_probs.to(grad.dtype)
 
-    def kernel(
-        unpermuted_tokens_grad,
-        out_index,
-        permuted_token_id,
-        routing_map,
-        permuted_tokens,
-        probs,
-        drop_and_pad,
-        restore_shape,
-    ):
-        grad, count, tokens = unpermuted_tokens_grad, out_index.numel(), restore_shape[0]
-        row, expert = out_index.long(), None
-        if drop_and_pad:
-            token = permuted_token_id.long()
-            if probs is not None:
-                expert = row // max(count // max(probs.size(1), 1), 1)
-        else:
-            top_k = _top_k(out_index, tokens)
-            token = torch.arange(count, device=grad.device) // max(top_k, 1)
-            if probs is not None:
-                expert = experts_of_tokens(routing_map, top_k)
-        spread = wide(grad).index_select(0, token)
-        weighted = spread if probs is None else spread * wide(probs)[token, expert].unsqueeze(1)
-        d_rows = torch.zeros(count + 1, grad.size(1), dtype=spread.dtype, device=grad.device)
-        d_rows = d_rows.index_add(0, torch.where(row < 0, count, row), weighted)[:count]
-        if probs is None:
-            return d_rows.to(grad.dtype), torch.zeros(0, dtype=grad.dtype, device=grad.device)
-        each = (spread * wide(take_rows(permuted_tokens, row))).sum(1)
-        d_probs = torch.zeros(probs.shape, dtype=each.dtype, device=grad.device)
-        d_probs = d_probs.index_put((token, expert), each, accumulate=True)
-        return d_rows.to(grad.dtype), d_probs.to(grad.dtype)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(3, 4), make(6, dtype=torch.int32, low=0, high=6),
-                make(6, dtype=torch.int32, low=0, high=6),
-                None, None, None, False, [3, 4],
-            )
-        ),
-    ]  # fmt: skip
+@npu_moe_token_unpermute_with_routing_map_grad.check
+def _(
+    unpermuted_tokens_grad,
+    out_index,
+    permuted_token_id,
+    routing_map,
+    permuted_tokens,
+    probs,
+    drop_and_pad,
+    restore_shape,
+):
+    must.dtype("unpermuted_tokens_grad", unpermuted_tokens_grad, *FLOATS)
+    must.shape("unpermuted_tokens_grad", unpermuted_tokens_grad, tuple(restore_shape))
+    must.dtype("out_index", out_index, torch.int32)
+    must.ndim("out_index", out_index, 1)
+    must.shape("permuted_token_id", permuted_token_id, tuple(out_index.shape))
+    count = out_index.numel()
+    inside("out_index", out_index, count, low=-1)
+    if drop_and_pad:
+        inside("permuted_token_id", permuted_token_id, restore_shape[0])
+    if probs is not None:
+        must.present("permuted_tokens", permuted_tokens, "together with 'probs'")
+        if not drop_and_pad:
+            must.present("routing_map", routing_map, "together with 'probs'")
+
+
+npu_moe_token_unpermute_with_routing_map_grad.samples = [
+    Sample(
+        lambda make: (
+            make(3, 4), make(6, dtype=torch.int32, low=0, high=6),
+            make(6, dtype=torch.int32, low=0, high=6),
+            None, None, None, False, [3, 4],
+        )
+    ),
+]  # fmt: skip

@@ -13,9 +13,9 @@ from torch_npu.ops._math import wide
 def check_groups(input: torch.Tensor, name: str, groups: int) -> None:
     """`input` has 2 to 8 dimensions and `groups` (the argument `name`) divides its channels."""
     must.ndim("input", input, 2, 8)
-    must.be(groups > 0, name, "greater than 0", groups)
+    must.hold(groups > 0, name, "greater than 0", groups)
     channels = input.shape[1]
-    must.be(
+    must.hold(
         channels % groups == 0, name, f"a divisor of the {channels} channels of 'input'", groups
     )
 

@@ -11,9 +11,10 @@ from torch_npu.ops.norm._rms import add_rms_norm, check_addends
 
 @npu_op(
     "npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06)"
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuAddRmsNorm:
+def npu_add_rms_norm(x1, x2, gamma, epsilon):
     r"""Adds x1 and x2 and normalises the sum over the trailing dimensions that `gamma` covers.
 
     $$ x = x_1 + x_2, \qquad y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
@@ -33,28 +34,29 @@ class NpuAddRmsNorm:
     Differs from upstream: empty tensors, which the page excludes, are accepted; rstd holds on Atlas
     inference series too, where upstream leaves it undefined.
     """
+    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
+    return y.to(x1.dtype), rstd, x
 
-    saves = ()
 
-    def check(x1, x2, gamma, epsilon=1e-6):
-        check_addends(x1, x2, gamma)
+@npu_add_rms_norm.check
+def _(x1, x2, gamma):
+    check_addends(x1, x2, gamma)
 
-    def kernel(x1, x2, gamma, epsilon=1e-6):
-        y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
-        return y.to(x1.dtype), rstd, x
 
-    def native(x1, x2, gamma, epsilon=1e-6):
-        if not fits(x1, x2, gamma):
-            return NpuAddRmsNorm.kernel(x1, x2, gamma, epsilon)
-        return torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)[:3]
+@npu_add_rms_norm.native
+def _(x1, x2, gamma, epsilon):
+    if not fits(x1, x2, gamma):
+        return NotImplemented
+    return torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)[:3]
 
-    def backward(ctx, *grads):
-        raise NotImplementedError("derivative for 'npu::npu_add_rms_norm' is not implemented")
 
-    samples = [
-        Sample(lambda make: (make(4, 3, 32), make(4, 3, 32, low=0), make(32))),
-        Sample(lambda make: (make(2, 3, 8), make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
-        Sample(
-            lambda make: tuple(make(*s, dtype=torch.bfloat16) for s in ((4, 64), (4, 64), (64,)))
-        ),
-    ]
+@npu_add_rms_norm.backward
+def _(*grads):
+    raise NotImplementedError("derivative for 'npu::npu_add_rms_norm' is not implemented")
+
+
+npu_add_rms_norm.samples = [
+    Sample(lambda make: (make(4, 3, 32), make(4, 3, 32, low=0), make(32))),
+    Sample(lambda make: (make(2, 3, 8), make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
+    Sample(lambda make: tuple(make(*s, dtype=torch.bfloat16) for s in ((4, 64), (4, 64), (64,)))),
+]

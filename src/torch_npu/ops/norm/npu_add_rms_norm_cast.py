@@ -12,9 +12,10 @@ from torch_npu.ops.norm._rms import add_rms_norm, check_addends
 
 @npu_op(
     "npu_add_rms_norm_cast(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuAddRmsNormCast:
+def npu_add_rms_norm_cast(x1, x2, gamma, epsilon):
     r"""Adds x1 and x2, normalises the sum, and gives the result twice: in float32 and rounded.
 
     $$ x = x_1 + x_2, \qquad y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
@@ -29,29 +30,28 @@ class NpuAddRmsNormCast:
         y in float32; y in the dtype of `x1`; rstd = 1 / rms in float32, of shape `x1.shape[:n]`
         followed by ones; x, the sum, with the dtype of `x1`.
     """
+    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
+    return y, y.to(x1.dtype), rstd, x
 
-    def check(x1, x2, gamma, epsilon=1e-6):
-        must.dtype("x1", x1, torch.float16, torch.bfloat16)
-        check_addends(x1, x2, gamma)
 
-    def kernel(x1, x2, gamma, epsilon=1e-6):
-        y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
-        return y, y.to(x1.dtype), rstd, x
+@npu_add_rms_norm_cast.check
+def _(x1, x2, gamma):
+    must.dtype("x1", x1, torch.float16, torch.bfloat16)
+    check_addends(x1, x2, gamma)
 
-    def native(x1, x2, gamma, epsilon=1e-6):
-        if not fits(x1, x2, gamma):
-            return NpuAddRmsNormCast.kernel(x1, x2, gamma, epsilon)
-        y, rstd, x, wide = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon, wide=True)
-        return wide, y, rstd, x
 
-    samples = [
-        Sample(
-            lambda make: tuple(make(*s, dtype=torch.float16) for s in ((4, 32), (4, 32), (32,)))
-        ),
-        Sample(
-            lambda make: tuple(
-                make(*s, dtype=torch.bfloat16) for s in ((2, 3, 8), (2, 3, 8), (3, 8))
-            ),
-            {"epsilon": 1e-5},
-        ),
-    ]
+@npu_add_rms_norm_cast.native
+def _(x1, x2, gamma, epsilon):
+    if not fits(x1, x2, gamma):
+        return NotImplemented
+    y, rstd, x, wide = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon, wide=True)
+    return wide, y, rstd, x
+
+
+npu_add_rms_norm_cast.samples = [
+    Sample(lambda make: tuple(make(*s, dtype=torch.float16) for s in ((4, 32), (4, 32), (32,)))),
+    Sample(
+        lambda make: tuple(make(*s, dtype=torch.bfloat16) for s in ((2, 3, 8), (2, 3, 8), (3, 8))),
+        {"epsilon": 1e-5},
+    ),
+]

@@ -10,8 +10,11 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm._rms import check_gamma, rms_normalise
 
 
-@npu_op("npu_gemma_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)")
-class NpuGemmaRmsNorm:
+@npu_op(
+    "npu_gemma_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
+    compiled="fuse",
+)
+def npu_gemma_rms_norm(self, gamma, epsilon):
     r"""The RMS norm of the Gemma models, whose scale is stored as its distance from one.
 
     $$ y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot (1 + \gamma) $$
@@ -25,21 +28,24 @@ class NpuGemmaRmsNorm:
         y with the shape and dtype of `self`, and rstd = 1 / rms in float32, of shape
         `self.shape[:n]` followed by ones for the normalised dimensions.
     """
+    normed, rstd = rms_normalise(self, gamma, epsilon)
+    return (normed * (1 + wide(gamma))).to(self.dtype), rstd
 
-    def check(self, gamma, epsilon=1e-6):
-        check_gamma("self", self, gamma)
 
-    def kernel(self, gamma, epsilon=1e-6):
-        normed, rstd = rms_normalise(self, gamma, epsilon)
-        return (normed * (1 + wide(gamma))).to(self.dtype), rstd
+@npu_gemma_rms_norm.check
+def _(self, gamma):
+    check_gamma("self", self, gamma)
 
-    def native(self, gamma, epsilon=1e-6):
-        if not fits(self, gamma):
-            return NpuGemmaRmsNorm.kernel(self, gamma, epsilon)
-        return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon, shift=1.0)[:2]
 
-    samples = [
-        Sample(lambda make: (make(4, 3, 32), make(32))),
-        Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
-        Sample(lambda make: (make(4, 64, dtype=torch.float16), make(64, dtype=torch.float16))),
-    ]
+@npu_gemma_rms_norm.native
+def _(self, gamma, epsilon):
+    if not fits(self, gamma):
+        return NotImplemented
+    return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon, shift=1.0)[:2]
+
+
+npu_gemma_rms_norm.samples = [
+    Sample(lambda make: (make(4, 3, 32), make(32))),
+    Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
+    Sample(lambda make: (make(4, 64, dtype=torch.float16), make(64, dtype=torch.float16))),
+]

@@ -23,9 +23,10 @@ def _statistics_dtype(input, weight, bias):
 
 @npu_op(
     "npu_group_norm_silu(Tensor input, Tensor? weight, Tensor? bias, int group, float eps=0.00001)"
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuGroupNormSilu:
+def npu_group_norm_silu(input, weight, bias, group, eps):
     r"""Normalises the channels of each sample in groups and applies SiLU.
 
     $$ z = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta, \qquad
@@ -43,33 +44,36 @@ class NpuGroupNormSilu:
         y with the shape and dtype of `input`; the mean and 1 / std of each group, of shape
         (N, group), in the dtype of `input` (on Ascend950 promoted with the dtype of `weight`).
     """
+    normed, mean, rstd = statistics(input, group, eps)
+    kept = _statistics_dtype(input, weight, bias)
+    return swish(affine(normed, weight, bias)).to(input.dtype), mean.to(kept), rstd.to(kept)
 
-    def check(input, weight, bias, group, eps=1e-5):
-        must.dtype("input", input, *vector_floats())
-        check_groups(input, "group", group)
-        shape = tuple(input.shape)
-        must.be(all(size > 0 for size in shape), "input", "without dimensions of size 0", shape)
-        must.be(eps > 0, "eps", "greater than 0", eps)
-        for name, tensor in (("weight", weight), ("bias", bias)):
-            must.dtype(name, tensor, input.dtype, torch.float32)
-            must.shape(name, tensor, (shape[1],))
-        if weight is not None:
-            must.same_dtype("bias", bias, "weight", weight)
 
-    def kernel(input, weight, bias, group, eps=1e-5):
-        normed, mean, rstd = statistics(input, group, eps)
-        kept = _statistics_dtype(input, weight, bias)
-        return swish(affine(normed, weight, bias)).to(input.dtype), mean.to(kept), rstd.to(kept)
+@npu_group_norm_silu.check
+def _(input, weight, bias, group, eps):
+    must.dtype("input", input, *vector_floats())
+    check_groups(input, "group", group)
+    shape = tuple(input.shape)
+    must.hold(all(size > 0 for size in shape), "input", "without dimensions of size 0", shape)
+    must.hold(eps > 0, "eps", "greater than 0", eps)
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        must.dtype(name, tensor, input.dtype, torch.float32)
+        must.shape(name, tensor, (shape[1],))
+    if weight is not None:
+        must.same_dtype("bias", bias, "weight", weight)
 
-    def native(input, weight, bias, group, eps=1e-5):
-        if not floats(input, weight, bias):
-            return NpuGroupNormSilu.kernel(input, weight, bias, group, eps)
-        y, mean, rstd = torch.ops.softnpu.group_norm_swish(input, group, weight, bias, eps, 1.0)
-        kept = _statistics_dtype(input, weight, bias)
-        return y, mean.to(kept), rstd.to(kept)
 
-    samples = [
-        Sample(lambda make: (make(2, 6, 5, 3), make(6), make(6), 3)),
-        Sample(lambda make: (make(3, 4), None, None, 2), {"eps": 1e-3}),
-        Sample(lambda make: (make(2, 8, 7, dtype=torch.float16), make(8), make(8), 4)),
-    ]
+@npu_group_norm_silu.native
+def _(input, weight, bias, group, eps):
+    if not floats(input, weight, bias):
+        return NotImplemented
+    y, mean, rstd = torch.ops.softnpu.group_norm_swish(input, group, weight, bias, eps, 1.0)
+    kept = _statistics_dtype(input, weight, bias)
+    return y, mean.to(kept), rstd.to(kept)
+
+
+npu_group_norm_silu.samples = [
+    Sample(lambda make: (make(2, 6, 5, 3), make(6), make(6), 3)),
+    Sample(lambda make: (make(3, 4), None, None, 2), {"eps": 1e-3}),
+    Sample(lambda make: (make(2, 8, 7, dtype=torch.float16), make(8), make(8), 4)),
+]

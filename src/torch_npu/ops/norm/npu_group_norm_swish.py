@@ -26,9 +26,10 @@ def _check_inputs(input, num_groups, weight, bias):
 
 @npu_op(
     "npu_group_norm_swish(Tensor input, int num_groups, Tensor weight, Tensor bias,"
-    " float? eps=1e-5, float? swish_scale=1.0) -> (Tensor, Tensor, Tensor)"
+    " float? eps=1e-5, float? swish_scale=1.0) -> (Tensor, Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuGroupNormSwish:
+def npu_group_norm_swish(input, num_groups, weight, bias, eps, swish_scale):
     r"""Normalises the channels of each sample in groups and applies Swish.
 
     $$ z = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta, \qquad
@@ -46,62 +47,68 @@ class NpuGroupNormSwish:
         y with the shape and dtype of `input`; the mean and 1 / std of each group, of shape
         (N, num_groups), in the dtype of `input`.
     """
+    normed, mean, rstd = statistics(input, num_groups, 1e-5 if eps is None else eps)
+    y = swish(affine(normed, weight, bias), 1.0 if swish_scale is None else swish_scale)
+    return y.to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
 
-    saves = ("input", "weight", "bias", "output:1", "output:2")
 
-    def check(input, num_groups, weight, bias, eps=1e-5, swish_scale=1.0):
-        _check_inputs(input, num_groups, weight, bias)
+@npu_group_norm_swish.check
+def _(input, num_groups, weight, bias):
+    _check_inputs(input, num_groups, weight, bias)
 
-    def kernel(input, num_groups, weight, bias, eps=1e-5, swish_scale=1.0):
-        normed, mean, rstd = statistics(input, num_groups, 1e-5 if eps is None else eps)
-        y = swish(affine(normed, weight, bias), 1.0 if swish_scale is None else swish_scale)
-        return y.to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
 
-    def native(input, num_groups, weight, bias, eps=1e-5, swish_scale=1.0):
-        if not floats(input, weight, bias):
-            return NpuGroupNormSwish.kernel(input, num_groups, weight, bias, eps, swish_scale)
-        scale = 1.0 if swish_scale is None else swish_scale
-        y, mean, rstd = torch.ops.softnpu.group_norm_swish(
-            input, num_groups, weight, bias, 1e-5 if eps is None else eps, scale
+@npu_group_norm_swish.native
+def _(input, num_groups, weight, bias, eps, swish_scale):
+    if not floats(input, weight, bias):
+        return NotImplemented
+    scale = 1.0 if swish_scale is None else swish_scale
+    y, mean, rstd = torch.ops.softnpu.group_norm_swish(
+        input, num_groups, weight, bias, 1e-5 if eps is None else eps, scale
+    )
+    return y, mean.to(input.dtype), rstd.to(input.dtype)
+
+
+@npu_group_norm_swish.backward
+def _(dy, _dmean, _drstd, *, input, num_groups, weight, bias, swish_scale, result1, result2, needs):
+    names = ("input", "weight", "bias")
+    mask = [needs[name] for name in names]
+    grads = torch.ops.npu.npu_group_norm_swish_grad(
+        dy,
+        input,
+        num_groups,
+        weight,
+        bias,
+        result1,
+        result2,
+        mask,
+        swish_scale,
+    )
+    return dict(zip(names, grads, strict=True))
+
+
+npu_group_norm_swish.samples = [
+    Sample(lambda make: (make(2, 6, 5, 3), 3, make(6), make(6))),
+    Sample(lambda make: (make(3, 4), 4, make(4), make(4)), {"eps": 1e-3, "swish_scale": 1.5}),
+    Sample(
+        lambda make: (
+            make(2, 8, 7, dtype=torch.float16),
+            1,
+            make(8, dtype=torch.float16),
+            make(8, dtype=torch.float16),
         )
-        return y, mean.to(input.dtype), rstd.to(input.dtype)
-
-    def backward(ctx, dy, _dmean, _drstd):
-        a, names = ctx.args, ("input", "weight", "bias")
-        mask = [bool(ctx.needs.get(name)) for name in names]
-        grads = torch.ops.npu.npu_group_norm_swish_grad(
-            dy,
-            a.input,
-            a.num_groups,
-            a.weight,
-            a.bias,
-            ctx.outputs[1],
-            ctx.outputs[2],
-            mask,
-            a.swish_scale,
-        )
-        return dict(zip(names, grads, strict=True))
-
-    samples = [
-        Sample(lambda make: (make(2, 6, 5, 3), 3, make(6), make(6))),
-        Sample(lambda make: (make(3, 4), 4, make(4), make(4)), {"eps": 1e-3, "swish_scale": 1.5}),
-        Sample(
-            lambda make: (
-                make(2, 8, 7, dtype=torch.float16),
-                1,
-                make(8, dtype=torch.float16),
-                make(8, dtype=torch.float16),
-            )
-        ),
-    ]
+    ),
+]
 
 
 @npu_op(
     "npu_group_norm_swish_grad(Tensor grad, Tensor input, int num_groups, Tensor weight,"
     " Tensor bias, Tensor mean, Tensor rstd, bool[3] grad_input_mask, float? swish_scale=1.0)"
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuGroupNormSwishGrad:
+def npu_group_norm_swish_grad(
+    grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale
+):
     """Gradients of `npu_group_norm_swish` with respect to input, weight and bias.
 
     Args:
@@ -114,75 +121,74 @@ class NpuGroupNormSwishGrad:
         The three gradients, each with the shape and dtype of its tensor. The gradient of `input`
         always comes; those of weight and bias are zero where the mask leaves them out.
     """
+    mean, rstd = wide(mean).unsqueeze(-1), wide(rstd).unsqueeze(-1)
+    x = (grouped(wide(input), num_groups) - mean) * rstd
+    normed = x.view(input.shape)
+    dz = wide(grad) * swish_slope(
+        affine(normed, weight, bias), 1.0 if swish_scale is None else swish_scale
+    )
+    scaled = grouped(dz * per_channel(weight, dz), num_groups)
+    centred = scaled - scaled.mean(-1, keepdim=True)
+    dx = rstd * (centred - x * (scaled * x).mean(-1, keepdim=True))
+    others = tuple(d for d in range(input.dim()) if d != 1)
+    dweight = (dz * normed).sum(others) if grad_input_mask[1] else torch.zeros_like(wide(weight))
+    dbias = dz.sum(others) if grad_input_mask[2] else torch.zeros_like(wide(bias))
+    return dx.view(input.shape).to(input.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
-    def check(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0):
-        _check_inputs(input, num_groups, weight, bias)
-        must.same_dtype("grad", grad, "input", input)
-        must.shape("grad", grad, tuple(input.shape))
-        must.shape("mean", mean, (input.shape[0], num_groups))
-        must.shape("rstd", rstd, (input.shape[0], num_groups))
-        count = len(grad_input_mask)
-        must.be(count == 3, "grad_input_mask", "three bools, for input, weight and bias", count)
-        must.be(
-            input.shape[1] // num_groups <= MAX_CHANNELS_IN_GRAD,
-            "num_groups",
-            f"such that a group has at most {MAX_CHANNELS_IN_GRAD} channels for gradients",
-            f"{input.shape[1]} channels in {num_groups} groups",
-        )
 
-    def kernel(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0):
-        mean, rstd = wide(mean).unsqueeze(-1), wide(rstd).unsqueeze(-1)
-        x = (grouped(wide(input), num_groups) - mean) * rstd
-        normed = x.view(input.shape)
-        dz = wide(grad) * swish_slope(
-            affine(normed, weight, bias), 1.0 if swish_scale is None else swish_scale
-        )
-        scaled = grouped(dz * per_channel(weight, dz), num_groups)
-        centred = scaled - scaled.mean(-1, keepdim=True)
-        dx = rstd * (centred - x * (scaled * x).mean(-1, keepdim=True))
-        others = tuple(d for d in range(input.dim()) if d != 1)
-        dweight = (
-            (dz * normed).sum(others) if grad_input_mask[1] else torch.zeros_like(wide(weight))
-        )
-        dbias = dz.sum(others) if grad_input_mask[2] else torch.zeros_like(wide(bias))
-        return dx.view(input.shape).to(input.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
+@npu_group_norm_swish_grad.check
+def _(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask):
+    _check_inputs(input, num_groups, weight, bias)
+    must.same_dtype("grad", grad, "input", input)
+    must.shape("grad", grad, tuple(input.shape))
+    must.shape("mean", mean, (input.shape[0], num_groups))
+    must.shape("rstd", rstd, (input.shape[0], num_groups))
+    count = len(grad_input_mask)
+    must.hold(count == 3, "grad_input_mask", "three bools, for input, weight and bias", count)
+    must.hold(
+        input.shape[1] // num_groups <= MAX_CHANNELS_IN_GRAD,
+        "num_groups",
+        f"such that a group has at most {MAX_CHANNELS_IN_GRAD} channels for gradients",
+        f"{input.shape[1]} channels in {num_groups} groups",
+    )
 
-    def native(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0):
-        if not fits(input, grad) or not floats(weight, bias, mean, rstd):
-            return NpuGroupNormSwishGrad.kernel(
-                grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale
-            )
-        scale = 1.0 if swish_scale is None else swish_scale
-        dx, *found = torch.ops.softnpu.group_norm_swish_backward(
-            grad, input, num_groups, weight, bias, mean, rstd, scale
-        )
-        pairs = zip(found, (weight, bias), grad_input_mask[1:], strict=True)
-        return dx, *(d.to(of.dtype) if wanted else torch.zeros_like(of) for d, of, wanted in pairs)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 6, 5),
-                make(2, 6, 5, low=0),
-                3,
-                make(6),
-                make(6),
-                make(2, 3),
-                make(2, 3, low=1, high=2),
-                [True, True, True],
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(2, 4),
-                make(2, 4, low=0),
-                2,
-                make(4),
-                make(4),
-                make(2, 2),
-                make(2, 2, low=1, high=2),
-                [True, False, False],
-                0.5,
-            )
-        ),
-    ]
+@npu_group_norm_swish_grad.native
+def _(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale):
+    if not fits(input, grad) or not floats(weight, bias, mean, rstd):
+        return NotImplemented
+    scale = 1.0 if swish_scale is None else swish_scale
+    dx, *found = torch.ops.softnpu.group_norm_swish_backward(
+        grad, input, num_groups, weight, bias, mean, rstd, scale
+    )
+    pairs = zip(found, (weight, bias), grad_input_mask[1:], strict=True)
+    return dx, *(d.to(of.dtype) if wanted else torch.zeros_like(of) for d, of, wanted in pairs)
+
+
+npu_group_norm_swish_grad.samples = [
+    Sample(
+        lambda make: (
+            make(2, 6, 5),
+            make(2, 6, 5, low=0),
+            3,
+            make(6),
+            make(6),
+            make(2, 3),
+            make(2, 3, low=1, high=2),
+            [True, True, True],
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4),
+            make(2, 4, low=0),
+            2,
+            make(4),
+            make(4),
+            make(2, 2),
+            make(2, 2, low=1, high=2),
+            [True, False, False],
+            0.5,
+        )
+    ),
+]

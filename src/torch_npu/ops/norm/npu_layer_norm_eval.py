@@ -13,9 +13,10 @@ from torch_npu.ops.activation._dtypes import vector_floats
 
 @npu_op(
     "npu_layer_norm_eval(Tensor input, int[] normalized_shape, Tensor? weight=None,"
-    " Tensor? bias=None, float eps=1e-05) -> Tensor"
+    " Tensor? bias=None, float eps=1e-05) -> Tensor",
+    compiled="fuse",
 )
-class NpuLayerNormEval:
+def npu_layer_norm_eval(input, normalized_shape, weight, bias, eps):
     r"""Layer normalisation over the trailing dimensions, as `torch.nn.functional.layer_norm`.
 
     $$ y = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta $$
@@ -32,35 +33,36 @@ class NpuLayerNormEval:
     Returns:
         y, with the shape and dtype of `input`. Upstream has no derivative for it.
     """
+    gamma = None if weight is None else wide(weight)
+    beta = None if bias is None else wide(bias)
+    y = torch.nn.functional.layer_norm(wide(input), normalized_shape, gamma, beta, eps)
+    return y.to(input.dtype)
 
-    def check(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-        must.dtype("input", input, *vector_floats())
-        shape, count = tuple(normalized_shape), len(normalized_shape)
-        must.be(
-            1 <= count <= input.dim() and tuple(input.shape[input.dim() - count :]) == shape,
-            "normalized_shape",
-            f"the trailing sizes of 'input' {tuple(input.shape)}",
-            shape,
-        )
-        for name, tensor in (("weight", weight), ("bias", bias)):
-            must.dtype(name, tensor, input.dtype, torch.float32)
-            must.shape(name, tensor, shape)
 
-    def kernel(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-        gamma = None if weight is None else wide(weight)
-        beta = None if bias is None else wide(bias)
-        y = torch.nn.functional.layer_norm(wide(input), normalized_shape, gamma, beta, eps)
-        return y.to(input.dtype)
+@npu_layer_norm_eval.check
+def _(input, normalized_shape, weight, bias):
+    must.dtype("input", input, *vector_floats())
+    shape, count = tuple(normalized_shape), len(normalized_shape)
+    must.hold(
+        1 <= count <= input.dim() and tuple(input.shape[input.dim() - count :]) == shape,
+        "normalized_shape",
+        f"the trailing sizes of 'input' {tuple(input.shape)}",
+        shape,
+    )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        must.dtype(name, tensor, input.dtype, torch.float32)
+        must.shape(name, tensor, shape)
 
-    def native(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-        if not floats(input, weight, bias):
-            return NpuLayerNormEval.kernel(input, normalized_shape, weight, bias, eps)
-        return torch.ops.softnpu.layer_norm(input, len(normalized_shape), weight, bias, eps)
 
-    samples = [
-        Sample(lambda make: (make(6, 4), [4])),
-        Sample(lambda make: (make(2, 3, 8), [3, 8], make(3, 8), make(3, 8), 1e-3)),
-        Sample(
-            lambda make: (make(5, 16, dtype=torch.float16), [16], make(16, dtype=torch.float16))
-        ),
-    ]
+@npu_layer_norm_eval.native
+def _(input, normalized_shape, weight, bias, eps):
+    if not floats(input, weight, bias):
+        return NotImplemented
+    return torch.ops.softnpu.layer_norm(input, len(normalized_shape), weight, bias, eps)
+
+
+npu_layer_norm_eval.samples = [
+    Sample(lambda make: (make(6, 4), [4])),
+    Sample(lambda make: (make(2, 3, 8), [3, 8], make(3, 8), make(3, 8), 1e-3)),
+    Sample(lambda make: (make(5, 16, dtype=torch.float16), [16], make(16, dtype=torch.float16))),
+]

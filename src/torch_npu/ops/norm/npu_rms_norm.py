@@ -14,8 +14,11 @@ def _normalised_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
     return tuple(range(x.dim() - gamma.dim(), x.dim()))
 
 
-@npu_op("npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)")
-class NpuRmsNorm:
+@npu_op(
+    "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
+    compiled="fuse",
+)
+def npu_rms_norm(self, gamma, epsilon):
     r"""Root-mean-square normalisation over the trailing dimensions that `gamma` covers.
 
     $$ y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
@@ -29,65 +32,68 @@ class NpuRmsNorm:
         y with the shape and dtype of `self`, and rstd = 1 / rms in float32, of shape
         `self.shape[:n]` followed by ones for the normalised dimensions.
     """
+    x = wide(self)
+    rstd = torch.rsqrt(x.square().mean(_normalised_dims(self, gamma), keepdim=True) + epsilon)
+    return (x * rstd * wide(gamma)).to(self.dtype), rstd
 
-    saves = ("self", "gamma", "output:1")
 
-    def check(self, gamma, epsilon=1e-6):
-        must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
-        must.ndim("self", self, 1, 8)
-        must.dtype("gamma", gamma, self.dtype, torch.float32)
-        must.ndim("gamma", gamma, 1, self.dim())
-        must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
+@npu_rms_norm.check
+def _(self, gamma):
+    must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
+    must.ndim("self", self, 1, 8)
+    must.dtype("gamma", gamma, self.dtype, torch.float32)
+    must.ndim("gamma", gamma, 1, self.dim())
+    must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
 
-    def kernel(self, gamma, epsilon=1e-6):
-        x = wide(self)
-        rstd = torch.rsqrt(x.square().mean(_normalised_dims(self, gamma), keepdim=True) + epsilon)
-        return (x * rstd * wide(gamma)).to(self.dtype), rstd
 
-    def native(self, gamma, epsilon=1e-6):
-        if not floats(self, gamma):
-            return NpuRmsNorm.kernel(self, gamma, epsilon)
-        return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon)[:2]
+@npu_rms_norm.native
+def _(self, gamma, epsilon):
+    if not floats(self, gamma):
+        return NotImplemented
+    return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon)[:2]
 
-    def backward(ctx, dy, _drstd):
-        dx, dgamma = torch.ops.npu.npu_rms_norm_backward(
-            dy, ctx.args.self, ctx.args.gamma, ctx.outputs[1]
-        )
-        return {"self": dx, "gamma": dgamma.to(ctx.args.gamma.dtype)}
 
-    samples = [
-        Sample(lambda make: (make(4, 3, 32), make(32))),
-        Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
-        Sample(lambda make: (make(4, 64, dtype=torch.bfloat16), make(64))),
-    ]
+@npu_rms_norm.backward
+def _(dy, _drstd, *, self, gamma, result1):
+    dx, dgamma = torch.ops.npu.npu_rms_norm_backward(dy, self, gamma, result1)
+    return {"self": dx, "gamma": dgamma.to(gamma.dtype)}
+
+
+npu_rms_norm.samples = [
+    Sample(lambda make: (make(4, 3, 32), make(32))),
+    Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
+    Sample(lambda make: (make(4, 64, dtype=torch.bfloat16), make(64))),
+]
 
 
 @npu_op(
-    "npu_rms_norm_backward(Tensor dy, Tensor self, Tensor gamma, Tensor rstd) -> (Tensor, Tensor)"
+    "npu_rms_norm_backward(Tensor dy, Tensor self, Tensor gamma, Tensor rstd) -> (Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuRmsNormBackward:
+def npu_rms_norm_backward(dy, self, gamma, rstd):
     """Gradients of `npu_rms_norm` with respect to `self` (its dtype) and `gamma` (float32)."""
+    dims = _normalised_dims(self, gamma)
+    batch = tuple(range(self.dim() - gamma.dim()))
+    normed = wide(self) * rstd
+    scaled = wide(dy) * wide(gamma)
+    dx = rstd * (scaled - normed * (scaled * normed).mean(dims, keepdim=True))
+    dgamma = wide(dy) * normed
+    return dx.to(self.dtype), dgamma.sum(batch) if batch else dgamma
 
-    def check(dy, self, gamma, rstd):
-        must.shape("dy", dy, tuple(self.shape))
-        must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
 
-    def kernel(dy, self, gamma, rstd):
-        dims = _normalised_dims(self, gamma)
-        batch = tuple(range(self.dim() - gamma.dim()))
-        normed = wide(self) * rstd
-        scaled = wide(dy) * wide(gamma)
-        dx = rstd * (scaled - normed * (scaled * normed).mean(dims, keepdim=True))
-        dgamma = wide(dy) * normed
-        return dx.to(self.dtype), dgamma.sum(batch) if batch else dgamma
+@npu_rms_norm_backward.check
+def _(dy, self, gamma):
+    must.shape("dy", dy, tuple(self.shape))
+    must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
 
-    def native(dy, self, gamma, rstd):
-        if not fits(self, dy) or not floats(gamma, rstd):
-            return NpuRmsNormBackward.kernel(dy, self, gamma, rstd)
-        return torch.ops.softnpu.rms_norm_backward(dy, self, gamma, rstd)
 
-    samples = [
-        Sample(
-            lambda make: (make(4, 3, 32), make(4, 3, 32), make(32), make(4, 3, 1, low=1, high=2))
-        )
-    ]
+@npu_rms_norm_backward.native
+def _(dy, self, gamma, rstd):
+    if not fits(self, dy) or not floats(gamma, rstd):
+        return NotImplemented
+    return torch.ops.softnpu.rms_norm_backward(dy, self, gamma, rstd)
+
+
+npu_rms_norm_backward.samples = [
+    Sample(lambda make: (make(4, 3, 32), make(4, 3, 32), make(32), make(4, 3, 1, low=1, high=2)))
+]

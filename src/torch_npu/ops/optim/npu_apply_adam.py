@@ -26,7 +26,9 @@ _targets.without_targets(_SCHEMA)
     f"npu_apply_adam.out({_ARGUMENTS}, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
     "-> (Tensor(a!), Tensor(b!), Tensor(c!))"
 )
-class NpuApplyAdam:
+def npu_apply_adam_out(
+    beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad, use_nesterov, var, m, v
+):
     r"""One step of Adam on `out=(var, m, v)`.
 
     $$ m \mathrel{+}= (1 - \beta_1)(g - m), \quad v \mathrel{+}= (1 - \beta_2)(g^2 - v), \quad
@@ -56,80 +58,53 @@ class NpuApplyAdam:
         var, m, v and grad are of one shape and dtype. Without `out` the operator raises, as upstream's
         does.
     """
+    g, m_new, v_new = wide(grad), wide(m), wide(v)
+    m_new = m_new + (1 - beta1) * (g - m_new)
+    v_new = v_new + (1 - beta2) * (g * g - v_new)
+    one = g.new_ones(())
+    rate = lr * torch.sqrt(one - beta2_power) / (one - beta1_power)
+    ahead = beta1 * m_new + (1 - beta1) * g if use_nesterov else m_new
+    new = wide(var) - rate * ahead / (v_new.sqrt() + epsilon)
+    return _targets.store((var, m, v), (new, m_new, v_new))
 
-    call = _targets.with_targets(_SCHEMA)
 
-    def check(
-        beta1_power,
-        beta2_power,
-        lr,
-        beta1,
-        beta2,
-        epsilon,
-        grad,
-        use_locking,
-        use_nesterov,
-        *,
-        var,
-        m,
-        v,
-    ):
-        types = (torch.float16, torch.bfloat16, torch.float32)
-        _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
-        must.choice("use_locking", use_locking, (None, False, True))
+@npu_apply_adam_out.check
+def _(grad, use_locking, var, m, v):
+    types = (torch.float16, torch.bfloat16, torch.float32)
+    _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
+    must.choice("use_locking", use_locking, (None, False, True))
 
-    def kernel(
-        beta1_power,
-        beta2_power,
-        lr,
-        beta1,
-        beta2,
-        epsilon,
-        grad,
-        use_locking,
-        use_nesterov,
-        *,
-        var,
-        m,
-        v,
-    ):
-        g, m_new, v_new = wide(grad), wide(m), wide(v)
-        m_new = m_new + (1 - beta1) * (g - m_new)
-        v_new = v_new + (1 - beta2) * (g * g - v_new)
-        one = g.new_ones(())
-        rate = lr * torch.sqrt(one - beta2_power) / (one - beta1_power)
-        ahead = beta1 * m_new + (1 - beta1) * g if use_nesterov else m_new
-        new = wide(var) - rate * ahead / (v_new.sqrt() + epsilon)
-        return _targets.store((var, m, v), (new, m_new, v_new))
 
-    def native(*args, var, m, v):
-        beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad, _, use_nesterov = args
-        if not fits(var, m, v, grad) or beta1_power == 1 or beta2_power > 1:
-            return NpuApplyAdam.kernel(*args, var=var, m=m, v=v)
-        rate = lr * math.sqrt(1 - beta2_power) / (1 - beta1_power)
-        torch.ops.softnpu.apply_adam(
-            var, m, v, grad, beta1, beta2, rate, epsilon, bool(use_nesterov)
-        )
-        return var, m, v
+@npu_apply_adam_out.native
+def _(var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad, use_nesterov):
+    if not fits(var, m, v, grad) or beta1_power == 1 or beta2_power > 1:
+        return NotImplemented
+    rate = lr * math.sqrt(1 - beta2_power) / (1 - beta1_power)
+    torch.ops.softnpu.apply_adam(var, m, v, grad, beta1, beta2, rate, epsilon, bool(use_nesterov))
+    return var, m, v
 
-    samples = [
-        Sample(
-            lambda make: (0.9, 0.99, 0.1, 0.9, 0.99, 1e-6, make(4, 5), False, False),
-            lambda make: {
-                "var": make(4, 5),
-                "m": make(4, 5),
-                "v": make(4, 5, low=0),
-            },
+
+npu_apply_adam_out.call(_targets.with_targets(_SCHEMA))
+
+
+npu_apply_adam_out.samples = [
+    Sample(
+        lambda make: (0.9, 0.99, 0.1, 0.9, 0.99, 1e-6, make(4, 5), False, False),
+        lambda make: {
+            "var": make(4, 5),
+            "m": make(4, 5),
+            "v": make(4, 5, low=0),
+        },
+    ),
+    Sample(
+        lambda make: (
+            *(0.9, 0.99, 0.1, 0.9, 0.99, 1e-3, make(7, dtype=torch.float16)),
+            *(None, True),
         ),
-        Sample(
-            lambda make: (
-                *(0.9, 0.99, 0.1, 0.9, 0.99, 1e-3, make(7, dtype=torch.float16)),
-                *(None, True),
-            ),
-            lambda make: {
-                "var": make(7, dtype=torch.float16),
-                "m": make(7, dtype=torch.float16),
-                "v": make(7, dtype=torch.float16, low=0),
-            },
-        ),
-    ]
+        lambda make: {
+            "var": make(7, dtype=torch.float16),
+            "m": make(7, dtype=torch.float16),
+            "v": make(7, dtype=torch.float16, low=0),
+        },
+    ),
+]

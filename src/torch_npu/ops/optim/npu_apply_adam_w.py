@@ -25,7 +25,22 @@ _targets.without_targets(_SCHEMA)
     f"npu_apply_adam_w.out({_ARGUMENTS}, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
     "-> (Tensor(a!), Tensor(b!), Tensor(c!))"
 )
-class NpuApplyAdamW:
+def npu_apply_adam_w_out(
+    beta1_power,
+    beta2_power,
+    lr,
+    weight_decay,
+    beta1,
+    beta2,
+    epsilon,
+    grad,
+    max_grad_norm,
+    amsgrad,
+    maximize,
+    var,
+    m,
+    v,
+):
     r"""One step of AdamW on `out=(var, m, v)`.
 
     $$ m = \beta_1 m + (1 - \beta_1) g, \quad v = \beta_2 v + (1 - \beta_2) g^2, \quad
@@ -57,100 +72,84 @@ class NpuApplyAdamW:
         var, m, v, grad and max_grad_norm are of one shape and dtype. Without `out` the operator
         raises, as upstream's does.
     """
+    g = -wide(grad) if maximize else wide(grad)
+    m_new = beta1 * wide(m) + (1 - beta1) * g
+    v_new = beta2 * wide(v) + (1 - beta2) * g * g
+    largest = torch.maximum(wide(max_grad_norm), v_new) if amsgrad else v_new
+    one = g.new_ones(())
+    root = (largest / (one - beta2_power * beta2)).sqrt() + epsilon
+    kept = wide(var) * (1 - lr * weight_decay)
+    new = kept - lr * m_new / (one - beta1_power * beta1) / root
+    return _targets.store((var, m, v), (new, m_new, v_new))
 
-    call = _targets.with_targets(_SCHEMA)
 
-    def check(
-        beta1_power,
-        beta2_power,
-        lr,
-        weight_decay,
-        beta1,
-        beta2,
-        epsilon,
-        grad,
-        max_grad_norm,
-        amsgrad,
-        maximize,
-        *,
+@npu_apply_adam_w_out.check
+def _(grad, max_grad_norm, amsgrad, var, m, v):
+    types = (torch.float16, torch.bfloat16, torch.float32)
+    _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
+    if amsgrad:
+        must.present("max_grad_norm", max_grad_norm, "with amsgrad")
+    must.shape("max_grad_norm", max_grad_norm, tuple(var.shape))
+    must.same_dtype("max_grad_norm", max_grad_norm, "var", var)
+
+
+@npu_apply_adam_w_out.native
+def _(
+    beta1_power,
+    beta2_power,
+    lr,
+    weight_decay,
+    beta1,
+    beta2,
+    epsilon,
+    grad,
+    max_grad_norm,
+    amsgrad,
+    maximize,
+    var,
+    m,
+    v,
+):
+    if not fits(var, m, v, grad, max_grad_norm) or beta1_power * beta1 == 1:
+        return NotImplemented
+    torch.ops.softnpu.apply_adam_w(
         var,
         m,
         v,
-    ):
-        types = (torch.float16, torch.bfloat16, torch.float32)
-        _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
-        if amsgrad:
-            must.present("max_grad_norm", max_grad_norm, "with amsgrad")
-        must.shape("max_grad_norm", max_grad_norm, tuple(var.shape))
-        must.same_dtype("max_grad_norm", max_grad_norm, "var", var)
-
-    def kernel(
-        beta1_power,
-        beta2_power,
-        lr,
-        weight_decay,
+        grad,
+        max_grad_norm if amsgrad else None,
         beta1,
         beta2,
+        lr / (1 - beta1_power * beta1),
+        1 - lr * weight_decay,
+        1 - beta2_power * beta2,
         epsilon,
-        grad,
-        max_grad_norm,
-        amsgrad,
-        maximize,
-        *,
-        var,
-        m,
-        v,
-    ):
-        g = -wide(grad) if maximize else wide(grad)
-        m_new = beta1 * wide(m) + (1 - beta1) * g
-        v_new = beta2 * wide(v) + (1 - beta2) * g * g
-        largest = torch.maximum(wide(max_grad_norm), v_new) if amsgrad else v_new
-        one = g.new_ones(())
-        root = (largest / (one - beta2_power * beta2)).sqrt() + epsilon
-        kept = wide(var) * (1 - lr * weight_decay)
-        new = kept - lr * m_new / (one - beta1_power * beta1) / root
-        return _targets.store((var, m, v), (new, m_new, v_new))
+        bool(maximize),
+    )
+    return var, m, v
 
-    def native(*args, var, m, v):
-        power1, power2, lr, decay, beta1, beta2, epsilon, grad, largest, amsgrad, maximize = args
-        if not fits(var, m, v, grad, largest) or power1 * beta1 == 1:
-            return NpuApplyAdamW.kernel(*args, var=var, m=m, v=v)
-        torch.ops.softnpu.apply_adam_w(
-            var,
-            m,
-            v,
-            grad,
-            largest if amsgrad else None,
-            beta1,
-            beta2,
-            lr / (1 - power1 * beta1),
-            1 - lr * decay,
-            1 - power2 * beta2,
-            epsilon,
-            bool(maximize),
-        )
-        return var, m, v
 
-    samples = [
-        Sample(
-            lambda make: (
-                *(0.9, 0.99, 0.1, 0.01, 0.9, 0.99, 1e-6, make(4, 5), None, False, False),
-            ),
-            lambda make: {
-                "var": make(4, 5),
-                "m": make(4, 5),
-                "v": make(4, 5, low=0),
-            },
+npu_apply_adam_w_out.call(_targets.with_targets(_SCHEMA))
+
+
+npu_apply_adam_w_out.samples = [
+    Sample(
+        lambda make: (*(0.9, 0.99, 0.1, 0.01, 0.9, 0.99, 1e-6, make(4, 5), None, False, False),),
+        lambda make: {
+            "var": make(4, 5),
+            "m": make(4, 5),
+            "v": make(4, 5, low=0),
+        },
+    ),
+    Sample(
+        lambda make: (
+            *(0.9, 0.99, 0.1, 0.01, 0.9, 0.99, 1e-6, make(7), make(7, low=0)),
+            *(True, True),
         ),
-        Sample(
-            lambda make: (
-                *(0.9, 0.99, 0.1, 0.01, 0.9, 0.99, 1e-6, make(7), make(7, low=0)),
-                *(True, True),
-            ),
-            lambda make: {
-                "var": make(7),
-                "m": make(7),
-                "v": make(7, low=0),
-            },
-        ),
-    ]
+        lambda make: {
+            "var": make(7),
+            "m": make(7),
+            "v": make(7, low=0),
+        },
+    ),
+]

@@ -25,7 +25,21 @@ _targets.without_targets(_SCHEMA)
     f"npu_bert_apply_adam.out({_ARGUMENTS}, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
     "-> (Tensor(a!), Tensor(b!), Tensor(c!))"
 )
-class NpuBertApplyAdam:
+def npu_bert_apply_adam_out(
+    lr,
+    beta1,
+    beta2,
+    epsilon,
+    grad,
+    max_grad_norm,
+    global_grad_norm,
+    weight_decay,
+    step_size,
+    adam_mode,
+    var,
+    m,
+    v,
+):
     r"""One step of BERT's Adam on `out=(var, m, v)`.
 
     $$ m = \beta_1 m + (1 - \beta_1) g, \quad v = \beta_2 v + (1 - \beta_2) g^2, \quad
@@ -60,70 +74,42 @@ class NpuBertApplyAdam:
         var, m, v and grad are of one shape and dtype. Without `out` the operator raises, as upstream's
         does.
     """
+    g = wide(grad)
+    if adam_mode == ADAM and 0 < max_grad_norm < global_grad_norm:
+        g = g * (max_grad_norm / global_grad_norm)
+    m_new = beta1 * wide(m) + (1 - beta1) * g
+    v_new = beta2 * wide(v) + (1 - beta2) * g * g
+    rate = lr if adam_mode == ADAM or step_size is None else step_size
+    change = rate * (m_new / (v_new.sqrt() + epsilon))
+    if weight_decay > 0:
+        change = change + lr * weight_decay * wide(var)
+    return _targets.store((var, m, v), (wide(var) - change, m_new, v_new))
 
-    call = _targets.with_targets(_SCHEMA)
 
-    def check(
-        lr,
-        beta1,
-        beta2,
-        epsilon,
-        grad,
-        max_grad_norm,
-        global_grad_norm,
-        weight_decay,
-        step_size=None,
-        adam_mode=0,
-        *,
-        var,
-        m,
-        v,
-    ):
-        _targets.check(grad, {"var": var, "m": m, "v": v}, torch.float16, torch.float32)
-        must.choice("adam_mode", adam_mode, (ADAM, MBART))
+@npu_bert_apply_adam_out.check
+def _(grad, adam_mode, var, m, v):
+    _targets.check(grad, {"var": var, "m": m, "v": v}, torch.float16, torch.float32)
+    must.choice("adam_mode", adam_mode, (ADAM, MBART))
 
-    def kernel(
-        lr,
-        beta1,
-        beta2,
-        epsilon,
-        grad,
-        max_grad_norm,
-        global_grad_norm,
-        weight_decay,
-        step_size=None,
-        adam_mode=0,
-        *,
-        var,
-        m,
-        v,
-    ):
-        g = wide(grad)
-        if adam_mode == ADAM and 0 < max_grad_norm < global_grad_norm:
-            g = g * (max_grad_norm / global_grad_norm)
-        m_new = beta1 * wide(m) + (1 - beta1) * g
-        v_new = beta2 * wide(v) + (1 - beta2) * g * g
-        rate = lr if adam_mode == ADAM or step_size is None else step_size
-        change = rate * (m_new / (v_new.sqrt() + epsilon))
-        if weight_decay > 0:
-            change = change + lr * weight_decay * wide(var)
-        return _targets.store((var, m, v), (wide(var) - change, m_new, v_new))
 
-    samples = [
-        Sample(
-            lambda make: (0.1, 0.9, 0.99, 1e-6, make(4, 5), 1.0, 3.0, 0.01),
-            lambda make: {
-                "var": make(4, 5),
-                "m": make(4, 5),
-                "v": make(4, 5, low=0),
-            },
-        ),
-        Sample(
-            lambda make: (0.1, 0.9, 0.99, 1e-6, make(7), -1.0, 0.0, 0.0, 0.2, 1),
-            lambda make: {
-                "var": make(7),
-                "m": make(7),
-                "v": make(7, low=0),
-            },
-        ),
-    ]
+npu_bert_apply_adam_out.call(_targets.with_targets(_SCHEMA))
+
+
+npu_bert_apply_adam_out.samples = [
+    Sample(
+        lambda make: (0.1, 0.9, 0.99, 1e-6, make(4, 5), 1.0, 3.0, 0.01),
+        lambda make: {
+            "var": make(4, 5),
+            "m": make(4, 5),
+            "v": make(4, 5, low=0),
+        },
+    ),
+    Sample(
+        lambda make: (0.1, 0.9, 0.99, 1e-6, make(7), -1.0, 0.0, 0.0, 0.2, 1),
+        lambda make: {
+            "var": make(7),
+            "m": make(7),
+            "v": make(7, low=0),
+        },
+    ),
+]

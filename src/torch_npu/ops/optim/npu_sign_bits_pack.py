@@ -10,7 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op("npu_sign_bits_pack(Tensor self, int size) -> Tensor")
-class NpuSignBitsPack:
+def npu_sign_bits_pack(self, size):
     r"""Packs signs into bytes: 1 for zero and above, 0 for below; the first is the lowest bit.
 
     $$ y_b = \sum_{k=0}^{7} [x_{8b+k} \ge 0] \cdot 2^k $$
@@ -23,22 +23,23 @@ class NpuSignBitsPack:
     Returns:
         The bytes in uint8, of shape (size, bytes / size).
     """
+    positive = ~(self < 0)
+    missing = -self.shape[0] % 8
+    bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, missing)).reshape(-1, 8)
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=self.device)
+    return (bits * weights).sum(1, dtype=torch.uint8).reshape(size, -1)
 
-    def check(self, size):
-        must.dtype("self", self, torch.float16, torch.float32)
-        must.ndim("self", self, 1)
-        count = (self.shape[0] + 7) // 8
-        divides = size > 0 and count % size == 0
-        must.be(divides, "size", f"a divisor of the {count} bytes", size, ErrCode.PARAM)
 
-    def kernel(self, size):
-        positive = ~(self < 0)
-        missing = -self.shape[0] % 8
-        bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, missing)).reshape(-1, 8)
-        weights = 2 ** torch.arange(8, dtype=torch.uint8, device=self.device)
-        return (bits * weights).sum(1, dtype=torch.uint8).reshape(size, -1)
+@npu_sign_bits_pack.check
+def _(self, size):
+    must.dtype("self", self, torch.float16, torch.float32)
+    must.ndim("self", self, 1)
+    count = (self.shape[0] + 7) // 8
+    divides = size > 0 and count % size == 0
+    must.hold(divides, "size", f"a divisor of the {count} bytes", size, ErrCode.PARAM)
 
-    samples = [
-        Sample(lambda make: (make(17), 1)),
-        Sample(lambda make: (make(32, dtype=torch.float16), 2)),
-    ]
+
+npu_sign_bits_pack.samples = [
+    Sample(lambda make: (make(17), 1)),
+    Sample(lambda make: (make(32, dtype=torch.float16), 2)),
+]

@@ -10,7 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op("npu_sign_bits_unpack(Tensor input, int size, ScalarType dtype) -> Tensor")
-class NpuSignBitsUnpack:
+def npu_sign_bits_unpack(input, size, dtype):
     r"""Unpacks the bits of bytes, the lowest first: 1 becomes 1.0, 0 becomes -1.0.
 
     Args:
@@ -21,21 +21,22 @@ class NpuSignBitsUnpack:
     Returns:
         The signs, of shape (size, 8 * bytes / size).
     """
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=input.device)
+    bits = (input.unsqueeze(1) & weights) != 0
+    return (bits.to(dtype) * 2 - 1).reshape(size, -1)
 
-    def check(input, size, dtype):
-        must.dtype("input", input, torch.uint8)
-        must.ndim("input", input, 1)
-        count = 8 * input.shape[0]
-        divides = size > 0 and count % size == 0
-        must.be(divides, "size", f"a divisor of the {count} bits", size, ErrCode.PARAM)
-        must.choice("dtype", dtype, (torch.float16, torch.float32))
 
-    def kernel(input, size, dtype):
-        weights = 2 ** torch.arange(8, dtype=torch.uint8, device=input.device)
-        bits = (input.unsqueeze(1) & weights) != 0
-        return (bits.to(dtype) * 2 - 1).reshape(size, -1)
+@npu_sign_bits_unpack.check
+def _(input, size, dtype):
+    must.dtype("input", input, torch.uint8)
+    must.ndim("input", input, 1)
+    count = 8 * input.shape[0]
+    divides = size > 0 and count % size == 0
+    must.hold(divides, "size", f"a divisor of the {count} bits", size, ErrCode.PARAM)
+    must.choice("dtype", dtype, (torch.float16, torch.float32))
 
-    samples = [
-        Sample(lambda make: (make(3, dtype=torch.uint8, low=0, high=256), 2, torch.float32)),
-        Sample(lambda make: (make(4, dtype=torch.uint8, low=0, high=256), 4, torch.float16)),
-    ]
+
+npu_sign_bits_unpack.samples = [
+    Sample(lambda make: (make(3, dtype=torch.uint8, low=0, high=256), 2, torch.float32)),
+    Sample(lambda make: (make(4, dtype=torch.uint8, low=0, high=256), 4, torch.float16)),
+]

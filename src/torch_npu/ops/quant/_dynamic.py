@@ -25,7 +25,7 @@ def check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
     must.choice("quant_mode", quant_mode, MODES if _chip.on_950() else MODES[:1])
     if not _chip.on_950():
         must.unset("dst_type_max", dst_type_max, 0.0)
-    must.be(
+    must.hold(
         dst_type_max >= 0, "dst_type_max", "0 (the type's largest value) or positive", dst_type_max
     )
     must.dtype("smooth_scales", smooth_scales, *_HALVES)
@@ -40,7 +40,7 @@ def check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
     must.dtype("group_index", group_index, torch.int32)
     must.ndim("group_index", group_index, 1)
     experts = group_index.shape[0]
-    must.be(1 <= experts <= 1024, "group_index", "of 1 to 1024 elements", experts, ErrCode.PARAM)
+    must.hold(1 <= experts <= 1024, "group_index", "of 1 to 1024 elements", experts, ErrCode.PARAM)
     must.shape("smooth_scales", smooth_scales, (experts, input.shape[-1]))
     _groups.check_ends("group_index", group_index, math.prod(input.shape[:-1]))
 

@@ -173,7 +173,7 @@ def check(argument: str, code: int | torch.dtype | None, *allowed: str, upstream
     """The argument (if given) names one of the formats."""
     known = code is None or _dtypes.name(code) in allowed
     expected = f"the type {must.one_of(allowed)}"
-    must.be(known, argument, expected, _dtypes.text(code), ErrCode.TYPE, upstream)
+    must.hold(known, argument, expected, _dtypes.text(code), ErrCode.TYPE, upstream)
 
 
 def check_packing(argument: str, x: torch.Tensor, name: str) -> None:
@@ -182,4 +182,4 @@ def check_packing(argument: str, x: torch.Tensor, name: str) -> None:
     if count > 1:
         fits = x.dim() > 0 and x.shape[-1] % count == 0
         expected = f"of a last dimension divisible by {count}, for {name} output"
-        must.be(fits, argument, expected, tuple(x.shape), ErrCode.PARAM)
+        must.hold(fits, argument, expected, tuple(x.shape), ErrCode.PARAM)

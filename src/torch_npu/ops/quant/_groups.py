@@ -33,7 +33,7 @@ def check_ends(name: str, ends: torch.Tensor, rows: int, whole: bool = True) -> 
     first_bad(name, "non-decreasing", host, falls)
     if whole and host.numel():
         last = int(host[-1])
-        must.be(last == rows, name, f"a list that ends with the number of rows ({rows})", last)
+        must.hold(last == rows, name, f"a list that ends with the number of rows ({rows})", last)
 
 
 def check_counts(name: str, counts: torch.Tensor, rows: int) -> None:
@@ -43,7 +43,9 @@ def check_counts(name: str, counts: torch.Tensor, rows: int) -> None:
     host = counts.cpu().long()
     first_bad(name, "non-negative", host, host < 0)
     total = int(host.sum())
-    must.be(total <= rows, name, f"a list whose sum is at most the number of rows ({rows})", total)
+    must.hold(
+        total <= rows, name, f"a list whose sum is at most the number of rows ({rows})", total
+    )
 
 
 def check_factor(name, factor, groups, width, scalars=False):
@@ -56,7 +58,7 @@ def check_factor(name, factor, groups, width, scalars=False):
     if scalars and (groups,) not in allowed:
         allowed.append((groups,))
     expected = f"of shape {must.one_of(allowed)}"
-    must.be(tuple(factor.shape) in allowed, name, expected, tuple(factor.shape), ErrCode.PARAM)
+    must.hold(tuple(factor.shape) in allowed, name, expected, tuple(factor.shape), ErrCode.PARAM)
 
 
 def for_rows(factor, group, groups, shape):

@@ -14,7 +14,7 @@ _FLOAT4 = "float4_e2m1fn_x2"
 
 
 @npu_op("npu_convert_weight_to_int4pack(Tensor weight, int inner_k_tiles=0) -> Tensor")
-class NpuConvertWeightToInt4pack:
+def npu_convert_weight_to_int4pack(weight):
     r"""Packs weights that fit into 4 bits, eight along the last dimension into 32 bits.
 
     $$ out_{i,j} = \sum_{b=0}^{7} (w_{i,8j+b} \mathbin{\&} 15) \ll 4b $$
@@ -31,33 +31,34 @@ class NpuConvertWeightToInt4pack:
     Differs from upstream: a value that does not fit raises; upstream keeps the low four bits of an integer and writes
     0 for a float.
     """
+    if weight.dtype == torch.int32:
+        return _packing.pack_int4(weight)
+    return _formats.encode(weight, _FLOAT4).view(torch.float32)
 
-    def check(weight, inner_k_tiles=0):
-        new = _chip.on_950()
-        must.dtype("weight", weight, torch.int32, *((torch.float32,) if new else ()))
-        must.ndim("weight", weight, 2, 3 if new else 2)
-        shape = tuple(weight.shape)
-        must.be(weight.numel() > 0, "weight", "not empty", shape, ErrCode.PARAM)
-        must.be(
-            shape[-1] % 8 == 0, "weight", "of a last dimension divisible by 8", shape, ErrCode.PARAM
-        )
-        must.be(weight.is_contiguous(), "weight", "contiguous", f"strides {weight.stride()}")
-        must.unset("inner_k_tiles", inner_k_tiles, 0)
-        if not must.has_data(weight):
-            return
-        host = weight.cpu()
-        if host.dtype == torch.int32:
-            first_bad("weight", "in [-8, 7]", host, (host < -8) | (host > 7))
-        else:
-            nearest = _formats.decode(_formats.encode(host, _FLOAT4), _FLOAT4)
-            first_bad("weight", "a value of float4_e2m1", host, nearest != host)
 
-    def kernel(weight, inner_k_tiles=0):
-        if weight.dtype == torch.int32:
-            return _packing.pack_int4(weight)
-        return _formats.encode(weight, _FLOAT4).view(torch.float32)
+@npu_convert_weight_to_int4pack.check
+def _(weight, inner_k_tiles):
+    new = _chip.on_950()
+    must.dtype("weight", weight, torch.int32, *((torch.float32,) if new else ()))
+    must.ndim("weight", weight, 2, 3 if new else 2)
+    shape = tuple(weight.shape)
+    must.hold(weight.numel() > 0, "weight", "not empty", shape, ErrCode.PARAM)
+    must.hold(
+        shape[-1] % 8 == 0, "weight", "of a last dimension divisible by 8", shape, ErrCode.PARAM
+    )
+    must.hold(weight.is_contiguous(), "weight", "contiguous", f"strides {weight.stride()}")
+    must.unset("inner_k_tiles", inner_k_tiles, 0)
+    if not must.has_data(weight):
+        return
+    host = weight.cpu()
+    if host.dtype == torch.int32:
+        first_bad("weight", "in [-8, 7]", host, (host < -8) | (host > 7))
+    else:
+        nearest = _formats.decode(_formats.encode(host, _FLOAT4), _FLOAT4)
+        first_bad("weight", "a value of float4_e2m1", host, nearest != host)
 
-    samples = [
-        Sample(lambda make: (make(4, 16, dtype=torch.int32, low=-8, high=8),)),
-        Sample(lambda make: (make(3, 8, dtype=torch.int32, low=-8, high=8),), {"inner_k_tiles": 0}),
-    ]
+
+npu_convert_weight_to_int4pack.samples = [
+    Sample(lambda make: (make(4, 16, dtype=torch.int32, low=-8, high=8),)),
+    Sample(lambda make: (make(3, 8, dtype=torch.int32, low=-8, high=8),), {"inner_k_tiles": 0}),
+]

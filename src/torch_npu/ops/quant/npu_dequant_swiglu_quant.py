@@ -52,7 +52,7 @@ def _check_output(x, dst_type, round_mode, activate_dim, quant_mode, group_index
     modes = range(5) if name in _FLOAT4 else (1,) if name == "hifloat8" else (0,)
     must.choice("round_mode", round_mode or 0, modes)
     dim = -1 if activate_dim is None else activate_dim
-    must.be(-x.dim() <= dim < x.dim(), "activate_dim", f"in [{-x.dim()}, {x.dim()})", dim)
+    must.hold(-x.dim() <= dim < x.dim(), "activate_dim", f"in [{-x.dim()}, {x.dim()})", dim)
     if dim % x.dim() != x.dim() - 1:
         must.unset("group_index", group_index)
         must.choice("quant_mode", quant_mode, (0,))
@@ -67,7 +67,24 @@ def _check_output(x, dst_type, round_mode, activate_dim, quant_mode, group_index
     "int swiglu_mode=0, float clamp_limit=7.0, float glu_alpha=1.702, float glu_bias=1.0) "
     "-> (Tensor, Tensor)"
 )
-class NpuDequantSwigluQuant:
+def npu_dequant_swiglu_quant(
+    x,
+    weight_scale,
+    activation_scale,
+    bias,
+    quant_scale,
+    quant_offset,
+    group_index,
+    activate_left,
+    quant_mode,
+    dst_type,
+    round_mode,
+    activate_dim,
+    swiglu_mode,
+    clamp_limit,
+    glu_alpha,
+    glu_bias,
+):
     r"""Dequantises, applies a gated activation and quantises, with scales for each group of rows.
 
     $$ d = (x + bias) \cdot weight\_scale \cdot activation\_scale $$
@@ -111,197 +128,174 @@ class NpuDequantSwigluQuant:
 
     Differs from upstream: rows past the sum of `group_index` are 0, upstream leaves them unwritten.
     """
+    group, groups, ends = None, 1, None
+    if group_index is not None:
+        ends, groups = group_index.cumsum(0), group_index.shape[0]
+        group = _groups.group_of_rows(ends, math.prod(x.shape[:-1]))
+    if bias is not None and bias.dtype == torch.int32:
+        x = x + bias.reshape(-1)
+    d = wide(x)
+    if weight_scale is not None:
+        d = d * _groups.for_rows(weight_scale, group, groups, d.shape)
+    if activation_scale is not None:
+        d = d * activation_scale.reshape(*d.shape[:-1], 1)
+    if bias is not None and bias.dtype != torch.int32:
+        d = d + wide(bias).reshape(-1)
+    dim = (-1 if activate_dim is None else activate_dim) % x.dim()
+    g = _gate(d, dim, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
+    if quant_scale is not None:
+        factor = _groups.for_rows(quant_scale, group, groups, g.shape)
+        g = g * factor if quant_mode == 1 else g / factor
+    if quant_offset is not None:
+        g = g + _groups.for_rows(quant_offset, group, groups, g.shape)
+    if ends is not None:
+        g = _groups.blank_rest(g, ends)
+    name, mode = _formats.chosen(dst_type), _ROUND_MODES[round_mode or 0]
+    if quant_mode == 1:
+        return _dynamic.symmetric(g, name, mode=mode)
+    return _formats.encode(g, name, mode), g.new_zeros(g.shape[:-1])
 
-    def check(
+
+@npu_dequant_swiglu_quant.check
+def _(
+    x,
+    weight_scale,
+    activation_scale,
+    bias,
+    quant_scale,
+    quant_offset,
+    group_index,
+    quant_mode,
+    dst_type,
+    round_mode,
+    activate_dim,
+    swiglu_mode,
+    clamp_limit,
+    glu_alpha,
+    glu_bias,
+):
+    must.dtype("x", x, torch.int32, torch.float16, torch.bfloat16)
+    must.ndim("x", x, 2, 8 if _chip.on_950() else 2)
+    must.choice("quant_mode", quant_mode, (0, 1))
+    must.choice("swiglu_mode", swiglu_mode, (0, 1, 2))
+    limit = math.isfinite(clamp_limit) and clamp_limit > 0
+    must.hold(limit, "clamp_limit", "positive and finite", clamp_limit)
+    must.hold(math.isfinite(glu_alpha), "glu_alpha", "finite", glu_alpha)
+    must.hold(math.isfinite(glu_bias), "glu_bias", "finite", glu_bias)
+    dim = _check_output(x, dst_type, round_mode, activate_dim, quant_mode, group_index)
+    even = x.shape[dim] % 2 == 0
+    must.hold(even, "x", f"even in dimension {dim}", tuple(x.shape), ErrCode.PARAM)
+    width = x.shape[-1] // 2 if dim == x.dim() - 1 else x.shape[-1]
+    packed = width % _formats.per_item(_formats.chosen(dst_type)) == 0
+    must.hold(
+        packed, "x", "such that 4-bit results fill whole bytes", tuple(x.shape), ErrCode.PARAM
+    )
+    rows, groups = math.prod(x.shape[:-1]), 1
+    if group_index is not None:
+        must.dtype("group_index", group_index, torch.int64)
+        must.ndim("group_index", group_index, 1)
+        groups = group_index.shape[0]
+        must.hold(groups > 0, "group_index", "of at least one group", groups, ErrCode.PARAM)
+        must.unset("bias", bias)
+        fits = _chip.on_950() or (width <= 10496 and width % 64 == 0)
+        expected = "of a half last dimension of at most 10496, divisible by 64, with 'group_index'"
+        must.hold(fits, "x", expected, tuple(x.shape), ErrCode.PARAM)
+        _groups.check_counts("group_index", group_index, rows)
+    must.dtype("weight_scale", weight_scale, torch.float32)
+    _groups.check_factor("weight_scale", weight_scale, groups, x.shape[-1])
+    if x.dtype != torch.int32:
+        for name, value in (("activation_scale", activation_scale), ("bias", bias)):
+            must.hold(value is None, name, f"None for 'x' of {x.dtype}", "a tensor", ErrCode.PARAM)
+    must.dtype("activation_scale", activation_scale, torch.float32)
+    if activation_scale is not None:
+        lead = tuple(x.shape[:-1])
+        fits = tuple(activation_scale.shape) in ((*lead, 1), lead)
+        expected = f"of shape {(*lead, 1)} or {lead}"
+        given = tuple(activation_scale.shape)
+        must.hold(fits, "activation_scale", expected, given, ErrCode.PARAM)
+    must.dtype("bias", bias, torch.int32, *(_FLOATS if _chip.on_950() else ()))
+    _groups.check_factor("bias", bias, 1, x.shape[-1])
+    must.dtype("quant_scale", quant_scale, *(_FLOATS if quant_mode else _FLOATS[:1]))
+    _groups.check_factor("quant_scale", quant_scale, groups, width, scalars=True)
+    dynamic = quant_mode == 1 and quant_offset is not None
+    must.hold(
+        not dynamic, "quant_offset", "None for dynamic quantisation", "a tensor", ErrCode.PARAM
+    )
+    must.dtype("quant_offset", quant_offset, *_FLOATS)
+    _groups.check_factor("quant_offset", quant_offset, groups, width, scalars=True)
+
+
+@npu_dequant_swiglu_quant.native
+def _(
+    x,
+    weight_scale,
+    activation_scale,
+    bias,
+    quant_scale,
+    quant_offset,
+    group_index,
+    activate_left,
+    quant_mode,
+    dst_type,
+    round_mode,
+    activate_dim,
+    swiglu_mode,
+    clamp_limit,
+    glu_alpha,
+    glu_bias,
+):
+    last = activate_dim is None or activate_dim % x.dim() == x.dim() - 1
+    rint = not round_mode and _formats.chosen(dst_type) == "int8"
+    added = bias is None or (bias.dtype == x.dtype == torch.int32) or floats(bias)
+    factors = floats(weight_scale, activation_scale, quant_scale, quant_offset)
+    if not (last and rint and added and factors and (x.dtype == torch.int32 or floats(x))):
+        return NotImplemented  # fmt: skip
+    group, groups, used = None, 1, math.prod(x.shape[:-1])
+    if group_index is not None:
+        ends, groups = group_index.cumsum(0), group_index.shape[0]
+        group, used = _groups.group_of_rows(ends, used), int(ends[-1])
+    width = x.shape[-1]
+    return torch.ops.softnpu.dequant_swiglu_quant(
         x,
-        weight_scale=None,
-        activation_scale=None,
-        bias=None,
-        quant_scale=None,
-        quant_offset=None,
-        group_index=None,
-        activate_left=False,
-        quant_mode=0,
-        dst_type=None,
-        round_mode=None,
-        activate_dim=None,
-        swiglu_mode=0,
-        clamp_limit=7.0,
-        glu_alpha=1.702,
-        glu_bias=1.0,
-    ):
-        must.dtype("x", x, torch.int32, torch.float16, torch.bfloat16)
-        must.ndim("x", x, 2, 8 if _chip.on_950() else 2)
-        must.choice("quant_mode", quant_mode, (0, 1))
-        must.choice("swiglu_mode", swiglu_mode, (0, 1, 2))
-        limit = math.isfinite(clamp_limit) and clamp_limit > 0
-        must.be(limit, "clamp_limit", "positive and finite", clamp_limit)
-        must.be(math.isfinite(glu_alpha), "glu_alpha", "finite", glu_alpha)
-        must.be(math.isfinite(glu_bias), "glu_bias", "finite", glu_bias)
-        dim = _check_output(x, dst_type, round_mode, activate_dim, quant_mode, group_index)
-        even = x.shape[dim] % 2 == 0
-        must.be(even, "x", f"even in dimension {dim}", tuple(x.shape), ErrCode.PARAM)
-        width = x.shape[-1] // 2 if dim == x.dim() - 1 else x.shape[-1]
-        packed = width % _formats.per_item(_formats.chosen(dst_type)) == 0
-        must.be(
-            packed, "x", "such that 4-bit results fill whole bytes", tuple(x.shape), ErrCode.PARAM
-        )
-        rows, groups = math.prod(x.shape[:-1]), 1
-        if group_index is not None:
-            must.dtype("group_index", group_index, torch.int64)
-            must.ndim("group_index", group_index, 1)
-            groups = group_index.shape[0]
-            must.be(groups > 0, "group_index", "of at least one group", groups, ErrCode.PARAM)
-            must.unset("bias", bias)
-            fits = _chip.on_950() or (width <= 10496 and width % 64 == 0)
-            expected = (
-                "of a half last dimension of at most 10496, divisible by 64, with 'group_index'"
-            )
-            must.be(fits, "x", expected, tuple(x.shape), ErrCode.PARAM)
-            _groups.check_counts("group_index", group_index, rows)
-        must.dtype("weight_scale", weight_scale, torch.float32)
-        _groups.check_factor("weight_scale", weight_scale, groups, x.shape[-1])
-        if x.dtype != torch.int32:
-            for name, value in (("activation_scale", activation_scale), ("bias", bias)):
-                must.be(
-                    value is None, name, f"None for 'x' of {x.dtype}", "a tensor", ErrCode.PARAM
-                )
-        must.dtype("activation_scale", activation_scale, torch.float32)
-        if activation_scale is not None:
-            lead = tuple(x.shape[:-1])
-            fits = tuple(activation_scale.shape) in ((*lead, 1), lead)
-            expected = f"of shape {(*lead, 1)} or {lead}"
-            given = tuple(activation_scale.shape)
-            must.be(fits, "activation_scale", expected, given, ErrCode.PARAM)
-        must.dtype("bias", bias, torch.int32, *(_FLOATS if _chip.on_950() else ()))
-        _groups.check_factor("bias", bias, 1, x.shape[-1])
-        must.dtype("quant_scale", quant_scale, *(_FLOATS if quant_mode else _FLOATS[:1]))
-        _groups.check_factor("quant_scale", quant_scale, groups, width, scalars=True)
-        dynamic = quant_mode == 1 and quant_offset is not None
-        must.be(
-            not dynamic, "quant_offset", "None for dynamic quantisation", "a tensor", ErrCode.PARAM
-        )
-        must.dtype("quant_offset", quant_offset, *_FLOATS)
-        _groups.check_factor("quant_offset", quant_offset, groups, width, scalars=True)
+        _by_group(weight_scale, groups, width),
+        activation_scale,
+        None if bias is None else bias.reshape(-1),
+        _by_group(quant_scale, groups, width // 2),
+        _by_group(quant_offset, groups, width // 2),
+        group,
+        used,
+        activate_left,
+        quant_mode == 1,
+        swiglu_mode,
+        clamp_limit,
+        glu_alpha,
+        glu_bias,
+    )
 
-    def kernel(
-        x,
-        weight_scale=None,
-        activation_scale=None,
-        bias=None,
-        quant_scale=None,
-        quant_offset=None,
-        group_index=None,
-        activate_left=False,
-        quant_mode=0,
-        dst_type=None,
-        round_mode=None,
-        activate_dim=None,
-        swiglu_mode=0,
-        clamp_limit=7.0,
-        glu_alpha=1.702,
-        glu_bias=1.0,
-    ):
-        group, groups, ends = None, 1, None
-        if group_index is not None:
-            ends, groups = group_index.cumsum(0), group_index.shape[0]
-            group = _groups.group_of_rows(ends, math.prod(x.shape[:-1]))
-        if bias is not None and bias.dtype == torch.int32:
-            x = x + bias.reshape(-1)
-        d = wide(x)
-        if weight_scale is not None:
-            d = d * _groups.for_rows(weight_scale, group, groups, d.shape)
-        if activation_scale is not None:
-            d = d * activation_scale.reshape(*d.shape[:-1], 1)
-        if bias is not None and bias.dtype != torch.int32:
-            d = d + wide(bias).reshape(-1)
-        dim = (-1 if activate_dim is None else activate_dim) % x.dim()
-        g = _gate(d, dim, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
-        if quant_scale is not None:
-            factor = _groups.for_rows(quant_scale, group, groups, g.shape)
-            g = g * factor if quant_mode == 1 else g / factor
-        if quant_offset is not None:
-            g = g + _groups.for_rows(quant_offset, group, groups, g.shape)
-        if ends is not None:
-            g = _groups.blank_rest(g, ends)
-        name, mode = _formats.chosen(dst_type), _ROUND_MODES[round_mode or 0]
-        if quant_mode == 1:
-            return _dynamic.symmetric(g, name, mode=mode)
-        return _formats.encode(g, name, mode), g.new_zeros(g.shape[:-1])
 
-    def native(
-        x,
-        weight_scale=None,
-        activation_scale=None,
-        bias=None,
-        quant_scale=None,
-        quant_offset=None,
-        group_index=None,
-        activate_left=False,
-        quant_mode=0,
-        dst_type=None,
-        round_mode=None,
-        activate_dim=None,
-        swiglu_mode=0,
-        clamp_limit=7.0,
-        glu_alpha=1.702,
-        glu_bias=1.0,
-    ):
-        last = activate_dim is None or activate_dim % x.dim() == x.dim() - 1
-        rint = not round_mode and _formats.chosen(dst_type) == "int8"
-        added = bias is None or (bias.dtype == x.dtype == torch.int32) or floats(bias)
-        factors = floats(weight_scale, activation_scale, quant_scale, quant_offset)
-        if not (last and rint and added and factors and (x.dtype == torch.int32 or floats(x))):
-            return NpuDequantSwigluQuant.kernel(
-                x, weight_scale, activation_scale, bias, quant_scale, quant_offset, group_index,
-                activate_left, quant_mode, dst_type, round_mode, activate_dim, swiglu_mode,
-                clamp_limit, glu_alpha, glu_bias,
-            )  # fmt: skip
-        group, groups, used = None, 1, math.prod(x.shape[:-1])
-        if group_index is not None:
-            ends, groups = group_index.cumsum(0), group_index.shape[0]
-            group, used = _groups.group_of_rows(ends, used), int(ends[-1])
-        width = x.shape[-1]
-        return torch.ops.softnpu.dequant_swiglu_quant(
-            x,
-            _by_group(weight_scale, groups, width),
-            activation_scale,
-            None if bias is None else bias.reshape(-1),
-            _by_group(quant_scale, groups, width // 2),
-            _by_group(quant_offset, groups, width // 2),
-            group,
-            used,
-            activate_left,
-            quant_mode == 1,
-            swiglu_mode,
-            clamp_limit,
-            glu_alpha,
-            glu_bias,
-        )
-
-    samples = [
-        Sample(
-            lambda make: (make(4, 128, dtype=torch.int32, low=-10, high=10),),
-            lambda make: {
-                "weight_scale": make(1, 128),
-                "activation_scale": make(4, 1),
-                "quant_scale": make(1, 64),
-                "group_index": make(1, dtype=torch.int64, low=3, high=5),
-                "quant_mode": 1,
-            },
-        ),
-        Sample(
-            lambda make: (make(4, 16, dtype=torch.bfloat16),),
-            lambda make: {"quant_scale": make(1, 8, low=0.01, high=0.02), "swiglu_mode": 2},
-        ),
-        Sample(
-            lambda make: (make(4, 16, dtype=torch.int32, low=-10, high=10),),
-            lambda make: {
-                "weight_scale": make(16),
-                "bias": make(16, dtype=torch.int32, low=-5, high=5),
-                "activate_left": True,
-                "quant_mode": 1,
-                "swiglu_mode": 1,
-            },
-        ),
-    ]
+npu_dequant_swiglu_quant.samples = [
+    Sample(
+        lambda make: (make(4, 128, dtype=torch.int32, low=-10, high=10),),
+        lambda make: {
+            "weight_scale": make(1, 128),
+            "activation_scale": make(4, 1),
+            "quant_scale": make(1, 64),
+            "group_index": make(1, dtype=torch.int64, low=3, high=5),
+            "quant_mode": 1,
+        },
+    ),
+    Sample(
+        lambda make: (make(4, 16, dtype=torch.bfloat16),),
+        lambda make: {"quant_scale": make(1, 8, low=0.01, high=0.02), "swiglu_mode": 2},
+    ),
+    Sample(
+        lambda make: (make(4, 16, dtype=torch.int32, low=-10, high=10),),
+        lambda make: {
+            "weight_scale": make(16),
+            "bias": make(16, dtype=torch.int32, low=-5, high=5),
+            "activate_left": True,
+            "quant_mode": 1,
+            "swiglu_mode": 1,
+        },
+    ),
+]

@@ -12,7 +12,7 @@ from torch_npu.ops.quant import _dynamic, _formats
     "npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None, Tensor? group_index=None, "
     'int? dst_type=None, str quant_mode="pertoken", float dst_type_max=0.0) -> (Tensor, Tensor)'
 )
-class NpuDynamicQuant:
+def npu_dynamic_quant(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max):
     r"""Quantises each row with a scale of its own, symmetrically around 0.
 
     $$ scale = \frac{\max_{row} |x \cdot smooth|}{DTYPE\_MAX}, \qquad
@@ -40,48 +40,37 @@ class NpuDynamicQuant:
     Constraints:
         quint4x2 needs a last dimension divisible by 8.
     """
+    x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
+    return _dynamic.symmetric(x, _formats.chosen(dst_type), dst_type_max, quant_mode)
 
-    def check(
-        input,
-        smooth_scales=None,
-        group_index=None,
-        dst_type=None,
-        quant_mode="pertoken",
-        dst_type_max=0.0,
-    ):
-        _dynamic.check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
 
-    def kernel(
-        input,
-        smooth_scales=None,
-        group_index=None,
-        dst_type=None,
-        quant_mode="pertoken",
-        dst_type_max=0.0,
-    ):
-        x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
-        return _dynamic.symmetric(x, _formats.chosen(dst_type), dst_type_max, quant_mode)
+@npu_dynamic_quant.check
+def _(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max):
+    _dynamic.check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
 
-    def native(input, *, dst_type=None, **options):
-        found = _dynamic.native(input, _formats.chosen(dst_type), False, **options)
-        if found is None:
-            return NpuDynamicQuant.kernel(input, dst_type=dst_type, **options)
-        return found[:2]
 
-    samples = [
-        Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
-        Sample(
-            lambda make: (make(2, 3, 16, dtype=torch.bfloat16),),
-            lambda make: {
-                "smooth_scales": make(16, dtype=torch.bfloat16),
-                "dst_type": torch.quint4x2,
-            },
-        ),
-        Sample(
-            lambda make: (make(6, 8, dtype=torch.float16),),
-            lambda make: {
-                "smooth_scales": make(1, 8, dtype=torch.float16),
-                "group_index": make(1, dtype=torch.int32, low=6, high=7),
-            },
-        ),
-    ]
+@npu_dynamic_quant.native
+def _(input, dst_type, **options):
+    found = _dynamic.native(input, _formats.chosen(dst_type), False, **options)
+    if found is None:
+        return NotImplemented
+    return found[:2]
+
+
+npu_dynamic_quant.samples = [
+    Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
+    Sample(
+        lambda make: (make(2, 3, 16, dtype=torch.bfloat16),),
+        lambda make: {
+            "smooth_scales": make(16, dtype=torch.bfloat16),
+            "dst_type": torch.quint4x2,
+        },
+    ),
+    Sample(
+        lambda make: (make(6, 8, dtype=torch.float16),),
+        lambda make: {
+            "smooth_scales": make(1, 8, dtype=torch.float16),
+            "group_index": make(1, dtype=torch.int32, low=6, high=7),
+        },
+    ),
+]

@@ -13,7 +13,9 @@ from torch_npu.ops.quant import _dynamic, _formats
     'Tensor? group_index=None, int? dst_type=None, str quant_mode="pertoken", '
     "float dst_type_max=0.0) -> (Tensor, Tensor, Tensor)"
 )
-class NpuDynamicQuantAsymmetric:
+def npu_dynamic_quant_asymmetric(
+    input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max
+):
     r"""Quantises each row with a scale and an offset of its own, over the whole range of the type.
 
     $$ scale = \frac{\max_{row}(x) - \min_{row}(x)}{DST\_MAX - DST\_MIN}, \qquad
@@ -40,56 +42,45 @@ class NpuDynamicQuantAsymmetric:
     Constraints:
         quint4x2 needs a last dimension divisible by 8.
     """
+    name = _formats.chosen(dst_type)
+    top = dst_type_max or _formats.largest(name)
+    bottom = -dst_type_max or _formats.smallest(name)
+    x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
+    over = _dynamic.dims(x, quant_mode)
+    high, low = (_dynamic.extreme(f, x, over) for f in (torch.amax, torch.amin))
+    scale = (high - low) / (top - bottom)
+    offset = top - high / scale
+    y = _formats.encode(x / scale + offset, name)
+    return y, _dynamic.squeezed(scale, quant_mode), _dynamic.squeezed(offset, quant_mode)
 
-    def check(
-        input,
-        smooth_scales=None,
-        group_index=None,
-        dst_type=None,
-        quant_mode="pertoken",
-        dst_type_max=0.0,
-    ):
-        _dynamic.check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
 
-    def kernel(
-        input,
-        smooth_scales=None,
-        group_index=None,
-        dst_type=None,
-        quant_mode="pertoken",
-        dst_type_max=0.0,
-    ):
-        name = _formats.chosen(dst_type)
-        top = dst_type_max or _formats.largest(name)
-        bottom = -dst_type_max or _formats.smallest(name)
-        x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
-        over = _dynamic.dims(x, quant_mode)
-        high, low = (_dynamic.extreme(f, x, over) for f in (torch.amax, torch.amin))
-        scale = (high - low) / (top - bottom)
-        offset = top - high / scale
-        y = _formats.encode(x / scale + offset, name)
-        return y, _dynamic.squeezed(scale, quant_mode), _dynamic.squeezed(offset, quant_mode)
+@npu_dynamic_quant_asymmetric.check
+def _(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max):
+    _dynamic.check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
 
-    def native(input, *, dst_type=None, **options):
-        found = _dynamic.native(input, _formats.chosen(dst_type), True, **options)
-        if found is None:
-            return NpuDynamicQuantAsymmetric.kernel(input, dst_type=dst_type, **options)
-        return found
 
-    samples = [
-        Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
-        Sample(
-            lambda make: (make(2, 3, 16, dtype=torch.bfloat16),),
-            lambda make: {
-                "smooth_scales": make(16, dtype=torch.bfloat16),
-                "dst_type": torch.quint4x2,
-            },
-        ),
-        Sample(
-            lambda make: (make(6, 8, dtype=torch.float16),),
-            lambda make: {
-                "smooth_scales": make(1, 8, dtype=torch.float16),
-                "group_index": make(1, dtype=torch.int32, low=6, high=7),
-            },
-        ),
-    ]
+@npu_dynamic_quant_asymmetric.native
+def _(input, dst_type, **options):
+    found = _dynamic.native(input, _formats.chosen(dst_type), True, **options)
+    if found is None:
+        return NotImplemented
+    return found
+
+
+npu_dynamic_quant_asymmetric.samples = [
+    Sample(lambda make: (make(4, 16, dtype=torch.float16),)),
+    Sample(
+        lambda make: (make(2, 3, 16, dtype=torch.bfloat16),),
+        lambda make: {
+            "smooth_scales": make(16, dtype=torch.bfloat16),
+            "dst_type": torch.quint4x2,
+        },
+    ),
+    Sample(
+        lambda make: (make(6, 8, dtype=torch.float16),),
+        lambda make: {
+            "smooth_scales": make(1, 8, dtype=torch.float16),
+            "group_index": make(1, dtype=torch.int32, low=6, high=7),
+        },
+    ),
+]

@@ -17,7 +17,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
     "npu_group_quant(Tensor x, Tensor scale, Tensor group_index, *, Tensor? offset=None, "
     "ScalarType? dst_dtype=None) -> Tensor"
 )
-class NpuGroupQuant:
+def npu_group_quant(x, scale, group_index, offset, dst_dtype):
     r"""Quantises each group of rows with a row of scales of its own.
 
     $$ y = \mathrm{round}(x \cdot scale_{group} + offset) $$
@@ -37,45 +37,44 @@ class NpuGroupQuant:
     Constraints:
         quint4x2 needs H divisible by 8.
     """
+    group = _groups.group_of_rows(group_index, x.shape[0])
+    y = wide(x) * wide(scale)[group]
+    if offset is not None:
+        y = y + wide(offset)
+    return _formats.encode(y, _formats.chosen(dst_dtype))
 
-    def check(x, scale, group_index, offset=None, dst_dtype=None):
-        must.dtype("x", x, *_FLOATS)
-        must.ndim("x", x, 2)
-        must.dtype("scale", scale, *_FLOATS)
-        must.shape("scale", scale, (None, x.shape[1]))
-        must.be(
-            scale.shape[0] > 0, "scale", "of at least one row", tuple(scale.shape), ErrCode.PARAM
-        )
-        must.dtype("group_index", group_index, torch.int32, torch.int64)
-        must.shape("group_index", group_index, (scale.shape[0],))
-        must.shape("offset", offset, (1,))
-        must.same_dtype("offset", offset, "scale", scale)
-        _formats.check("dst_dtype", dst_dtype, "int8", "int4")
-        _formats.check_packing("x", x, _formats.chosen(dst_dtype))
-        _groups.check_ends("group_index", group_index, x.shape[0])
 
-    def kernel(x, scale, group_index, offset=None, dst_dtype=None):
-        group = _groups.group_of_rows(group_index, x.shape[0])
-        y = wide(x) * wide(scale)[group]
-        if offset is not None:
-            y = y + wide(offset)
-        return _formats.encode(y, _formats.chosen(dst_dtype))
+@npu_group_quant.check
+def _(x, scale, group_index, offset, dst_dtype):
+    must.dtype("x", x, *_FLOATS)
+    must.ndim("x", x, 2)
+    must.dtype("scale", scale, *_FLOATS)
+    must.shape("scale", scale, (None, x.shape[1]))
+    must.hold(scale.shape[0] > 0, "scale", "of at least one row", tuple(scale.shape), ErrCode.PARAM)
+    must.dtype("group_index", group_index, torch.int32, torch.int64)
+    must.shape("group_index", group_index, (scale.shape[0],))
+    must.shape("offset", offset, (1,))
+    must.same_dtype("offset", offset, "scale", scale)
+    _formats.check("dst_dtype", dst_dtype, "int8", "int4")
+    _formats.check_packing("x", x, _formats.chosen(dst_dtype))
+    _groups.check_ends("group_index", group_index, x.shape[0])
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(6, 4, dtype=torch.float16),
-                make(1, 4, low=1, high=50),
-                make(1, dtype=torch.int32, low=6, high=7),
-            ),
-            lambda make: {"offset": make(1)},
+
+npu_group_quant.samples = [
+    Sample(
+        lambda make: (
+            make(6, 4, dtype=torch.float16),
+            make(1, 4, low=1, high=50),
+            make(1, dtype=torch.int32, low=6, high=7),
         ),
-        Sample(
-            lambda make: (
-                make(5, 16),
-                make(2, 16, low=1, high=9),
-                make(2, dtype=torch.int64, low=5, high=6),
-            ),
-            {"dst_dtype": torch.quint4x2},
+        lambda make: {"offset": make(1)},
+    ),
+    Sample(
+        lambda make: (
+            make(5, 16),
+            make(2, 16, low=1, high=9),
+            make(2, dtype=torch.int64, low=5, high=6),
         ),
-    ]
+        {"dst_dtype": torch.quint4x2},
+    ),
+]

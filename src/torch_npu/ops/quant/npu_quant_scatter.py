@@ -50,13 +50,13 @@ def _check(
     must.choice("quant_axis", quant_axis, (-1, updates.dim() - 1))
     size = updates.shape[-1]
     aligned = size * updates.element_size() % 32 == 0
-    must.be(
+    must.hold(
         aligned, "updates", "a multiple of 32 bytes long in the last dimension", size, ErrCode.PARAM
     )
     for name, factor in (("quant_scales", quant_scales), ("quant_zero_points", quant_zero_points)):
         if factor is not None:
             expected = f"of {size} elements, the size of dimension 'quant_axis' of 'updates'"
-            must.be(factor.numel() == size, name, expected, tuple(factor.shape), ErrCode.PARAM)
+            must.hold(factor.numel() == size, name, expected, tuple(factor.shape), ErrCode.PARAM)
 
 
 def _quantised(self, updates, quant_scales, quant_zero_points):
@@ -100,7 +100,7 @@ _SAMPLES = [
     "Tensor? quant_zero_points=None, int axis=-2, int quant_axis=-1, str reduce='update', "
     "int? dst_type=None, str? round_mode='rint') -> Tensor"
 )
-class NpuQuantScatter:
+def npu_quant_scatter(self, indices, updates, quant_scales, quant_zero_points, axis):
     r"""A copy of `self` in which each row of `updates`, quantised, replaces a segment along `axis`.
 
     $$ out[i, \ldots, indices_i + k, \ldots] =
@@ -129,38 +129,28 @@ class NpuQuantScatter:
 
     Differs from upstream: an index out of range and segments that overlap raise; upstream leaves both to the caller.
     """
+    quantised = _quantised(self, updates, quant_scales, quant_zero_points)
+    return _write(self.clone(), indices, quantised, axis)
 
-    def check(
-        self,
-        indices,
-        updates,
-        quant_scales,
-        quant_zero_points=None,
-        axis=-2,
-        quant_axis=-1,
-        reduce="update",
-        dst_type=None,
-        round_mode="rint",
-    ):
-        scales = (quant_scales, quant_zero_points)
-        _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
 
-    def kernel(
-        self,
-        indices,
-        updates,
-        quant_scales,
-        quant_zero_points=None,
-        axis=-2,
-        quant_axis=-1,
-        reduce="update",
-        dst_type=None,
-        round_mode="rint",
-    ):
-        quantised = _quantised(self, updates, quant_scales, quant_zero_points)
-        return _write(self.clone(), indices, quantised, axis)
+@npu_quant_scatter.check
+def _(
+    self,
+    indices,
+    updates,
+    quant_scales,
+    quant_zero_points,
+    axis,
+    quant_axis,
+    reduce,
+    dst_type,
+    round_mode,
+):
+    scales = (quant_scales, quant_zero_points)
+    _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
 
-    samples = _SAMPLES
+
+npu_quant_scatter.samples = _SAMPLES
 
 
 @npu_op(
@@ -168,37 +158,27 @@ class NpuQuantScatter:
     "Tensor? quant_zero_points=None, int axis=-2, int quant_axis=-1, str reduce='update', "
     "int? dst_type=None, str? round_mode='rint') -> Tensor(a!)"
 )
-class NpuQuantScatter_:
+def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, axis):
     """`npu_quant_scatter` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
+    quantised = _quantised(self, updates, quant_scales, quant_zero_points)
+    return _write(self, indices, quantised, axis)
 
-    def check(
-        self,
-        indices,
-        updates,
-        quant_scales,
-        quant_zero_points=None,
-        axis=-2,
-        quant_axis=-1,
-        reduce="update",
-        dst_type=None,
-        round_mode="rint",
-    ):
-        scales = (quant_scales, quant_zero_points)
-        _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
 
-    def kernel(
-        self,
-        indices,
-        updates,
-        quant_scales,
-        quant_zero_points=None,
-        axis=-2,
-        quant_axis=-1,
-        reduce="update",
-        dst_type=None,
-        round_mode="rint",
-    ):
-        quantised = _quantised(self, updates, quant_scales, quant_zero_points)
-        return _write(self, indices, quantised, axis)
+@npu_quant_scatter_.check
+def _(
+    self,
+    indices,
+    updates,
+    quant_scales,
+    quant_zero_points,
+    axis,
+    quant_axis,
+    reduce,
+    dst_type,
+    round_mode,
+):
+    scales = (quant_scales, quant_zero_points)
+    _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
 
-    samples = _SAMPLES
+
+npu_quant_scatter_.samples = _SAMPLES

@@ -42,14 +42,14 @@ def _check_factor(name: str, factor: torch.Tensor, x: torch.Tensor, axis: int) -
         fits = factor.dim() == x.dim() and all(
             have == 1 or (i == axis and have == size) for i, have in enumerate(factor.shape)
         )
-    must.be(fits, name, expected, tuple(factor.shape), ErrCode.PARAM)
+    must.hold(fits, name, expected, tuple(factor.shape), ErrCode.PARAM)
 
 
 @npu_op(
     "npu_quantize(Tensor self, Tensor scales, Tensor? zero_points, int dtype, int axis=1, "
     "bool div_mode=True) -> Tensor"
 )
-class NpuQuantize:
+def npu_quantize(self, scales, zero_points, dtype, axis, div_mode):
     r"""Quantises a tensor with given scales and zero points.
 
     $$ y = \mathrm{round}(x / scales + zero\_points) \quad (div\_mode = True) $$
@@ -76,84 +76,85 @@ class NpuQuantize:
         quint4x2 needs a last dimension divisible by 8; neither it nor `axis=-2` with multiplied scales exists on the
         Atlas inference series. Ascend950 also writes float8_e4m3fn, float8_e5m2 and hifloat8.
     """
+    axis = _element_axis(self, axis, div_mode)
+    scale = _along(scales, self, axis)
+    y = wide(self) / scale if div_mode else wide(self) * scale
+    if zero_points is not None:
+        y = y + _along(zero_points, self, axis)
+    return _formats.encode(y, _formats.chosen(dtype))
 
-    def check(self, scales, zero_points, dtype, axis=1, div_mode=True):
-        old = _chip.on_310p()
-        floats = _FLOATS[:2] if old else _FLOATS
-        must.dtype("self", self, *floats)
-        if div_mode:
-            _formats.check("dtype", dtype, *_chip.formats("int8", "uint8", "int32"))
-            must.dtype("scales", scales, torch.float32, *floats[2:])
-            must.dtype(
-                "zero_points", zero_points, torch.int8, torch.uint8, torch.int32, *floats[2:]
-            )
-            if scales.numel() != 1:
-                inside = -self.dim() <= axis < self.dim()
-                must.be(inside, "axis", f"in [{-self.dim()}, {self.dim()})", axis)
-        else:
-            _formats.check("dtype", dtype, *_chip.formats("int8", *(() if old else ("int4",))))
-            must.dtype("scales", scales, self.dtype, torch.float32)
-            if zero_points is not None:
-                must.same_dtype("zero_points", zero_points, "scales", scales)
-                must.shape("zero_points", zero_points, tuple(scales.shape))
-            must.be(self.dim() > 0, "self", "a tensor of at least 1 dimension", "()", ErrCode.PARAM)
-            low = -1 if old else -2
-            must.be(low <= axis < self.dim(), "axis", f"in [{low}, {self.dim()})", axis)
-            must.be(axis != -2 or self.dim() > 1, "axis", "-1 for 1 dimension", axis)
-        axis = _element_axis(self, axis, div_mode)
-        _check_factor("scales", scales, self, axis)
+
+@npu_quantize.check
+def _(self, scales, zero_points, dtype, axis, div_mode):
+    old = _chip.on_310p()
+    floats = _FLOATS[:2] if old else _FLOATS
+    must.dtype("self", self, *floats)
+    if div_mode:
+        _formats.check("dtype", dtype, *_chip.formats("int8", "uint8", "int32"))
+        must.dtype("scales", scales, torch.float32, *floats[2:])
+        must.dtype("zero_points", zero_points, torch.int8, torch.uint8, torch.int32, *floats[2:])
+        if scales.numel() != 1:
+            inside = -self.dim() <= axis < self.dim()
+            must.hold(inside, "axis", f"in [{-self.dim()}, {self.dim()})", axis)
+    else:
+        _formats.check("dtype", dtype, *_chip.formats("int8", *(() if old else ("int4",))))
+        must.dtype("scales", scales, self.dtype, torch.float32)
         if zero_points is not None:
-            _check_factor("zero_points", zero_points, self, axis)
-            same = zero_points.numel() == scales.numel()
-            expected = f"of as many elements as 'scales' ({scales.numel()})"
-            must.be(same, "zero_points", expected, zero_points.numel(), ErrCode.PARAM)
-        _formats.check_packing("self", self, _formats.chosen(dtype))
+            must.same_dtype("zero_points", zero_points, "scales", scales)
+            must.shape("zero_points", zero_points, tuple(scales.shape))
+        must.hold(self.dim() > 0, "self", "a tensor of at least 1 dimension", "()", ErrCode.PARAM)
+        low = -1 if old else -2
+        must.hold(low <= axis < self.dim(), "axis", f"in [{low}, {self.dim()})", axis)
+        must.hold(axis != -2 or self.dim() > 1, "axis", "-1 for 1 dimension", axis)
+    axis = _element_axis(self, axis, div_mode)
+    _check_factor("scales", scales, self, axis)
+    if zero_points is not None:
+        _check_factor("zero_points", zero_points, self, axis)
+        same = zero_points.numel() == scales.numel()
+        expected = f"of as many elements as 'scales' ({scales.numel()})"
+        must.hold(same, "zero_points", expected, zero_points.numel(), ErrCode.PARAM)
+    _formats.check_packing("self", self, _formats.chosen(dtype))
 
-    def kernel(self, scales, zero_points, dtype, axis=1, div_mode=True):
-        axis = _element_axis(self, axis, div_mode)
-        scale = _along(scales, self, axis)
-        y = wide(self) / scale if div_mode else wide(self) * scale
-        if zero_points is not None:
-            y = y + _along(zero_points, self, axis)
-        return _formats.encode(y, _formats.chosen(dtype))
 
-    def native(self, scales, zero_points, dtype, axis=1, div_mode=True):
-        name = _formats.chosen(dtype)
-        plain = name in _BYTES and floats(self, scales)
-        if not plain or (zero_points is not None and zero_points.dtype == torch.float64):
-            return NpuQuantize.kernel(self, scales, zero_points, dtype, axis, div_mode)
-        axis = _element_axis(self, axis, div_mode)
-        return torch.ops.softnpu.quantize(
-            self, scales, zero_points, axis, div_mode, _BYTES[name], name == "int4"
-        )
+@npu_quantize.native
+def _(self, scales, zero_points, dtype, axis, div_mode):
+    name = _formats.chosen(dtype)
+    plain = name in _BYTES and floats(self, scales)
+    if not plain or (zero_points is not None and zero_points.dtype == torch.float64):
+        return NotImplemented
+    axis = _element_axis(self, axis, div_mode)
+    return torch.ops.softnpu.quantize(
+        self, scales, zero_points, axis, div_mode, _BYTES[name], name == "int4"
+    )
 
-    samples = [
-        Sample(lambda make: (make(4, 6), make(6, low=0.01, high=0.1), None, torch.qint8)),
-        Sample(
-            lambda make: (
-                make(4, 6, 2),
-                make(4, low=0.01, high=0.1),
-                make(4, dtype=torch.int32, low=0, high=9),
-                torch.quint8,
-            ),
-            {"axis": 0},
+
+npu_quantize.samples = [
+    Sample(lambda make: (make(4, 6), make(6, low=0.01, high=0.1), None, torch.qint8)),
+    Sample(
+        lambda make: (
+            make(4, 6, 2),
+            make(4, low=0.01, high=0.1),
+            make(4, dtype=torch.int32, low=0, high=9),
+            torch.quint8,
         ),
-        Sample(
-            lambda make: (
-                make(3, 16, dtype=torch.float16),
-                make(1, dtype=torch.float16, low=1, high=5),
-                make(1, dtype=torch.float16),
-                torch.quint4x2,
-            ),
-            {"axis": -1, "div_mode": False},
+        {"axis": 0},
+    ),
+    Sample(
+        lambda make: (
+            make(3, 16, dtype=torch.float16),
+            make(1, dtype=torch.float16, low=1, high=5),
+            make(1, dtype=torch.float16),
+            torch.quint4x2,
         ),
-        Sample(
-            lambda make: (
-                make(2, 4, 8, dtype=torch.bfloat16),
-                make(1, 4, 1, dtype=torch.bfloat16, low=9, high=90),
-                None,
-                torch.qint8,
-            ),
-            {"axis": -2, "div_mode": False},
+        {"axis": -1, "div_mode": False},
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, 8, dtype=torch.bfloat16),
+            make(1, 4, 1, dtype=torch.bfloat16, low=9, high=90),
+            None,
+            torch.qint8,
         ),
-    ]
+        {"axis": -2, "div_mode": False},
+    ),
+]

@@ -29,7 +29,7 @@ def _rounded(bits: torch.Tensor) -> torch.Tensor:
 
 
 @npu_op("npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor")
-class NpuTransQuantParam:
+def npu_trans_quant_param(scale, offset, round_mode):
     r"""Packs scales, and offsets if given, into the int64 parameters of the quantised matmuls.
 
     $$ out = (scale_{bits} \mathbin{\&} \mathtt{0xFFFFE000}) \mathbin{|} (1 \ll 46)
@@ -49,41 +49,42 @@ class NpuTransQuantParam:
 
     Differs from upstream: in a graph the result is int64 too, where upstream's graph has uint64.
     """
+    bits = scale.contiguous().view(torch.int32).long() & 0xFFFFFFFF
+    if round_mode == 1:
+        bits = _rounded(bits)
+    out = (bits & _KEPT) | _MARK
+    if offset is None:
+        return out
+    whole = _rounding.saturate(offset, torch.int32).clamp(_OFFSET_LOW, _OFFSET_HIGH).long()
+    return out | ((whole & _OFFSET_BITS) << _OFFSET_SHIFT)
 
-    def check(scale, offset=None, round_mode=0):
-        must.dtype("scale", scale, torch.float32)
-        must.ndim("scale", scale, 1, 2)
-        must.dtype("offset", offset, torch.float32)
-        must.choice("round_mode", round_mode, (None, 0, 1))
-        for name, tensor in (("scale", scale), ("offset", offset)):
-            if tensor is not None:
-                shape = tuple(tensor.shape)
-                must.be(tensor.numel() > 0, name, "not empty", shape, ErrCode.PARAM)
-                must.be(tensor.is_contiguous(), name, "contiguous", f"strides {tensor.stride()}")
-        if offset is None:
-            return
-        if scale.dim() == 2:
-            must.be(
-                scale.shape[0] == 1, "scale", "of shape (1, *)", tuple(scale.shape), ErrCode.PARAM
-            )
-            must.shape("offset", offset, tuple(scale.shape))
-        else:
-            must.ndim("offset", offset, 1)
-            n, m = scale.shape[0], offset.shape[0]
-            must.be(n == m or 1 in (n, m), "offset", f"of shape (1) or ({n})", (m,), ErrCode.PARAM)
 
-    def kernel(scale, offset=None, round_mode=0):
-        bits = scale.contiguous().view(torch.int32).long() & 0xFFFFFFFF
-        if round_mode == 1:
-            bits = _rounded(bits)
-        out = (bits & _KEPT) | _MARK
-        if offset is None:
-            return out
-        whole = _rounding.saturate(offset, torch.int32).clamp(_OFFSET_LOW, _OFFSET_HIGH).long()
-        return out | ((whole & _OFFSET_BITS) << _OFFSET_SHIFT)
+@npu_trans_quant_param.check
+def _(scale, offset, round_mode):
+    must.dtype("scale", scale, torch.float32)
+    must.ndim("scale", scale, 1, 2)
+    must.dtype("offset", offset, torch.float32)
+    must.choice("round_mode", round_mode, (None, 0, 1))
+    for name, tensor in (("scale", scale), ("offset", offset)):
+        if tensor is not None:
+            shape = tuple(tensor.shape)
+            must.hold(tensor.numel() > 0, name, "not empty", shape, ErrCode.PARAM)
+            must.hold(tensor.is_contiguous(), name, "contiguous", f"strides {tensor.stride()}")
+    if offset is None:
+        return
+    if scale.dim() == 2:
+        must.hold(
+            scale.shape[0] == 1, "scale", "of shape (1, *)", tuple(scale.shape), ErrCode.PARAM
+        )
+        must.shape("offset", offset, tuple(scale.shape))
+    else:
+        must.ndim("offset", offset, 1)
+        n, m = scale.shape[0], offset.shape[0]
+        must.hold(n == m or 1 in (n, m), "offset", f"of shape (1) or ({n})", (m,), ErrCode.PARAM)
 
-    samples = [
-        Sample(lambda make: (make(16),)),
-        Sample(lambda make: (make(1, 16), make(1, 16, low=-300, high=300)), {"round_mode": 1}),
-        Sample(lambda make: (make(1), make(8, low=-9, high=9))),
-    ]
+
+npu_trans_quant_param.samples = [
+    Sample(lambda make: (make(16),)),
+    Sample(lambda make: (make(1, 16), make(1, 16, low=-300, high=300)), {"round_mode": 1}),
+    Sample(lambda make: (make(1), make(8, low=-9, high=9))),
+]

@@ -54,8 +54,8 @@ def mask_of_batches(batch_sizes: torch.Tensor, batch: int, like: torch.Tensor) -
 
 def check_single_layer(num_layers: int, dropout: float, train: bool) -> None:
     """One call is one layer; dropout acts between layers."""
-    must.be(num_layers == 1, "num_layers", "1", num_layers, ErrCode.NOT_SUPPORT)
-    must.be(dropout == 0, "dropout", "0", dropout, ErrCode.NOT_SUPPORT)
+    must.hold(num_layers == 1, "num_layers", "1", num_layers, ErrCode.NOT_SUPPORT)
+    must.hold(dropout == 0, "dropout", "0", dropout, ErrCode.NOT_SUPPORT)
     must.choice("train", train, (True, False))
 
 
@@ -74,4 +74,4 @@ def check_lengths(name: str, lengths: torch.Tensor, count: int, batch: int) -> N
     must.shape(name, lengths, (batch,))
     if must.has_data(lengths) and lengths.numel():
         low, high = lengths.min().item(), lengths.max().item()
-        must.be(low >= 0 and high <= count, name, f"from 0 to {count}", f"{low} to {high}")
+        must.hold(low >= 0 and high <= count, name, f"from 0 to {count}", f"{low} to {high}")

@@ -20,7 +20,7 @@ def _check(
     must.dtype("bias_input", bias_input, *FLOATS)
     must.ndim("bias_input", bias_input, 1)
     threefold = bias_input.shape[0] % 3 == 0
-    must.be(threefold, "bias_input", "of three values a hidden unit", tuple(bias_input.shape))
+    must.hold(threefold, "bias_input", "of three values a hidden unit", tuple(bias_input.shape))
     hidden = bias_input.shape[0] // 3
     must.dtype("bias_hidden", bias_hidden, *FLOATS)
     must.shape("bias_hidden", bias_hidden, (3 * hidden,))
@@ -29,7 +29,7 @@ def _check(
     must.same_dtype("weight_hidden", weight_hidden, "input", input)
     must.shape("weight_hidden", weight_hidden, (hidden, 3 * hidden))
     count, batch = time_first(input, batch_first).shape[:2]
-    must.be(count > 0, "input", "of at least one step", tuple(input.shape), ErrCode.PARAM)
+    must.hold(count > 0, "input", "of at least one step", tuple(input.shape), ErrCode.PARAM)
     must.dtype("hx", hx, *FLOATS)
     must.ndim("hx", hx, 2, 3)
     must.shape("hx", hx, (batch, hidden) if hx.dim() == 2 else (1, batch, hidden))
@@ -72,9 +72,20 @@ def _gradients(grads, a, results, batch_first: bool) -> _gru.Gradients:
     "npu_gru(Tensor input, Tensor hx, Tensor weight_input, Tensor weight_hidden, "
     "Tensor bias_input, Tensor bias_hidden, Tensor seq_length, bool has_biases, int num_layers, "
     "float dropout, bool train, bool bidirectional, bool batch_first) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, True, False, False, False, False),
 )
-class NpuGru:
+def npu_gru(
+    input,
+    hx,
+    weight_input,
+    weight_hidden,
+    bias_input,
+    bias_hidden,
+    seq_length,
+    has_biases,
+    batch_first,
+):
     r"""One GRU layer in one direction.
 
     $$ r = \sigma(x_t W_r + b_r + h_{t-1} U_r + c_r), \quad
@@ -107,105 +118,92 @@ class NpuGru:
         upstream passes neither on to the card. The gradient takes every step's h into account;
         upstream's takes the last step's alone.
     """
+    x, h = time_first(wide(input), batch_first), wide(hx)
+    weights = _weights(weight_input, weight_hidden, bias_input, bias_hidden, has_biases)
+    trace = _gru.run(x, weights, h.reshape(h.shape[-2:]), _mask(seq_length, x))
+    return _sequence.stored(trace, bias_input.dtype, batch_first)
 
-    saves = (
-        *("input", "hx", "weight_input", "weight_hidden", "bias_input", "bias_hidden"),
-        "seq_length",
-        *(f"output:{i}" for i in range(6)),
+
+@npu_gru.check
+def _(
+    input,
+    hx,
+    weight_input,
+    weight_hidden,
+    bias_input,
+    bias_hidden,
+    seq_length,
+    has_biases,
+    num_layers,
+    dropout,
+    train,
+    bidirectional,
+    batch_first,
+):
+    _check(
+        *(input, hx, weight_input, weight_hidden, bias_input, bias_hidden, seq_length),
+        batch_first,
     )
-    non_differentiable = (2, 3, 4, 5)
+    _sequence.check_single_layer(num_layers, dropout, train)
+    must.choice("has_biases", has_biases, (True, False))
+    must.choice("bidirectional", bidirectional, (True, False))
 
-    def check(
-        input,
-        hx,
-        weight_input,
-        weight_hidden,
-        bias_input,
-        bias_hidden,
-        seq_length,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-    ):
-        _check(
-            *(input, hx, weight_input, weight_hidden, bias_input, bias_hidden, seq_length),
-            batch_first,
+
+@npu_gru.meta
+def _(input, weight_hidden, bias_input):
+    size = (*input.shape[:2], weight_hidden.shape[0])
+    return tuple(bias_input.new_empty(size) for _ in _gru.Trace._fields)
+
+
+@npu_gru.backward
+def _(*grads, results, **arguments):
+    if arguments["batch_first"]:
+        found = _gradients(grads[:2], arguments, results, True)
+        found = found._replace(x=time_first(found.x, True))
+    else:
+        layer = (
+            "input",
+            "weight_input",
+            "weight_hidden",
+            "bias_input",
+            "bias_hidden",
+            "seq_length",
+            "hx",
         )
-        _sequence.check_single_layer(num_layers, dropout, train)
-        must.choice("has_biases", has_biases, (True, False))
-        must.choice("bidirectional", bidirectional, (True, False))
+        found = npu_gru_backward(*grads[:2], *(arguments[name] for name in layer), *results)
+    names = ("weight_input", "weight_hidden", "input", "bias_input", "bias_hidden", "hx")
+    of = {}
+    for name, gradient in zip(names, found, strict=True):
+        given = arguments[name]
+        of[name] = gradient.to(given.dtype).reshape(given.shape)
+        if name.startswith("bias") and not arguments["has_biases"]:
+            of[name] = torch.zeros_like(given)
+    return of
 
-    def kernel(
-        input,
-        hx,
-        weight_input,
-        weight_hidden,
-        bias_input,
-        bias_hidden,
-        seq_length,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-    ):
-        x, h = time_first(wide(input), batch_first), wide(hx)
-        weights = _weights(weight_input, weight_hidden, bias_input, bias_hidden, has_biases)
-        trace = _gru.run(x, weights, h.reshape(h.shape[-2:]), _mask(seq_length, x))
-        return _sequence.stored(trace, bias_input.dtype, batch_first)
 
-    def meta(input, hx, weight_input, weight_hidden, bias_input, *rest, **more):
-        size = (*input.shape[:2], weight_hidden.shape[0])
-        return tuple(bias_input.new_empty(size) for _ in _gru.Trace._fields)
-
-    def backward(ctx, *grads):
-        a = ctx.args
-        if a.batch_first:
-            found = _gradients(grads[:2], vars(a), ctx.outputs, True)
-            found = found._replace(x=time_first(found.x, True))
-        else:
-            found = torch.ops.npu.npu_gru_backward(
-                *grads[:2],
-                *(a.input, a.weight_input, a.weight_hidden, a.bias_input, a.bias_hidden),
-                *(a.seq_length, a.hx),
-                *ctx.outputs,
-            )
-        names = ("weight_input", "weight_hidden", "input", "bias_input", "bias_hidden", "hx")
-        of = {}
-        for name, gradient in zip(names, found, strict=True):
-            given = getattr(a, name)
-            of[name] = gradient.to(given.dtype).reshape(given.shape)
-            if name.startswith("bias") and not a.has_biases:
-                of[name] = torch.zeros_like(given)
-        return of
-
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(5, 2, 3), make(1, 2, 4), make(3, 12), make(4, 12), make(12), make(12)),
-                *(make(), True, 1, 0.0, True, False, False),
-            )
-        ),
-        Sample(
-            lambda make: (
-                *(make(2, 5, 3), make(2, 4), make(3, 12), make(4, 12), make(12), make(12)),
-                make(2, dtype=torch.int32, low=1, high=5),
-                *(True, 1, 0.0, True, True, True),
-            )
-        ),
-        Sample(
-            lambda make: (
-                *(make(3, 2, 3, dtype=torch.float16), make(1, 2, 2)),
-                *(make(3, 6, dtype=torch.float16), make(2, 6, dtype=torch.float16)),
-                *(make(6), make(6), make(2, dtype=torch.int32, low=1, high=3)),
-                *(False, 1, 0.0, False, False, False),
-            )
-        ),
-    ]
+npu_gru.samples = [
+    Sample(
+        lambda make: (
+            *(make(5, 2, 3), make(1, 2, 4), make(3, 12), make(4, 12), make(12), make(12)),
+            *(make(), True, 1, 0.0, True, False, False),
+        )
+    ),
+    Sample(
+        lambda make: (
+            *(make(2, 5, 3), make(2, 4), make(3, 12), make(4, 12), make(12), make(12)),
+            make(2, dtype=torch.int32, low=1, high=5),
+            *(True, 1, 0.0, True, True, True),
+        )
+    ),
+    Sample(
+        lambda make: (
+            *(make(3, 2, 3, dtype=torch.float16), make(1, 2, 2)),
+            *(make(3, 6, dtype=torch.float16), make(2, 6, dtype=torch.float16)),
+            *(make(6), make(6), make(2, dtype=torch.int32, low=1, high=3)),
+            *(False, 1, 0.0, False, False, False),
+        )
+    ),
+]
 
 
 @npu_op(
@@ -214,7 +212,21 @@ class NpuGru:
     "Tensor y_output, Tensor h_output, Tensor output_updata, Tensor output_reset, "
     "Tensor output_new, Tensor hidden_new) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuGruBackward:
+def npu_gru_backward(
+    grady,
+    gradh,
+    input,
+    weight_input,
+    weight_hidden,
+    seq_length,
+    hx,
+    y_output,
+    h_output,
+    output_updata,
+    output_reset,
+    output_new,
+    hidden_new,
+):
     """Gradients of `npu_gru` over (T, B, I).
 
     Args:
@@ -238,81 +250,56 @@ class NpuGruBackward:
         The gradients of weight_input, weight_hidden, input, bias_input, bias_hidden and hx, in the
         dtype of `input`.
     """
+    results = (y_output, h_output, output_updata, output_reset, output_new, hidden_new)
+    given = {"input": input, "hx": hx, "seq_length": seq_length}
+    given |= {"weight_input": weight_input, "weight_hidden": weight_hidden}
+    found = _gradients((grady, gradh), given, results, False)
+    return tuple(
+        g.to(input.dtype).reshape(hx.shape) if name == "h" else g.to(input.dtype)
+        for name, g in found._asdict().items()
+    )
 
-    def check(
-        grady,
-        gradh,
-        input,
-        weight_input,
-        weight_hidden,
-        bias_input,
-        bias_hidden,
-        seq_length,
-        hx,
-        y_output,
-        h_output,
-        output_updata,
-        output_reset,
-        output_new,
-        hidden_new,
-    ):
-        size = _check(
-            input, hx, weight_input, weight_hidden, bias_input, bias_hidden, seq_length, False
+
+@npu_gru_backward.check
+def _(
+    grady,
+    gradh,
+    input,
+    weight_input,
+    weight_hidden,
+    bias_input,
+    bias_hidden,
+    seq_length,
+    hx,
+    y_output,
+    h_output,
+    output_updata,
+    output_reset,
+    output_new,
+    hidden_new,
+):
+    size = _check(
+        input, hx, weight_input, weight_hidden, bias_input, bias_hidden, seq_length, False
+    )
+    of = {"grady": grady, "gradh": gradh, "y_output": y_output, "h_output": h_output}
+    of |= {"output_updata": output_updata, "output_reset": output_reset}
+    of |= {"output_new": output_new, "hidden_new": hidden_new}
+    for name, tensor in of.items():
+        must.shape(name, tensor, size)
+
+
+@npu_gru_backward.meta
+def _(input, weight_input, weight_hidden, bias_input, bias_hidden, hx):
+    of = (weight_input, weight_hidden, input, bias_input, bias_hidden, hx)
+    return tuple(input.new_empty(t.shape) for t in of)
+
+
+npu_gru_backward.samples = [
+    Sample(
+        lambda make: (
+            *(make(3, 2, 4), None, make(3, 2, 5), make(5, 12), make(4, 12), make(12), make(12)),
+            *(make(2, dtype=torch.int32, low=1, high=3), make(1, 2, 4)),
+            *(make(3, 2, 4, low=0.1, high=0.9) for _ in range(6)),
         )
-        of = {"grady": grady, "gradh": gradh, "y_output": y_output, "h_output": h_output}
-        of |= {"output_updata": output_updata, "output_reset": output_reset}
-        of |= {"output_new": output_new, "hidden_new": hidden_new}
-        for name, tensor in of.items():
-            must.shape(name, tensor, size)
-
-    def kernel(
-        grady,
-        gradh,
-        input,
-        weight_input,
-        weight_hidden,
-        bias_input,
-        bias_hidden,
-        seq_length,
-        hx,
-        y_output,
-        h_output,
-        output_updata,
-        output_reset,
-        output_new,
-        hidden_new,
-    ):
-        results = (y_output, h_output, output_updata, output_reset, output_new, hidden_new)
-        given = {"input": input, "hx": hx, "seq_length": seq_length}
-        given |= {"weight_input": weight_input, "weight_hidden": weight_hidden}
-        found = _gradients((grady, gradh), given, results, False)
-        return tuple(
-            g.to(input.dtype).reshape(hx.shape) if name == "h" else g.to(input.dtype)
-            for name, g in found._asdict().items()
-        )
-
-    def meta(
-        grady,
-        gradh,
-        input,
-        weight_input,
-        weight_hidden,
-        bias_input,
-        bias_hidden,
-        seq_length,
-        hx,
-        *rest,
-        **more,
-    ):
-        of = (weight_input, weight_hidden, input, bias_input, bias_hidden, hx)
-        return tuple(input.new_empty(t.shape) for t in of)
-
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(3, 2, 4), None, make(3, 2, 5), make(5, 12), make(4, 12), make(12), make(12)),
-                *(make(2, dtype=torch.int32, low=1, high=3), make(1, 2, 4)),
-                *(make(3, 2, 4, low=0.1, high=0.9) for _ in range(6)),
-            )
-        )
-    ]
+    )
+]

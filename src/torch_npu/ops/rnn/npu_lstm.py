@@ -20,18 +20,18 @@ def check_layer(
     must.ndim("input", input, 3)
     must.dtype("bias", bias, *FLOATS)
     must.ndim("bias", bias, 1)
-    must.be(bias.shape[0] % 4 == 0, "bias", "of four values a hidden unit", tuple(bias.shape))
+    must.hold(bias.shape[0] % 4 == 0, "bias", "of four values a hidden unit", tuple(bias.shape))
     must.choice("has_biases", has_biases, (True, False))
     hidden, features = bias.shape[0] // 4, input.shape[2]
     must.same_dtype("weight", weight, "input", input)
     must.shape("weight", weight, (features + hidden, 4 * hidden))
     count, batch = time_first(input, batch_first).shape[:2]
-    must.be(count > 0, "input", "of at least one step", tuple(input.shape), ErrCode.PARAM)
+    must.hold(count > 0, "input", "of at least one step", tuple(input.shape), ErrCode.PARAM)
     _sequence.check_state("h", h, batch, hidden, input)
     _sequence.check_state("c", c, batch, hidden, input)
     _sequence.check_single_layer(num_layers, dropout, train)
     one = "False (run the other direction with direction=True)"
-    must.be(not bidirectional, "bidirectional", one, bidirectional, ErrCode.NOT_SUPPORT)
+    must.hold(not bidirectional, "bidirectional", one, bidirectional, ErrCode.NOT_SUPPORT)
     return count, batch, hidden
 
 
@@ -55,28 +55,26 @@ def mask_of(seq_mask, flag_seq: bool, batch_first: bool, input) -> torch.Tensor 
     return time_first(seq_mask, batch_first).to(wide(input).dtype)
 
 
-def gradients(ctx, grads, mask) -> dict[str, torch.Tensor]:
-    """The gradients of a layer in any layout, direction and length."""
-    a = ctx.args
-    dx, dw, db, dh, dc = _lstm.backward(
+def gradients(grads, results, mask, arguments) -> dict[str, torch.Tensor]:
+    """The gradients of a layer in any layout, direction and length; `arguments` are the layer's by name."""
+    found = _lstm.backward(
         grads[:3],
-        a.input,
-        a.weight,
-        a.bias if a.has_biases else None,
-        a.h,
-        a.c,
-        ctx.outputs,
+        arguments["input"],
+        arguments["weight"],
+        arguments["bias"] if arguments["has_biases"] else None,
+        arguments["h"],
+        arguments["c"],
+        results,
         mask,
-        a.direction,
-        a.batch_first,
+        arguments["direction"],
+        arguments["batch_first"],
     )
-    return by_name(ctx, (dx, dw, db, dh, dc))
+    return by_name(found, arguments["bias"], arguments["has_biases"])
 
 
-def by_name(ctx, found) -> dict[str, torch.Tensor]:
+def by_name(found, bias, has_biases) -> dict[str, torch.Tensor]:
     dx, dw, db, dh, dc = found
-    bias = ctx.args.bias
-    db = db.to(bias.dtype) if ctx.args.has_biases else torch.zeros_like(bias)
+    db = db.to(bias.dtype) if has_biases else torch.zeros_like(bias)
     return {"input": dx, "weight": dw, "bias": db, "h": dh, "c": dc}
 
 
@@ -84,9 +82,10 @@ def by_name(ctx, found) -> dict[str, torch.Tensor]:
     "npu_lstm(Tensor input, Tensor weight, Tensor bias, Tensor seq_mask, Tensor h, Tensor c, "
     "bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, "
     "bool batch_first, bool flag_seq, bool direction) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, True, True, False, False, False, False, False),
 )
-class NpuLstm:
+def npu_lstm(input, weight, bias, seq_mask, h, c, has_biases, batch_first, flag_seq, direction):
     r"""One LSTM layer in one direction.
 
     $$ i = \sigma(W_i [x_t, h_{t-1}] + b_i), \; f = \sigma(W_f [x_t, h_{t-1}] + b_f), \;
@@ -121,92 +120,76 @@ class NpuLstm:
         the direction, the lengths and every step's h and c into account; upstream's takes the last
         step's alone, and neither direction nor lengths.
     """
+    mask = mask_of(seq_mask, flag_seq, batch_first, input)
+    used = bias if has_biases else None
+    return _lstm.forward(input, weight, used, h, c, mask, direction, batch_first)
 
-    saves = (
-        *("input", "weight", "bias", "seq_mask", "h", "c"),
-        *(f"output:{i}" for i in range(8)),
+
+@npu_lstm.check
+def _(
+    input,
+    weight,
+    bias,
+    seq_mask,
+    h,
+    c,
+    has_biases,
+    num_layers,
+    dropout,
+    train,
+    bidirectional,
+    batch_first,
+    flag_seq,
+    direction,
+):
+    count, batch, hidden = check_layer(
+        *(input, weight, bias, h, c),
+        *(has_biases, num_layers, dropout, train, bidirectional, batch_first),
     )
-    non_differentiable = (3, 4, 5, 6, 7)
+    must.choice("direction", direction, (True, False))
+    if flag_seq:
+        check_mask(seq_mask, count, batch, hidden, batch_first)
 
-    def check(
-        input,
-        weight,
-        bias,
-        seq_mask,
-        h,
-        c,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-        flag_seq,
-        direction,
-    ):
-        count, batch, hidden = check_layer(
-            *(input, weight, bias, h, c),
-            *(has_biases, num_layers, dropout, train, bidirectional, batch_first),
+
+@npu_lstm.meta
+def _(input, bias):
+    return _lstm.shapes(input, bias)
+
+
+@npu_lstm.backward
+def _(*grads, input, batch_first, flag_seq, direction, results, **arguments):
+    if flag_seq or direction or batch_first:
+        mask = mask_of(arguments["seq_mask"], flag_seq, batch_first, input)
+        arguments.update(input=input, batch_first=batch_first, direction=direction)
+        return gradients(grads, results, mask, arguments)
+    layer = (arguments[name] for name in ("weight", "bias", "h", "c"))
+    found = npu_lstm_backward(*grads[:3], input, *layer, *results)
+    return by_name(found, arguments["bias"], arguments["has_biases"])
+
+
+npu_lstm.samples = [
+    Sample(
+        lambda make: (
+            *(make(5, 2, 3), make(7, 16), make(16), make(0), make(1, 2, 4), make(1, 2, 4)),
+            *(True, 1, 0.0, True, False, False, False, False),
         )
-        must.choice("direction", direction, (True, False))
-        if flag_seq:
-            check_mask(seq_mask, count, batch, hidden, batch_first)
-
-    def kernel(
-        input,
-        weight,
-        bias,
-        seq_mask,
-        h,
-        c,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-        flag_seq,
-        direction,
-    ):
-        mask = mask_of(seq_mask, flag_seq, batch_first, input)
-        used = bias if has_biases else None
-        return _lstm.forward(input, weight, used, h, c, mask, direction, batch_first)
-
-    def meta(input, weight, bias, *rest, **more):
-        return _lstm.shapes(input, bias)
-
-    def backward(ctx, *grads):
-        a = ctx.args
-        if a.flag_seq or a.direction or a.batch_first:
-            return gradients(ctx, grads, mask_of(a.seq_mask, a.flag_seq, a.batch_first, a.input))
-        found = torch.ops.npu.npu_lstm_backward(
-            *grads[:3], a.input, a.weight, a.bias, a.h, a.c, *ctx.outputs
+    ),
+    Sample(
+        lambda make: (
+            *(make(2, 5, 3), make(7, 16), make(16), make(2, dtype=torch.int32, low=1, high=5)),
+            *(make(2, 4), make(2, 4)),
+            *(True, 1, 0.0, True, False, True, True, True),
         )
-        return by_name(ctx, found)
-
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(5, 2, 3), make(7, 16), make(16), make(0), make(1, 2, 4), make(1, 2, 4)),
-                *(True, 1, 0.0, True, False, False, False, False),
-            )
-        ),
-        Sample(
-            lambda make: (
-                *(make(2, 5, 3), make(7, 16), make(16), make(2, dtype=torch.int32, low=1, high=5)),
-                *(make(2, 4), make(2, 4)),
-                *(True, 1, 0.0, True, False, True, True, True),
-            )
-        ),
-        Sample(
-            lambda make: (
-                *(make(3, 2, 3, dtype=torch.float16), make(5, 8, dtype=torch.float16)),
-                *(make(8, dtype=torch.float16), make(0)),
-                *(make(1, 2, 2, dtype=torch.float16), make(1, 2, 2, dtype=torch.float16)),
-                *(False, 1, 0.0, False, False, False, False, False),
-            )
-        ),
-    ]
+    ),
+    Sample(
+        lambda make: (
+            *(make(3, 2, 3, dtype=torch.float16), make(5, 8, dtype=torch.float16)),
+            *(make(8, dtype=torch.float16), make(0)),
+            *(make(1, 2, 2, dtype=torch.float16), make(1, 2, 2, dtype=torch.float16)),
+            *(False, 1, 0.0, False, False, False, False, False),
+        )
+    ),
+]
 
 
 @npu_op(
@@ -215,7 +198,24 @@ class NpuLstm:
     "Tensor i, Tensor j, Tensor f, Tensor o, Tensor tanhc) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuLstmBackward:
+def npu_lstm_backward(
+    grady,
+    gradh,
+    gradc,
+    input,
+    weight,
+    bias,
+    hx,
+    cx,
+    y_output,
+    h_output,
+    c_output,
+    i,
+    j,
+    f,
+    o,
+    tanhc,
+):
     """Gradients of `npu_lstm` walking forwards over complete sequences, (T, B, I).
 
     Args:
@@ -239,65 +239,51 @@ class NpuLstmBackward:
     Returns:
         The gradients of input, weight, bias, hx and cx, in their shapes and dtypes.
     """
+    results = (y_output, h_output, c_output, i, j, f, o, tanhc)
+    dx, dw, db, dh, dc = _lstm.backward(
+        (grady, gradh, gradc), input, weight, bias, hx, cx, results, None, False, False
+    )
+    return dx, dw, db.to(bias.dtype), dh, dc
 
-    def check(
-        grady,
-        gradh,
-        gradc,
-        input,
-        weight,
-        bias,
-        hx,
-        cx,
-        y_output,
-        h_output,
-        c_output,
-        i,
-        j,
-        f,
-        o,
-        tanhc,
-    ):
-        _, _, hidden = check_layer(input, weight, bias, hx, cx, True, 1, 0, True, False, False)
-        size = (*input.shape[:2], hidden)
-        of = {"grady": grady, "gradh": gradh, "gradc": gradc, "y_output": y_output}
-        of |= {"h_output": h_output, "c_output": c_output, "i": i, "j": j, "f": f, "o": o}
-        for name, tensor in (*of.items(), ("tanhc", tanhc)):
-            must.shape(name, tensor, size)
 
-    def kernel(
-        grady,
-        gradh,
-        gradc,
-        input,
-        weight,
-        bias,
-        hx,
-        cx,
-        y_output,
-        h_output,
-        c_output,
-        i,
-        j,
-        f,
-        o,
-        tanhc,
-    ):
-        results = (y_output, h_output, c_output, i, j, f, o, tanhc)
-        dx, dw, db, dh, dc = _lstm.backward(
-            (grady, gradh, gradc), input, weight, bias, hx, cx, results, None, False, False
+@npu_lstm_backward.check
+def _(
+    grady,
+    gradh,
+    gradc,
+    input,
+    weight,
+    bias,
+    hx,
+    cx,
+    y_output,
+    h_output,
+    c_output,
+    i,
+    j,
+    f,
+    o,
+    tanhc,
+):
+    _, _, hidden = check_layer(input, weight, bias, hx, cx, True, 1, 0, True, False, False)
+    size = (*input.shape[:2], hidden)
+    of = {"grady": grady, "gradh": gradh, "gradc": gradc, "y_output": y_output}
+    of |= {"h_output": h_output, "c_output": c_output, "i": i, "j": j, "f": f, "o": o}
+    for name, tensor in (*of.items(), ("tanhc", tanhc)):
+        must.shape(name, tensor, size)
+
+
+@npu_lstm_backward.meta
+def _(input, weight, bias, hx, cx):
+    return tuple(t.new_empty(t.shape) for t in (input, weight, bias, hx, cx))
+
+
+npu_lstm_backward.samples = [
+    Sample(
+        lambda make: (
+            *(make(3, 2, 4), None, make(3, 2, 4), make(3, 2, 5), make(9, 16), make(16)),
+            *(make(1, 2, 4), make(1, 2, 4)),
+            *(make(3, 2, 4, low=0.1, high=0.9) for _ in range(8)),
         )
-        return dx, dw, db.to(bias.dtype), dh, dc
-
-    def meta(grady, gradh, gradc, input, weight, bias, hx, cx, *rest, **more):
-        return tuple(t.new_empty(t.shape) for t in (input, weight, bias, hx, cx))
-
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(3, 2, 4), None, make(3, 2, 4), make(3, 2, 5), make(9, 16), make(16)),
-                *(make(1, 2, 4), make(1, 2, 4)),
-                *(make(3, 2, 4, low=0.1, high=0.9) for _ in range(8)),
-            )
-        )
-    ]
+    )
+]

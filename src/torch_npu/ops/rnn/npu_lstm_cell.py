@@ -29,9 +29,10 @@ def _check(input, w_ih, w_hh, h, c) -> tuple[int, int]:
 
 @npu_op(
     "npu_lstm_cell(Tensor input, Tensor w_ih, Tensor w_hh, Tensor h, Tensor c, Tensor? b_ih=None, "
-    "Tensor? b_hh=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "Tensor? b_hh=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, True, True, False, False, False, False, False),
 )
-class NpuLstmCell:
+def npu_lstm_cell(input, w_ih, w_hh, h, c, b_ih, b_hh):
     r"""One step of an LSTM.
 
     $$ i, f, j, o = \mathrm{input} \cdot w_{ih} + b_{ih} + h \cdot w_{hh} + b_{hh}, \quad
@@ -51,54 +52,49 @@ class NpuLstmCell:
         y of shape (1, B, H), the new h and c of shape (B, H), and i, j, f, o and tanh(c') of shape
         (1, B, H), in the dtype of `input`.
     """
+    bias = None if b_ih is None else wide(b_ih) + wide(b_hh)
+    weights = Weights(wide(w_ih), wide(w_hh), bias)
+    trace = _lstm.run(wide(input).unsqueeze(0), weights, wide(h), wide(c), None, False)
+    y, h, c, *gates = (t.to(input.dtype) for t in trace)
+    return y, h.squeeze(0), c.squeeze(0), *gates
 
-    saves = (
-        *("input", "w_ih", "w_hh", "h", "c", "b_ih", "b_hh"),
-        *(f"output:{i}" for i in range(8)),
-    )
-    non_differentiable = (3, 4, 5, 6, 7)
 
-    def check(input, w_ih, w_hh, h, c, b_ih=None, b_hh=None):
-        _, hidden = _check(input, w_ih, w_hh, h, c)
-        for name, bias in (("b_ih", b_ih), ("b_hh", b_hh)):
-            must.dtype(name, bias, *FLOATS)
-            must.shape(name, bias, (4 * hidden,))
-        paired = (b_ih is None) == (b_hh is None)
-        given = None if b_hh is None else tuple(b_hh.shape)
-        must.be(paired, "b_hh", "given together with 'b_ih'", given, ErrCode.PARAM)
+@npu_lstm_cell.check
+def _(input, w_ih, w_hh, h, c, b_ih, b_hh):
+    _, hidden = _check(input, w_ih, w_hh, h, c)
+    for name, bias in (("b_ih", b_ih), ("b_hh", b_hh)):
+        must.dtype(name, bias, *FLOATS)
+        must.shape(name, bias, (4 * hidden,))
+    paired = (b_ih is None) == (b_hh is None)
+    given = None if b_hh is None else tuple(b_hh.shape)
+    must.hold(paired, "b_hh", "given together with 'b_ih'", given, ErrCode.PARAM)
 
-    def kernel(input, w_ih, w_hh, h, c, b_ih=None, b_hh=None):
-        bias = None if b_ih is None else wide(b_ih) + wide(b_hh)
-        weights = Weights(wide(w_ih), wide(w_hh), bias)
-        trace = _lstm.run(wide(input).unsqueeze(0), weights, wide(h), wide(c), None, False)
-        y, h, c, *gates = (t.to(input.dtype) for t in trace)
-        return y, h.squeeze(0), c.squeeze(0), *gates
 
-    def backward(ctx, *grads):
-        a = ctx.args
-        found = torch.ops.npu.npu_lstm_cell_backward(
-            *grads[:3], a.input, a.w_ih, a.w_hh, a.h, a.c, *ctx.outputs
+@npu_lstm_cell.backward
+def _(*grads, results, **arguments):
+    given = (arguments[name] for name in ("input", "w_ih", "w_hh", "h", "c"))
+    found = npu_lstm_cell_backward(*grads[:3], *given, *results)
+    names = ("input", "w_ih", "w_hh", "b_ih", "b_hh", "h", "c")
+    return {
+        name: gradient.to(arguments[name].dtype)
+        for name, gradient in zip(names, found, strict=True)
+        if arguments[name] is not None
+    }
+
+
+npu_lstm_cell.samples = [
+    Sample(
+        lambda make: (make(3, 5), make(5, 16), make(4, 16), make(3, 4), make(3, 4)),
+        lambda make: {"b_ih": make(16), "b_hh": make(16)},
+    ),
+    Sample(
+        lambda make: (
+            *(make(2, 3, dtype=torch.float16), make(3, 8, dtype=torch.float16)),
+            *(make(2, 8, dtype=torch.float16), make(2, 2, dtype=torch.float16)),
+            make(2, 2, dtype=torch.float16),
         )
-        names = ("input", "w_ih", "w_hh", "b_ih", "b_hh", "h", "c")
-        return {
-            name: gradient.to(getattr(a, name).dtype)
-            for name, gradient in zip(names, found, strict=True)
-            if getattr(a, name) is not None
-        }
-
-    samples = [
-        Sample(
-            lambda make: (make(3, 5), make(5, 16), make(4, 16), make(3, 4), make(3, 4)),
-            lambda make: {"b_ih": make(16), "b_hh": make(16)},
-        ),
-        Sample(
-            lambda make: (
-                *(make(2, 3, dtype=torch.float16), make(3, 8, dtype=torch.float16)),
-                *(make(2, 8, dtype=torch.float16), make(2, 2, dtype=torch.float16)),
-                make(2, 2, dtype=torch.float16),
-            )
-        ),
-    ]
+    ),
+]
 
 
 @npu_op(
@@ -107,7 +103,9 @@ class NpuLstmCell:
     "Tensor c_output, Tensor i, Tensor j, Tensor f, Tensor o, Tensor tanhc) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuLstmCellBackward:
+def npu_lstm_cell_backward(
+    grady, gradh, gradc, input, w_ih, w_hh, h, c, y_output, h_output, c_output, i, j, f, o, tanhc
+):
     """Gradients of `npu_lstm_cell`.
 
     Args:
@@ -131,85 +129,54 @@ class NpuLstmCellBackward:
     Returns:
         The gradients of input, w_ih, w_hh, b_ih, b_hh, h and c, in the dtype of `input`.
     """
+    one = (1, *h.shape)
+    results = (y_output, h_output, c_output, i, j, f, o, tanhc)
+    trace = Trace(*(wide(t).reshape(one) for t in results))
+    found = _lstm.back(
+        tuple(
+            trace.y.new_zeros(one) if g is None else wide(g).reshape(one)
+            for g in (grady, gradh, gradc)
+        ),
+        wide(input).unsqueeze(0),
+        Weights(wide(w_ih), wide(w_hh), None),
+        wide(h),
+        wide(c),
+        trace,
+        None,
+        False,
+    )
+    d_bias = found.bias.to(input.dtype)
+    return (
+        found.x.squeeze(0).to(input.dtype),
+        found.weight_x.to(w_ih.dtype),
+        found.weight_h.to(w_hh.dtype),
+        d_bias,
+        d_bias.clone(),
+        found.h.to(h.dtype),
+        found.c.to(c.dtype),
+    )
 
-    def check(
-        grady,
-        gradh,
-        gradc,
-        input,
-        w_ih,
-        w_hh,
-        h,
-        c,
-        y_output,
-        h_output,
-        c_output,
-        i,
-        j,
-        f,
-        o,
-        tanhc,
-    ):
-        batch, hidden = _check(input, w_ih, w_hh, h, c)
-        stepped = {"grady": grady, "y_output": y_output, "i": i, "j": j, "f": f, "o": o}
-        for name, tensor in (*stepped.items(), ("tanhc", tanhc)):
-            must.shape(name, tensor, (1, batch, hidden))
-        flat = {"gradh": gradh, "gradc": gradc, "h_output": h_output, "c_output": c_output}
-        for name, tensor in flat.items():
-            must.shape(name, tensor, (batch, hidden))
 
-    def kernel(
-        grady,
-        gradh,
-        gradc,
-        input,
-        w_ih,
-        w_hh,
-        h,
-        c,
-        y_output,
-        h_output,
-        c_output,
-        i,
-        j,
-        f,
-        o,
-        tanhc,
-    ):
-        one = (1, *h.shape)
-        results = (y_output, h_output, c_output, i, j, f, o, tanhc)
-        trace = Trace(*(wide(t).reshape(one) for t in results))
-        found = _lstm.back(
-            tuple(
-                trace.y.new_zeros(one) if g is None else wide(g).reshape(one)
-                for g in (grady, gradh, gradc)
-            ),
-            wide(input).unsqueeze(0),
-            Weights(wide(w_ih), wide(w_hh), None),
-            wide(h),
-            wide(c),
-            trace,
-            None,
-            False,
-        )
-        d_bias = found.bias.to(input.dtype)
-        return (
-            found.x.squeeze(0).to(input.dtype),
-            found.weight_x.to(w_ih.dtype),
-            found.weight_h.to(w_hh.dtype),
-            d_bias,
-            d_bias.clone(),
-            found.h.to(h.dtype),
-            found.c.to(c.dtype),
-        )
+@npu_lstm_cell_backward.check
+def _(
+    grady, gradh, gradc, input, w_ih, w_hh, h, c, y_output, h_output, c_output, i, j, f, o, tanhc
+):
+    batch, hidden = _check(input, w_ih, w_hh, h, c)
+    stepped = {"grady": grady, "y_output": y_output, "i": i, "j": j, "f": f, "o": o}
+    for name, tensor in (*stepped.items(), ("tanhc", tanhc)):
+        must.shape(name, tensor, (1, batch, hidden))
+    flat = {"gradh": gradh, "gradc": gradc, "h_output": h_output, "c_output": c_output}
+    for name, tensor in flat.items():
+        must.shape(name, tensor, (batch, hidden))
 
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(1, 3, 4), make(3, 4), None),
-                *(make(3, 5), make(5, 16), make(4, 16), make(3, 4), make(3, 4)),
-                *(make(1, 3, 4), make(3, 4), make(3, 4)),
-                *(make(1, 3, 4, low=0.1, high=0.9) for _ in range(5)),
-            )
+
+npu_lstm_cell_backward.samples = [
+    Sample(
+        lambda make: (
+            *(make(1, 3, 4), make(3, 4), None),
+            *(make(3, 5), make(5, 16), make(4, 16), make(3, 4), make(3, 4)),
+            *(make(1, 3, 4), make(3, 4), make(3, 4)),
+            *(make(1, 3, 4, low=0.1, high=0.9) for _ in range(5)),
         )
-    ]
+    )
+]

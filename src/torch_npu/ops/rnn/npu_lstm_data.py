@@ -9,7 +9,14 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.rnn import _lstm, _sequence
-from torch_npu.ops.rnn.npu_lstm import NpuLstm, by_name, check_layer, check_mask, gradients, mask_of
+from torch_npu.ops.rnn.npu_lstm import (
+    by_name,
+    check_layer,
+    check_mask,
+    gradients,
+    mask_of,
+    npu_lstm,
+)
 
 
 def _check_batches(batch_sizes: torch.Tensor, count: int, batch: int) -> None:
@@ -18,7 +25,7 @@ def _check_batches(batch_sizes: torch.Tensor, count: int, batch: int) -> None:
     if must.has_data(batch_sizes) and batch_sizes.numel():
         found = batch_sizes.cpu()
         falling = bool((found[1:] <= found[:-1]).all()) and found[-1] >= 0 and found[0] <= batch
-        must.be(falling, "batch_sizes", f"falling from at most {batch} to 0", found.tolist())
+        must.hold(falling, "batch_sizes", f"falling from at most {batch} to 0", found.tolist())
 
 
 def _check_agreement(seq_mask, batch_sizes, batch_first, input) -> None:
@@ -29,16 +36,20 @@ def _check_agreement(seq_mask, batch_sizes, batch_first, input) -> None:
     assert mask is not None
     batches = _sequence.mask_of_batches(batch_sizes, mask.shape[1], mask)
     same = bool((mask == batches).all())
-    must.be(same, "seq_mask", "1 where 'batch_sizes' has a sequence", "another", ErrCode.VALUE)
+    must.hold(same, "seq_mask", "1 where 'batch_sizes' has a sequence", "another", ErrCode.VALUE)
 
 
 @npu_op(
     "npu_lstm_data(Tensor input, Tensor batch_sizes, Tensor weight, Tensor bias, Tensor seq_mask, "
     "Tensor h, Tensor c, bool has_biases, int num_layers, float dropout, bool train, "
     "bool bidirectional, bool batch_first, bool flag_seq, bool direction) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, True, True, False, False, False, False, False),
+    host_ok=True,
 )
-class NpuLstmData:
+def npu_lstm_data(
+    input, weight, bias, seq_mask, h, c, has_biases, batch_first, flag_seq, direction
+):
     r"""`npu_lstm` over the sequences of a PackedSequence, each laid out over all steps.
 
     Args:
@@ -63,83 +74,97 @@ class NpuLstmData:
     Returns:
         The eight results of `npu_lstm`.
     """
-
-    saves = (
-        *("input", "batch_sizes", "weight", "bias", "h", "c"),
-        *(f"output:{i}" for i in range(8)),
+    return npu_lstm.kernel(
+        input, weight, bias, seq_mask, h, c, has_biases, batch_first, flag_seq, direction
     )
-    non_differentiable = (3, 4, 5, 6, 7)
-    host_ok = True
 
-    def check(
-        input,
-        batch_sizes,
-        weight,
-        bias,
-        seq_mask,
-        h,
-        c,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-        flag_seq,
-        direction,
-    ):
-        count, batch, hidden = check_layer(
-            *(input, weight, bias, h, c),
-            *(has_biases, num_layers, dropout, train, bidirectional, batch_first),
-        )
-        must.choice("direction", direction, (True, False))
-        _check_batches(batch_sizes, count, batch)
+
+@npu_lstm_data.check
+def _(
+    input,
+    batch_sizes,
+    weight,
+    bias,
+    seq_mask,
+    h,
+    c,
+    has_biases,
+    num_layers,
+    dropout,
+    train,
+    bidirectional,
+    batch_first,
+    flag_seq,
+    direction,
+):
+    count, batch, hidden = check_layer(
+        *(input, weight, bias, h, c),
+        *(has_biases, num_layers, dropout, train, bidirectional, batch_first),
+    )
+    must.choice("direction", direction, (True, False))
+    _check_batches(batch_sizes, count, batch)
+    if flag_seq:
+        check_mask(seq_mask, count, batch, hidden, batch_first)
+        _check_agreement(seq_mask, batch_sizes, batch_first, input)
+
+
+@npu_lstm_data.meta
+def _(input, bias):
+    return _lstm.shapes(input, bias)
+
+
+@npu_lstm_data.backward
+def _(*grads, input, batch_sizes, batch_first, flag_seq, direction, results, **arguments):
+    if batch_first or not flag_seq:
+        like, mask = wide(input), None
         if flag_seq:
-            check_mask(seq_mask, count, batch, hidden, batch_first)
-            _check_agreement(seq_mask, batch_sizes, batch_first, input)
+            mask = _sequence.mask_of_batches(batch_sizes, input.shape[0], like)
+        arguments.update(input=input, batch_first=batch_first, direction=direction)
+        return gradients(grads, results, mask, arguments)
+    layer = (arguments[name] for name in ("weight", "bias", "h", "c"))
+    found = npu_lstm_data_backward(*grads[:3], input, batch_sizes, *layer, *results, direction)
+    return by_name(found, arguments["bias"], arguments["has_biases"])
 
-    def kernel(input, batch_sizes, *rest):
-        return NpuLstm.kernel(input, *rest)
 
-    def meta(input, batch_sizes, weight, bias, *rest, **more):
-        return _lstm.shapes(input, bias)
-
-    def backward(ctx, *grads):
-        a = ctx.args
-        if a.batch_first or not a.flag_seq:
-            like, mask = wide(a.input), None
-            if a.flag_seq:
-                mask = _sequence.mask_of_batches(a.batch_sizes, a.input.shape[0], like)
-            return gradients(ctx, grads, mask)
-        found = torch.ops.npu.npu_lstm_data_backward(
-            *grads[:3],
-            a.input,
-            a.batch_sizes,
-            *(a.weight, a.bias, a.h, a.c),
-            *ctx.outputs,
-            a.direction,
+npu_lstm_data.samples = [
+    Sample(
+        lambda make: (
+            make(4, 2, 3),
+            make(4, dtype=torch.int64, low=2, high=3),
+            *(make(7, 16), make(16), make(0), make(1, 2, 4), make(1, 2, 4)),
+            *(True, 1, 0.0, True, False, False, False, True),
         )
-        return by_name(ctx, found)
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 2, 3),
-                make(4, dtype=torch.int64, low=2, high=3),
-                *(make(7, 16), make(16), make(0), make(1, 2, 4), make(1, 2, 4)),
-                *(True, 1, 0.0, True, False, False, False, True),
-            )
-        )
-    ]
+    )
+]
 
 
 @npu_op(
     "npu_lstm_data_backward(Tensor? grady_opt, Tensor? gradh_opt, Tensor? gradc_opt, "
     "Tensor input, Tensor batch_sizes, Tensor weight, Tensor bias, Tensor init_h, Tensor init_c, "
     "Tensor y, Tensor h, Tensor c, Tensor i, Tensor j, Tensor f, Tensor o, Tensor tanhc, "
-    "bool flag_direction) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "bool flag_direction) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    host_ok=True,
 )
-class NpuLstmDataBackward:
+def npu_lstm_data_backward(
+    grady_opt,
+    gradh_opt,
+    gradc_opt,
+    input,
+    batch_sizes,
+    weight,
+    bias,
+    init_h,
+    init_c,
+    y,
+    h,
+    c,
+    i,
+    j,
+    f,
+    o,
+    tanhc,
+    flag_direction,
+):
     """Gradients of `npu_lstm_data` over (T, B, I), with the lengths of `batch_sizes`.
 
     Args:
@@ -165,93 +190,62 @@ class NpuLstmDataBackward:
     Returns:
         The gradients of input, weight, bias, init_h and init_c, in their shapes and dtypes.
     """
-
-    host_ok = True
-
-    def check(
-        grady_opt,
-        gradh_opt,
-        gradc_opt,
-        input,
-        batch_sizes,
-        weight,
-        bias,
-        init_h,
-        init_c,
-        y,
-        h,
-        c,
-        i,
-        j,
-        f,
-        o,
-        tanhc,
+    mask = _sequence.mask_of_batches(batch_sizes, input.shape[1], wide(input))
+    dx, dw, db, dh, dc = _lstm.backward(
+        (grady_opt, gradh_opt, gradc_opt),
+        *(input, weight, bias, init_h, init_c),
+        (y, h, c, i, j, f, o, tanhc),
+        mask,
         flag_direction,
-    ):
-        count, batch, hidden = check_layer(
-            input, weight, bias, init_h, init_c, True, 1, 0, True, False, False
-        )
-        _check_batches(batch_sizes, count, batch)
-        of = {"grady_opt": grady_opt, "gradh_opt": gradh_opt, "gradc_opt": gradc_opt}
-        of |= {"y": y, "h": h, "c": c, "i": i, "j": j, "f": f, "o": o, "tanhc": tanhc}
-        for name, tensor in of.items():
-            must.shape(name, tensor, (count, batch, hidden))
+        False,
+    )
+    return dx, dw, db.to(bias.dtype), dh, dc
 
-    def kernel(
-        grady_opt,
-        gradh_opt,
-        gradc_opt,
-        input,
-        batch_sizes,
-        weight,
-        bias,
-        init_h,
-        init_c,
-        y,
-        h,
-        c,
-        i,
-        j,
-        f,
-        o,
-        tanhc,
-        flag_direction,
-    ):
-        mask = _sequence.mask_of_batches(batch_sizes, input.shape[1], wide(input))
-        dx, dw, db, dh, dc = _lstm.backward(
-            (grady_opt, gradh_opt, gradc_opt),
-            *(input, weight, bias, init_h, init_c),
-            (y, h, c, i, j, f, o, tanhc),
-            mask,
-            flag_direction,
-            False,
-        )
-        return dx, dw, db.to(bias.dtype), dh, dc
 
-    def meta(
-        grady_opt,
-        gradh_opt,
-        gradc_opt,
-        input,
-        batch_sizes,
-        weight,
-        bias,
-        init_h,
-        init_c,
-        *rest,
-        **more,
-    ):
-        of = (input, weight, bias, init_h, init_c)
-        return tuple(t.new_empty(t.shape) for t in of)
+@npu_lstm_data_backward.check
+def _(
+    grady_opt,
+    gradh_opt,
+    gradc_opt,
+    input,
+    batch_sizes,
+    weight,
+    bias,
+    init_h,
+    init_c,
+    y,
+    h,
+    c,
+    i,
+    j,
+    f,
+    o,
+    tanhc,
+):
+    count, batch, hidden = check_layer(
+        input, weight, bias, init_h, init_c, True, 1, 0, True, False, False
+    )
+    _check_batches(batch_sizes, count, batch)
+    of = {"grady_opt": grady_opt, "gradh_opt": gradh_opt, "gradc_opt": gradc_opt}
+    of |= {"y": y, "h": h, "c": c, "i": i, "j": j, "f": f, "o": o, "tanhc": tanhc}
+    for name, tensor in of.items():
+        must.shape(name, tensor, (count, batch, hidden))
 
-    samples = [
-        Sample(
-            lambda make: (
-                *(make(3, 2, 4), None, None, make(3, 2, 5)),
-                make(3, dtype=torch.int64, low=2, high=3),
-                *(make(9, 16), make(16), make(1, 2, 4), make(1, 2, 4)),
-                *(make(3, 2, 4, low=0.1, high=0.9) for _ in range(8)),
-                True,
-            )
+
+@npu_lstm_data_backward.meta
+def _(input, weight, bias, init_h, init_c):
+    of = (input, weight, bias, init_h, init_c)
+    return tuple(t.new_empty(t.shape) for t in of)
+
+
+npu_lstm_data_backward.samples = [
+    Sample(
+        lambda make: (
+            *(make(3, 2, 4), None, None, make(3, 2, 5)),
+            make(3, dtype=torch.int64, low=2, high=3),
+            *(make(9, 16), make(16), make(1, 2, 4), make(1, 2, 4)),
+            *(make(3, 2, 4, low=0.1, high=0.9) for _ in range(8)),
+            True,
         )
-    ]
+    )
+]

@@ -52,19 +52,21 @@ def check_rotary(x: torch.Tensor, r1: torch.Tensor, mode: str, gradient: bool) -
     family = chips.current().family
     size = x.shape[-1]
     if family == "A5":
-        must.be(size <= 1024, "self", "at most 1024 long in its last dimension", tuple(x.shape))
+        must.hold(size <= 1024, "self", "at most 1024 long in its last dimension", tuple(x.shape))
         _check_divisible(x, mode)
         _check_broadcast(x, r1)
     elif family in ("910A", "310P"):
         must.choice("rotary_mode", mode, ("half",))
         must.ndim("self", x, 4)
-        must.be(size == 128, "self", "128 long in its last dimension on this chip", tuple(x.shape))
+        must.hold(
+            size == 128, "self", "128 long in its last dimension on this chip", tuple(x.shape)
+        )
         fits = any(
             max(s["B"], s["N"]) <= 1000 and _heads(s) <= 1024 for s in _readings(x, r1, COMPILED)
         )
         _check_fits(fits, x, r1, COMPILED, "B and N up to 1000, B * N up to 1024")
     else:
-        must.be(size < 896, "self", "less than 896 long in its last dimension", tuple(x.shape))
+        must.hold(size < 896, "self", "less than 896 long in its last dimension", tuple(x.shape))
         _check_divisible(x, mode)
         if mode == "interleave":
             fits = any(_heads(s) < 1000 for s in _readings(x, r1, INTERLEAVE))
@@ -77,7 +79,7 @@ def check_rotary(x: torch.Tensor, r1: torch.Tensor, mode: str, gradient: bool) -
 
         _check_fits(any(True for _ in readings()), x, r1, HALF, "B and N below 1000")
         if gradient:
-            must.be(
+            must.hold(
                 any(_heads(s) <= 1024 for s in readings()),
                 "self",
                 "of B * N up to 1024 where 'r1' or 'r2' needs a gradient",
@@ -87,7 +89,7 @@ def check_rotary(x: torch.Tensor, r1: torch.Tensor, mode: str, gradient: bool) -
 
 def _check_divisible(x: torch.Tensor, mode: str) -> None:
     multiple = divisor(mode)
-    must.be(
+    must.hold(
         x.shape[-1] % multiple == 0,
         "self",
         f"a multiple of {multiple} long in its last dimension in the mode {mode!r}",
@@ -97,7 +99,7 @@ def _check_divisible(x: torch.Tensor, mode: str) -> None:
 
 def _check_broadcast(x: torch.Tensor, r1: torch.Tensor) -> None:
     pairs = zip(r1.shape[:-1], x.shape[:-1], strict=True)
-    must.be(
+    must.hold(
         r1.shape[-1] == x.shape[-1] and all(a in (1, b) for a, b in pairs),
         "r1",
         f"of a shape that broadcasts to 'self' {tuple(x.shape)}",
@@ -115,7 +117,7 @@ def _check_fits(
         for layout, patterns in table.items()
         if len(layout) == x.dim()
     )
-    must.be(
+    must.hold(
         False,
         "r1",
         f"of a shape documented for 'self' {tuple(x.shape)} ({options}; with {limit})",

@@ -25,7 +25,7 @@ def _rotate_in_place(tensor, cos, sin, mode):
     "npu_apply_rotary_pos_emb(Tensor query, Tensor key, Tensor cos, Tensor sin,"
     " str layout='BSND', str rotary_mode='half') -> (Tensor, Tensor)"
 )
-class NpuApplyRotaryPosEmb:
+def npu_apply_rotary_pos_emb(query, key, cos, sin, rotary_mode):
     r"""Rotates query and key by the same angles and writes the results over them.
 
     $$ q \leftarrow q \cdot \cos + \mathrm{rot}(q) \cdot \sin, \qquad
@@ -51,59 +51,60 @@ class NpuApplyRotaryPosEmb:
 
     Differs from upstream: empty tensors are accepted on every chip.
     """
+    _rotate_in_place(query, cos, sin, rotary_mode)
+    _rotate_in_place(key, cos, sin, rotary_mode)
+    return query, key
 
-    saves = ()
 
-    def check(query, key, cos, sin, layout="BSND", rotary_mode="half"):
-        new = chips.current().family == "A5"
-        must.choice("layout", layout, LAYOUTS if new else ("BSND", "TND"))
-        must.choice("rotary_mode", rotary_mode, MODES if new else ("half",))
-        must.dtype("query", query, *vector_floats())
-        for name, tensor in (("query", query), ("key", key), ("cos", cos), ("sin", sin)):
-            must.same_dtype(name, tensor, "query", query)
-            must.ndim(name, tensor, len(layout))
-        wanted = list(query.shape)
-        wanted[layout.index("N")] = None
-        must.shape("key", key, wanted)
-        wanted[layout.index("N")] = 1
-        wanted[-1] = None
-        if new and "B" in layout and cos.shape[layout.index("B")] == 1:
-            wanted[layout.index("B")] = 1
-        must.shape("cos", cos, wanted)
-        must.shape("sin", sin, tuple(cos.shape))
-        size, turned = query.shape[-1], cos.shape[-1]
-        must.be(turned <= size, "cos", f"at most {size} long in its last dimension", turned)
-        for name, value in (("query", size), ("cos", turned)):
-            fits = value <= 1024 if new else value in (64, 128)
-            expected = "up to 1024" if new else "64 or 128"
-            must.be(fits, name, f"{expected} long in its last dimension", value)
-        multiple = divisor(rotary_mode)
-        must.be(
-            turned % multiple == 0,
-            "cos",
-            f"a multiple of {multiple} long in its last dimension",
-            turned,
-        )
+@npu_apply_rotary_pos_emb.check
+def _(query, key, cos, sin, layout, rotary_mode):
+    new = chips.current().family == "A5"
+    must.choice("layout", layout, LAYOUTS if new else ("BSND", "TND"))
+    must.choice("rotary_mode", rotary_mode, MODES if new else ("half",))
+    must.dtype("query", query, *vector_floats())
+    for name, tensor in (("query", query), ("key", key), ("cos", cos), ("sin", sin)):
+        must.same_dtype(name, tensor, "query", query)
+        must.ndim(name, tensor, len(layout))
+    wanted = list(query.shape)
+    wanted[layout.index("N")] = None
+    must.shape("key", key, wanted)
+    wanted[layout.index("N")] = 1
+    wanted[-1] = None
+    if new and "B" in layout and cos.shape[layout.index("B")] == 1:
+        wanted[layout.index("B")] = 1
+    must.shape("cos", cos, wanted)
+    must.shape("sin", sin, tuple(cos.shape))
+    size, turned = query.shape[-1], cos.shape[-1]
+    must.hold(turned <= size, "cos", f"at most {size} long in its last dimension", turned)
+    for name, value in (("query", size), ("cos", turned)):
+        fits = value <= 1024 if new else value in (64, 128)
+        expected = "up to 1024" if new else "64 or 128"
+        must.hold(fits, name, f"{expected} long in its last dimension", value)
+    multiple = divisor(rotary_mode)
+    must.hold(
+        turned % multiple == 0,
+        "cos",
+        f"a multiple of {multiple} long in its last dimension",
+        turned,
+    )
 
-    def kernel(query, key, cos, sin, layout="BSND", rotary_mode="half"):
-        _rotate_in_place(query, cos, sin, rotary_mode)
-        _rotate_in_place(key, cos, sin, rotary_mode)
-        return query, key
 
-    def meta(query, key, cos, sin, layout="BSND", rotary_mode="half"):
-        return torch.empty_like(query), torch.empty_like(key)
+@npu_apply_rotary_pos_emb.meta
+def _(query, key):
+    return torch.empty_like(query), torch.empty_like(key)
 
-    def backward(ctx, *grads):
-        raise NotImplementedError(
-            "derivative for 'npu::npu_apply_rotary_pos_emb' is not implemented"
-        )
 
-    samples = [
-        Sample(
-            lambda make: tuple(make(2, 3, n, 64) for n in (4, 2, 1, 1)),
-        ),
-        Sample(
-            lambda make: tuple(make(5, n, 128, dtype=torch.float16) for n in (2, 1, 1, 1)),
-            {"layout": "TND"},
-        ),
-    ]
+@npu_apply_rotary_pos_emb.backward
+def _(*grads):
+    raise NotImplementedError("derivative for 'npu::npu_apply_rotary_pos_emb' is not implemented")
+
+
+npu_apply_rotary_pos_emb.samples = [
+    Sample(
+        lambda make: tuple(make(2, 3, n, 64) for n in (4, 2, 1, 1)),
+    ),
+    Sample(
+        lambda make: tuple(make(5, n, 128, dtype=torch.float16) for n in (2, 1, 1, 1)),
+        {"layout": "TND"},
+    ),
+]

@@ -66,26 +66,25 @@ def _check_cache(name, cache, size, scale_name, scale, kv, mode):
     if mode == "Norm":
         must.shape(name, cache, (batch, 1, None, size))
         room = cache.shape[2]
-        must.be(room >= length, name, f"at least {length} tokens long", tuple(cache.shape))
+        must.hold(room >= length, name, f"at least {length} tokens long", tuple(cache.shape))
         return
     must.shape(name, cache, (None, None, 1, size))
     blocks, block = cache.shape[0], cache.shape[1]
     if "BLK" in mode:
         needed = blocks_of(length, block) * batch
-        must.be(blocks >= needed, name, f"at least {needed} blocks", tuple(cache.shape))
+        must.hold(blocks >= needed, name, f"at least {needed} blocks", tuple(cache.shape))
     else:
         tokens = batch * length
-        must.be(
+        must.hold(
             blocks * block >= tokens, name, f"room for at least {tokens} tokens", tuple(cache.shape)
         )
     if mode.endswith("NZ"):
-        must.be(cache.is_contiguous(), name, "contiguous in the NZ modes", cache.stride())
+        must.hold(cache.is_contiguous(), name, "contiguous in the NZ modes", cache.stride())
 
 
 def _check_all(
     kv, gamma, cos, sin, index, k_cache, ckv_cache,
-    *, k_rope_scale=None, c_kv_scale=None, k_rope_offset=None, c_kv_offset=None, v=None,
-    epsilon=1e-5, cache_mode="Norm", is_output_kv=False,
+    k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v, cache_mode, is_output_kv,
 ):  # fmt: skip
     must.choice("cache_mode", cache_mode, MODES)
     must.unset("k_rope_offset", k_rope_offset)
@@ -179,7 +178,7 @@ def _sample(mode="Norm", quantised=False, with_value=False, **options):
 @npu_op(
     f"npu_kv_rmsnorm_rope_cache{_ARGUMENTS.format(a='', b='')}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuKvRmsnormRopeCache:
+def npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options):
     r"""Splits kv, normalises the one part, rotates the other, and writes both into caches.
 
     $$ (c, r) = \mathrm{split}(kv), \qquad
@@ -224,71 +223,56 @@ class NpuKvRmsnormRopeCache:
     map single tokens need only room for B * S of them here, as inference engines use them. On
     Ascend950 other sizes, 8-bit float caches and one scale alone are accepted.
     """
-
-    check = _check_all
-
-    def kernel(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options):
-        return (
-            k_cache,
-            ckv_cache,
-            *_update(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options),
-        )
-
-    def meta(kv, gamma, cos, sin, index, k_cache, ckv_cache, *, v=None, **options):
-        outputs = _new_outputs(kv, gamma, cos, v)
-        return torch.empty_like(k_cache), torch.empty_like(ckv_cache), *outputs
-
-    samples = [
-        _sample(),
-        _sample("PA_BNSD", is_output_kv=True),
-        _sample("PA_NZ", quantised=True, epsilon=1e-3),
-        _sample("PA_BLK_NZ", is_output_kv=True),
-        _sample("PA_BLK_BNSD", with_value=True),
-    ]
+    return (
+        k_cache,
+        ckv_cache,
+        *_update(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options),
+    )
 
 
-def _check_dtypes(k_cache_dtype, ckv_cache_dtype):
-    for name, value in (("k_cache_dtype", k_cache_dtype), ("ckv_cache_dtype", ckv_cache_dtype)):
-        must.be(value is None, name, "None (the cache's own dtype)", value, ErrCode.NOT_SUPPORT)
+npu_kv_rmsnorm_rope_cache.check(_check_all)
+
+
+@npu_kv_rmsnorm_rope_cache.meta
+def _(kv, gamma, cos, k_cache, ckv_cache, v):
+    outputs = _new_outputs(kv, gamma, cos, v)
+    return torch.empty_like(k_cache), torch.empty_like(ckv_cache), *outputs
+
+
+npu_kv_rmsnorm_rope_cache.samples = [
+    _sample(),
+    _sample("PA_BNSD", is_output_kv=True),
+    _sample("PA_NZ", quantised=True, epsilon=1e-3),
+    _sample("PA_BLK_NZ", is_output_kv=True),
+    _sample("PA_BLK_BNSD", with_value=True),
+]
+
+
+_TYPED = " int? k_cache_dtype=None, int? ckv_cache_dtype=None)"
 
 
 @npu_op(
-    f"npu_kv_rmsnorm_rope_cache_v2{_ARGUMENTS.format(a='(a!)', b='(b!)')},"
-    " int? k_cache_dtype=None, int? ckv_cache_dtype=None) -> (Tensor, Tensor)"
+    f"npu_kv_rmsnorm_rope_cache_v2{_ARGUMENTS.format(a='(a!)', b='(b!)')},{_TYPED} -> (Tensor, Tensor)",
+    functional=f"npu_kv_rmsnorm_rope_cache_v2_functional{_ARGUMENTS.format(a='', b='')},{_TYPED}"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
 )
-class NpuKvRmsnormRopeCacheV2:
+def npu_kv_rmsnorm_rope_cache_v2(k_cache_dtype, ckv_cache_dtype, **arguments):
     """`npu_kv_rmsnorm_rope_cache` with the caches' mutation declared; it returns k and y only.
 
     `k_cache_dtype` and `ckv_cache_dtype`, which reinterpret the caches' bytes, are not supported.
     """
-
-    def check(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
-        _check_dtypes(k_cache_dtype, ckv_cache_dtype)
-        _check_all(*tensors, **options)
-
-    def kernel(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
-        return _update(*tensors, **options)
-
-    samples = [_sample("PA", is_output_kv=True), _sample("PA_BLK_BNSD", quantised=True)]
+    return _update(**arguments)
 
 
-@npu_op(
-    f"npu_kv_rmsnorm_rope_cache_v2_functional{_ARGUMENTS.format(a='', b='')},"
-    " int? k_cache_dtype=None, int? ckv_cache_dtype=None) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-class NpuKvRmsnormRopeCacheV2Functional:
-    """`npu_kv_rmsnorm_rope_cache_v2` that leaves the caches alone: k, y and the new caches.
+@npu_kv_rmsnorm_rope_cache_v2.check
+def _(k_cache_dtype, ckv_cache_dtype, **arguments):
+    for name, value in (("k_cache_dtype", k_cache_dtype), ("ckv_cache_dtype", ckv_cache_dtype)):
+        must.hold(value is None, name, "None (the cache's own dtype)", value, ErrCode.NOT_SUPPORT)
+    arguments.pop("epsilon")
+    _check_all(**arguments)
 
-    Differs from upstream: there the given caches are written and copies made before returned.
-    """
 
-    def check(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
-        _check_dtypes(k_cache_dtype, ckv_cache_dtype)
-        _check_all(*tensors, **options)
-
-    def kernel(*tensors, k_cache_dtype=None, ckv_cache_dtype=None, **options):
-        *inputs, k_cache, ckv_cache = tensors
-        k_cache, ckv_cache = k_cache.clone(), ckv_cache.clone()
-        return *_update(*inputs, k_cache, ckv_cache, **options), k_cache, ckv_cache
-
-    samples = [_sample("PA_NZ", is_output_kv=True), _sample("Norm")]
+npu_kv_rmsnorm_rope_cache_v2.samples = [
+    _sample("PA", is_output_kv=True),
+    _sample("PA_BLK_BNSD", quantised=True),
+]

@@ -47,7 +47,9 @@ def _rotated(tensor, cos, sin, head_size, half):
     " int[]? mrope_section=None, str? rotary_mode='half', str? cache_mode='default')"
     " -> (Tensor, Tensor)"
 )
-class NpuMrope:
+def npu_mrope(
+    positions, query, key, cos_sin_cache, head_size, mrope_section, rotary_mode, cache_mode
+):
     r"""Rotates query and key by the angles that a table holds for the tokens' positions.
 
     $$ (\cos, \sin) = \mathrm{table}[\mathrm{positions}], \qquad
@@ -77,103 +79,84 @@ class NpuMrope:
     Differs from upstream: the page calls the second rotary mode "interleaved"; upstream's operator,
     its tests and this one know it as "interleave".
     """
+    cos, sin = _angles(positions, cos_sin_cache, mrope_section, cache_mode)
+    half = rotary_mode != "interleave"
+    return tuple(_rotated(tensor, cos, sin, head_size, half) for tensor in (query, key))
 
-    def check(
-        positions,
-        query,
-        key,
-        cos_sin_cache,
+
+@npu_mrope.check
+def _(positions, query, key, cos_sin_cache, head_size, mrope_section, rotary_mode, cache_mode):
+    must.dtype("positions", positions, torch.int32, torch.int64)
+    must.dtype("query", query, *vector_floats())
+    multiple = 16 if query.dtype == torch.float32 else 32
+    for name, tensor in (("query", query), ("key", key), ("cos_sin_cache", cos_sin_cache)):
+        must.same_dtype(name, tensor, "query", query)
+        must.ndim(name, tensor, 2)
+    must.hold(
+        head_size > 0 and head_size % multiple == 0,
+        "head_size",
+        f"a multiple of {multiple} for {query.dtype}",
         head_size,
-        *,
-        mrope_section=None,
-        rotary_mode="half",
-        cache_mode="default",
-    ):
-        must.dtype("positions", positions, torch.int32, torch.int64)
-        must.dtype("query", query, *vector_floats())
-        multiple = 16 if query.dtype == torch.float32 else 32
-        for name, tensor in (("query", query), ("key", key), ("cos_sin_cache", cos_sin_cache)):
-            must.same_dtype(name, tensor, "query", query)
-            must.ndim(name, tensor, 2)
-        must.be(
-            head_size > 0 and head_size % multiple == 0,
-            "head_size",
-            f"a multiple of {multiple} for {query.dtype}",
-            head_size,
-        )
-        must.shape("key", key, (query.shape[0], None))
-        for name, tensor in (("query", query), ("key", key)):
-            whole = tensor.shape[1] % head_size == 0
-            must.be(whole, name, f"whole heads of {head_size} wide", tuple(tensor.shape))
-        turned = cos_sin_cache.shape[1]
-        must.be(
-            turned <= head_size and turned % multiple == 0,
-            "cos_sin_cache",
-            f"a multiple of {multiple} wide, and at most head_size ({head_size})",
-            tuple(cos_sin_cache.shape),
-        )
-        must.choice("rotary_mode", rotary_mode, ("half", "interleave", None))
-        words = "cache_mode only support default or interleave"
-        must.choice("cache_mode", cache_mode, ("default", "interleave", None), upstream=words)
-        inside("positions", positions, cos_sin_cache.shape[0])
-        if _plain(mrope_section):
-            must.shape("positions", positions, (query.shape[0],))
-            return
-        sections = list(mrope_section)
-        must.choice("mrope_section", sections, SECTIONS)
-        must.shape("positions", positions, (len(sections), query.shape[0]))
-        must.be(
-            2 * sum(sections) == turned,
-            "mrope_section",
-            f"of the sum {turned // 2} (half of the width of 'cos_sin_cache')",
-            sections,
-        )
-        if len(sections) == 4:
-            must.choice("cache_mode", cache_mode, ("default", None))
+    )
+    must.shape("key", key, (query.shape[0], None))
+    for name, tensor in (("query", query), ("key", key)):
+        whole = tensor.shape[1] % head_size == 0
+        must.hold(whole, name, f"whole heads of {head_size} wide", tuple(tensor.shape))
+    turned = cos_sin_cache.shape[1]
+    must.hold(
+        turned <= head_size and turned % multiple == 0,
+        "cos_sin_cache",
+        f"a multiple of {multiple} wide, and at most head_size ({head_size})",
+        tuple(cos_sin_cache.shape),
+    )
+    must.choice("rotary_mode", rotary_mode, ("half", "interleave", None))
+    words = "cache_mode only support default or interleave"
+    must.choice("cache_mode", cache_mode, ("default", "interleave", None), upstream=words)
+    inside("positions", positions, cos_sin_cache.shape[0])
+    if _plain(mrope_section):
+        must.shape("positions", positions, (query.shape[0],))
+        return
+    sections = list(mrope_section)
+    must.choice("mrope_section", sections, SECTIONS)
+    must.shape("positions", positions, (len(sections), query.shape[0]))
+    must.hold(
+        2 * sum(sections) == turned,
+        "mrope_section",
+        f"of the sum {turned // 2} (half of the width of 'cos_sin_cache')",
+        sections,
+    )
+    if len(sections) == 4:
+        must.choice("cache_mode", cache_mode, ("default", None))
 
-    def kernel(
-        positions,
-        query,
-        key,
-        cos_sin_cache,
-        head_size,
-        *,
-        mrope_section=None,
-        rotary_mode="half",
-        cache_mode="default",
-    ):
-        cos, sin = _angles(positions, cos_sin_cache, mrope_section, cache_mode)
-        half = rotary_mode != "interleave"
-        return tuple(_rotated(tensor, cos, sin, head_size, half) for tensor in (query, key))
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(5, dtype=torch.int64, low=0, high=9),
-                make(5, 64),
-                make(5, 32),
-                make(9, 16),
-                32,
-            )
+npu_mrope.samples = [
+    Sample(
+        lambda make: (
+            make(5, dtype=torch.int64, low=0, high=9),
+            make(5, 64),
+            make(5, 32),
+            make(9, 16),
+            32,
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(3, 5, dtype=torch.int32, low=0, high=9),
+            make(5, 128),
+            make(5, 64),
+            make(9, 64),
+            64,
         ),
-        Sample(
-            lambda make: (
-                make(3, 5, dtype=torch.int32, low=0, high=9),
-                make(5, 128),
-                make(5, 64),
-                make(9, 64),
-                64,
-            ),
-            {"mrope_section": [8, 12, 12], "rotary_mode": "interleave", "cache_mode": "interleave"},
+        {"mrope_section": [8, 12, 12], "rotary_mode": "interleave", "cache_mode": "interleave"},
+    ),
+    Sample(
+        lambda make: (
+            make(4, 5, dtype=torch.int64, low=0, high=9),
+            make(5, 256, dtype=torch.float16),
+            make(5, 128, dtype=torch.float16),
+            make(9, 128, dtype=torch.float16),
+            128,
         ),
-        Sample(
-            lambda make: (
-                make(4, 5, dtype=torch.int64, low=0, high=9),
-                make(5, 256, dtype=torch.float16),
-                make(5, 128, dtype=torch.float16),
-                make(9, 128, dtype=torch.float16),
-                128,
-            ),
-            {"mrope_section": [16, 16, 16, 16]},
-        ),
-    ]
+        {"mrope_section": [16, 16, 16, 16]},
+    ),
+]

@@ -29,9 +29,11 @@ def _check_inputs(operator, self, r1, r2, rotary_mode):
 
 @npu_op(
     "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None)"
-    " -> Tensor"
+    " -> Tensor",
+    by_shape=True,
+    compiled="fuse",
 )
-class NpuRotaryMul:
+def npu_rotary_mul(self, r1, r2, rotary_mode, rotate):
     r"""Rotary position embedding: pairs of elements of the last dimension, turned by an angle.
 
     $$ y = x \cdot \cos + \mathrm{rot}(x) \cdot \sin $$
@@ -65,61 +67,60 @@ class NpuRotaryMul:
     The page gives [-1, 1] as the range of r1 and r2; it is not verified, since scaled embeddings
     exceed it.
     """
+    x, cos, sin = wide(self), wide(r1.to(self.dtype)), wide(r2.to(self.dtype))
+    if rotate is not None:
+        return (x * cos + (x @ rotate.to(x.dtype)) * sin).to(self.dtype)
+    return rope.rotate(x, cos, sin, rotary_mode).to(self.dtype)
 
-    by_shape = True
 
-    def check(self, r1, r2, rotary_mode="half", rotate=None):
-        _check_inputs("npu_rotary_mul", self, r1, r2, rotary_mode)
-        check_rotary(self, r1, rotary_mode, gradient=False)
-        if rotate is not None:
-            family = chips.current().family
-            must.be(family in ("A2", "A3"), "rotate", "None on this chip", tuple(rotate.shape))
-            must.dtype("rotate", rotate, *vector_floats())
-            must.shape("rotate", rotate, (self.shape[-1], self.shape[-1]))
+@npu_rotary_mul.check
+def _(self, r1, r2, rotary_mode, rotate):
+    _check_inputs("npu_rotary_mul", self, r1, r2, rotary_mode)
+    check_rotary(self, r1, rotary_mode, gradient=False)
+    if rotate is not None:
+        family = chips.current().family
+        must.hold(family in ("A2", "A3"), "rotate", "None on this chip", tuple(rotate.shape))
+        must.dtype("rotate", rotate, *vector_floats())
+        must.shape("rotate", rotate, (self.shape[-1], self.shape[-1]))
 
-    def kernel(self, r1, r2, rotary_mode="half", rotate=None):
-        x, cos, sin = wide(self), wide(r1.to(self.dtype)), wide(r2.to(self.dtype))
-        if rotate is not None:
-            return (x * cos + (x @ rotate.to(x.dtype)) * sin).to(self.dtype)
-        return rope.rotate(x, cos, sin, rotary_mode).to(self.dtype)
 
-    def native(self, r1, r2, rotary_mode="half", rotate=None):
-        if rotate is not None or not floats(self, r1, r2):
-            return NpuRotaryMul.kernel(self, r1, r2, rotary_mode, rotate)
-        cos, sin = r1.to(self.dtype), r2.to(self.dtype)
-        return torch.ops.softnpu.rotary(self, cos, sin, rotary_mode)
+@npu_rotary_mul.native
+def _(self, r1, r2, rotary_mode, rotate):
+    if rotate is not None or not floats(self, r1, r2):
+        return NotImplemented
+    cos, sin = r1.to(self.dtype), r2.to(self.dtype)
+    return torch.ops.softnpu.rotary(self, cos, sin, rotary_mode)
 
-    def backward(ctx, grad):
-        a = ctx.args
-        if a.rotate is not None:
-            bad = BadArgument(
-                "rotate", "None for backward", tuple(a.rotate.shape), ErrCode.NOT_SUPPORT
-            )
-            raise operator_error("npu_rotary_mul", bad)
-        dx, dr1, dr2 = torch.ops.npu.npu_rotary_mul_backward(
-            grad, a.self, a.r1, a.r2, a.rotary_mode
-        )
-        return {"self": dx, "r1": dr1.to(a.r1.dtype), "r2": dr2.to(a.r2.dtype)}
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 5, 64), make(1, 3, 1, 64), make(1, 3, 1, 64))),
-        Sample(lambda make: (make(2, 4, 3, 8), make(2, 1, 3, 8), make(2, 1, 3, 8), "half")),
-        Sample(
-            lambda make: (make(5, 3, 16), make(5, 1, 16), make(5, 1, 16)),
-            {"rotary_mode": "interleave"},
-        ),
-        Sample(
-            lambda make: (make(2, 2, 3, 8), make(1, 1, 3, 8), make(1, 1, 3, 8), "half", make(8, 8)),
-        ),
-        Sample(lambda make: (make(4, 2, 8, dtype=torch.bfloat16), make(4, 1, 8), make(4, 1, 8))),
-    ]
+@npu_rotary_mul.backward
+def _(grad, *, self, r1, r2, rotary_mode, rotate):
+    if rotate is not None:
+        bad = BadArgument("rotate", "None for backward", tuple(rotate.shape), ErrCode.NOT_SUPPORT)
+        raise operator_error("npu_rotary_mul", bad)
+    dx, dr1, dr2 = torch.ops.npu.npu_rotary_mul_backward(grad, self, r1, r2, rotary_mode)
+    return {"self": dx, "r1": dr1.to(r1.dtype), "r2": dr2.to(r2.dtype)}
+
+
+npu_rotary_mul.samples = [
+    Sample(lambda make: (make(2, 3, 5, 64), make(1, 3, 1, 64), make(1, 3, 1, 64))),
+    Sample(lambda make: (make(2, 4, 3, 8), make(2, 1, 3, 8), make(2, 1, 3, 8), "half")),
+    Sample(
+        lambda make: (make(5, 3, 16), make(5, 1, 16), make(5, 1, 16)),
+        {"rotary_mode": "interleave"},
+    ),
+    Sample(
+        lambda make: (make(2, 2, 3, 8), make(1, 1, 3, 8), make(1, 1, 3, 8), "half", make(8, 8)),
+    ),
+    Sample(lambda make: (make(4, 2, 8, dtype=torch.bfloat16), make(4, 1, 8), make(4, 1, 8))),
+]
 
 
 @npu_op(
     "npu_rotary_mul_backward(Tensor grad, Tensor self, Tensor r1, Tensor r2,"
-    " str rotary_mode='half') -> (Tensor, Tensor, Tensor)"
+    " str rotary_mode='half') -> (Tensor, Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuRotaryMulBackward:
+def npu_rotary_mul_backward(grad, self, r1, r2, rotary_mode):
     r"""Gradients of `npu_rotary_mul` with respect to self, r1 and r2.
 
     $$ dx = dy \cdot \cos - \mathrm{rot}(dy \cdot \sin), \quad d\cos = \sum dy \cdot x, \quad
@@ -135,33 +136,34 @@ class NpuRotaryMulBackward:
     Returns:
         dx, dr1 and dr2, of the shapes of `self`, `r1` and `r2`, all in the dtype of `self`.
     """
+    dy, cos, sin = (wide(t.to(self.dtype)) for t in (grad, r1, r2))
+    x = rope.arrange(wide(self), rotary_mode)
+    dx = rope.restore(dy * cos - rope.turn(dy * sin, rotary_mode), rotary_mode)
+    dcos = (dy * x).sum_to_size(r1.shape)
+    dsin = (dy * rope.turn(x, rotary_mode)).sum_to_size(r2.shape)
+    return dx.to(self.dtype), dcos.to(self.dtype), dsin.to(self.dtype)
 
-    def check(grad, self, r1, r2, rotary_mode="half"):
-        _check_inputs("npu_rotary_mul_backward", self, r1, r2, rotary_mode)
-        check_rotary(self, r1, rotary_mode, gradient=r1.requires_grad or r2.requires_grad)
-        must.dtype("grad", grad, *vector_floats())
-        must.shape("grad", grad, tuple(self.shape))
 
-    def kernel(grad, self, r1, r2, rotary_mode="half"):
-        dy, cos, sin = (wide(t.to(self.dtype)) for t in (grad, r1, r2))
-        x = rope.arrange(wide(self), rotary_mode)
-        dx = rope.restore(dy * cos - rope.turn(dy * sin, rotary_mode), rotary_mode)
-        dcos = (dy * x).sum_to_size(r1.shape)
-        dsin = (dy * rope.turn(x, rotary_mode)).sum_to_size(r2.shape)
-        return dx.to(self.dtype), dcos.to(self.dtype), dsin.to(self.dtype)
+@npu_rotary_mul_backward.check
+def _(grad, self, r1, r2, rotary_mode):
+    _check_inputs("npu_rotary_mul_backward", self, r1, r2, rotary_mode)
+    check_rotary(self, r1, rotary_mode, gradient=r1.requires_grad or r2.requires_grad)
+    must.dtype("grad", grad, *vector_floats())
+    must.shape("grad", grad, tuple(self.shape))
 
-    def native(grad, self, r1, r2, rotary_mode="half"):
-        if not floats(grad, self, r1, r2):
-            return NpuRotaryMulBackward.kernel(grad, self, r1, r2, rotary_mode)
-        dy, cos, sin = (t.to(self.dtype) for t in (grad, r1, r2))
-        return torch.ops.softnpu.rotary_backward(dy, self, cos, sin, rotary_mode)
 
-    samples = [
-        Sample(
-            lambda make: (make(2, 3, 5, 8), make(2, 3, 5, 8), make(1, 3, 1, 8), make(1, 3, 1, 8))
-        ),
-        Sample(
-            lambda make: (make(5, 3, 16), make(5, 3, 16), make(5, 1, 16), make(5, 1, 16)),
-            {"rotary_mode": "interleave"},
-        ),
-    ]
+@npu_rotary_mul_backward.native
+def _(grad, self, r1, r2, rotary_mode):
+    if not floats(grad, self, r1, r2):
+        return NotImplemented
+    dy, cos, sin = (t.to(self.dtype) for t in (grad, r1, r2))
+    return torch.ops.softnpu.rotary_backward(dy, self, cos, sin, rotary_mode)
+
+
+npu_rotary_mul_backward.samples = [
+    Sample(lambda make: (make(2, 3, 5, 8), make(2, 3, 5, 8), make(1, 3, 1, 8), make(1, 3, 1, 8))),
+    Sample(
+        lambda make: (make(5, 3, 16), make(5, 3, 16), make(5, 1, 16), make(5, 1, 16)),
+        {"rotary_mode": "interleave"},
+    ),
+]

@@ -16,11 +16,11 @@ def _between(name, tensor, low, high):
     if must.has_data(tensor) and tensor.numel():
         least, most = tensor.min().item(), tensor.max().item()
         received = f"values from {least:g} to {most:g}"
-        must.be(low <= least and most <= high, name, f"from {low} to {high}", received)
+        must.hold(low <= least and most <= high, name, f"from {low} to {high}", received)
 
 
 @npu_op("npu_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor")
-class NpuTopKTopP:
+def npu_top_k_top_p(logits, p, k):
     r"""Replaces by -inf each logit that is not among the k largest or in the nucleus of mass p.
 
     With the logits of a row sorted ascending, $s_0 \le s_1 \le \dots$:
@@ -44,56 +44,57 @@ class NpuTopKTopP:
     Constraints:
         `p` and `k` must not both be None.
     """
+    if logits.numel() == 0:
+        return logits.clone()
+    ordered, places = logits.sort(dim=-1, stable=True)
+    size = logits.shape[1]
+    if k is not None:
+        # The operator library takes a k out of (0, V) for "no top-k filter".
+        wanted = torch.where((k <= 0) | (k >= size), size, k).long()
+        least = ordered.gather(1, (size - wanted).unsqueeze(1))
+        ordered = ordered.masked_fill(ordered < least, -torch.inf)
+    if p is not None:
+        mass = wide(ordered).softmax(-1).cumsum(-1)
+        outside = mass <= 1 - wide(p).unsqueeze(1)
+        last = torch.arange(size, device=logits.device) == size - 1
+        ordered = ordered.masked_fill(outside & ~last, -torch.inf)
+    return torch.empty_like(ordered).scatter_(1, places, ordered)
 
-    def check(logits, p=None, k=None):
-        must.dtype("logits", logits, torch.float16, torch.bfloat16, torch.float32)
-        must.ndim("logits", logits, 2)
-        batch, vocabulary = logits.shape
-        if k is None:
-            must.present("p", p, "where 'k' is None")
-        must.same_dtype("p", p, "logits", logits)
-        must.shape("p", p, (batch,))
-        _between("p", p, 0, 1)
-        must.dtype("k", k, torch.int32)
-        must.shape("k", k, (batch,))
-        _between("k", k, 1, min(MOST_K, vocabulary))
 
-    def kernel(logits, p=None, k=None):
-        if logits.numel() == 0:
-            return logits.clone()
-        ordered, places = logits.sort(dim=-1, stable=True)
-        size = logits.shape[1]
-        if k is not None:
-            # The operator library takes a k out of (0, V) for "no top-k filter".
-            wanted = torch.where((k <= 0) | (k >= size), size, k).long()
-            least = ordered.gather(1, (size - wanted).unsqueeze(1))
-            ordered = ordered.masked_fill(ordered < least, -torch.inf)
-        if p is not None:
-            mass = wide(ordered).softmax(-1).cumsum(-1)
-            outside = mass <= 1 - wide(p).unsqueeze(1)
-            last = torch.arange(size, device=logits.device) == size - 1
-            ordered = ordered.masked_fill(outside & ~last, -torch.inf)
-        return torch.empty_like(ordered).scatter_(1, places, ordered)
+@npu_top_k_top_p.check
+def _(logits, p, k):
+    must.dtype("logits", logits, torch.float16, torch.bfloat16, torch.float32)
+    must.ndim("logits", logits, 2)
+    batch, vocabulary = logits.shape
+    if k is None:
+        must.present("p", p, "where 'k' is None")
+    must.same_dtype("p", p, "logits", logits)
+    must.shape("p", p, (batch,))
+    _between("p", p, 0, 1)
+    must.dtype("k", k, torch.int32)
+    must.shape("k", k, (batch,))
+    _between("k", k, 1, min(MOST_K, vocabulary))
 
-    def native(logits, p=None, k=None):
-        plain = fits(logits, p) and (k is None or k.dtype == torch.int32)
-        if not plain or logits.numel() == 0:
-            return NpuTopKTopP.kernel(logits, p, k)
-        return torch.ops.softnpu.top_k_top_p(logits, p, k)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(4, 50, low=-5, high=5),
-                make(4, low=0),
-                make(4, dtype=torch.int32, low=1, high=50),
-            )
-        ),
-        Sample(
-            lambda make: (make(3, 17, dtype=torch.float16), make(3, dtype=torch.float16, low=0))
-        ),
-        Sample(
-            lambda make: (make(3, 40, dtype=torch.bfloat16),),
-            lambda make: {"k": make(3, dtype=torch.int32, low=1, high=41)},
-        ),
-    ]
+@npu_top_k_top_p.native
+def _(logits, p, k):
+    plain = fits(logits, p) and (k is None or k.dtype == torch.int32)
+    if not plain or logits.numel() == 0:
+        return NotImplemented
+    return torch.ops.softnpu.top_k_top_p(logits, p, k)
+
+
+npu_top_k_top_p.samples = [
+    Sample(
+        lambda make: (
+            make(4, 50, low=-5, high=5),
+            make(4, low=0),
+            make(4, dtype=torch.int32, low=1, high=50),
+        )
+    ),
+    Sample(lambda make: (make(3, 17, dtype=torch.float16), make(3, dtype=torch.float16, low=0))),
+    Sample(
+        lambda make: (make(3, 40, dtype=torch.bfloat16),),
+        lambda make: {"k": make(3, dtype=torch.int32, low=1, high=41)},
+    ),
+]

@@ -23,14 +23,14 @@ def check(self, indices, updates, axis, last_axis=True):
     where = (
         "any dimension but the first" if last_axis else "neither the first nor the last dimension"
     )
-    must.be(allowed, "axis", f"{where} of 'self' (of {self.dim()} dimensions)", axis)
+    must.hold(allowed, "axis", f"{where} of 'self' (of {self.dim()} dimensions)", axis)
     axis %= self.dim()
     rows, length = updates.shape[0], updates.shape[axis]
     expected = tuple(None if i in (0, axis) else size for i, size in enumerate(self.shape))
     must.shape("updates", updates, (indices.shape[0], *expected[1:]))
     for i, size in ((0, rows), (axis, length)):
         text = f"at most {self.shape[i]} long in dimension {i}, as 'self' is"
-        must.be(size <= self.shape[i], "updates", text, size, ErrCode.PARAM)
+        must.hold(size <= self.shape[i], "updates", text, size, ErrCode.PARAM)
     if not must.has_data(indices):
         return
     host = indices.cpu().long()
@@ -57,7 +57,7 @@ def check_disjoint(indices, length):
     for (row, start), (other, offset) in zip(pairs, pairs[1:], strict=False):
         apart = row != other or offset - start >= length
         text = f"segments of {length} elements that do not overlap"
-        must.be(apart, "indices", text, f"({row}, {start}) and ({other}, {offset})")
+        must.hold(apart, "indices", text, f"({row}, {start}) and ({other}, {offset})")
 
 
 def write(target, indices, updates, axis):

@@ -27,7 +27,7 @@ _DTYPES = (
 
 
 @npu_op("npu_gather_sparse_index(Tensor input, Tensor index) -> Tensor")
-class NpuGatherSparseIndex:
+def npu_gather_sparse_index(input, index):
     r"""Takes the slices of the first dimension at the given indices.
 
     $$ out[i_1, \ldots, i_k, j, \ldots] = input[index[i_1, \ldots, i_k], j, \ldots] $$
@@ -44,50 +44,49 @@ class NpuGatherSparseIndex:
 
     Differs from upstream: an index out of range raises.
     """
+    if input.dim() == 0:
+        return input.clone()
+    taken = input.index_select(0, index.reshape(-1))
+    return taken.reshape(*index.shape, *input.shape[1:])
 
-    saves = ("input", "index")
 
-    def check(input, index):
-        must.dtype("input", input, *_DTYPES)
-        must.dtype("index", index, torch.int32, torch.int64)
-        must.ndim("index", index, 0, 7)
-        rank = input.dim() + index.dim() - 1
-        expected = "of so few dimensions that input.dim() + index.dim() - 1 is at most 8"
-        must.be(rank <= 8, "index", expected, tuple(index.shape), ErrCode.PARAM)
-        if input.dim():
-            _indices.inside("index", index, input.shape[0])
+@npu_gather_sparse_index.check
+def _(input, index):
+    must.dtype("input", input, *_DTYPES)
+    must.dtype("index", index, torch.int32, torch.int64)
+    must.ndim("index", index, 0, 7)
+    rank = input.dim() + index.dim() - 1
+    expected = "of so few dimensions that input.dim() + index.dim() - 1 is at most 8"
+    must.hold(rank <= 8, "index", expected, tuple(index.shape), ErrCode.PARAM)
+    if input.dim():
+        _indices.inside("index", index, input.shape[0])
 
-    def kernel(input, index):
-        if input.dim() == 0:
-            return input.clone()
-        taken = input.index_select(0, index.reshape(-1))
-        return taken.reshape(*index.shape, *input.shape[1:])
 
-    def backward(ctx, grad):
-        if ctx.args.input.dim() == 0:
-            return {"input": grad}
-        sizes = ctx.args.input.shape
-        dx = torch.ops.npu.npu_gather_sparse_index_backward(grad, sizes, ctx.args.index)
-        return {"input": dx}
+@npu_gather_sparse_index.backward
+def _(grad, *, input, index):
+    if input.dim() == 0:
+        return {"input": grad}
+    sizes = input.shape
+    dx = torch.ops.npu.npu_gather_sparse_index_backward(grad, sizes, index)
+    return {"input": dx}
 
-    samples = [
-        Sample(lambda make: (make(16, 8), make(2, 3, dtype=torch.int64, low=0, high=16))),
-        Sample(
-            lambda make: (make(5, dtype=torch.bfloat16), make(4, dtype=torch.int32, low=0, high=5))
-        ),
-        Sample(
-            lambda make: (
-                make(3, 2, 2, dtype=torch.int8, low=-9, high=9),
-                make(2, dtype=torch.int64, low=0, high=3),
-            )
-        ),
-    ]
+
+npu_gather_sparse_index.samples = [
+    Sample(lambda make: (make(16, 8), make(2, 3, dtype=torch.int64, low=0, high=16))),
+    Sample(lambda make: (make(5, dtype=torch.bfloat16), make(4, dtype=torch.int32, low=0, high=5))),
+    Sample(
+        lambda make: (
+            make(3, 2, 2, dtype=torch.int8, low=-9, high=9),
+            make(2, dtype=torch.int64, low=0, high=3),
+        )
+    ),
+]
 
 
 @npu_op(
     "npu_gather_sparse_index_backward(Tensor grad, SymInt[] self_sizes, Tensor index) -> Tensor",
 )
-class NpuGatherSparseIndexBackward:
+def npu_gather_sparse_index_backward(grad, self_sizes, index):
     """The gradient of `npu_gather_sparse_index`: rows of `grad` added up at their indices, in fp32 at least.
 
     Args:
@@ -95,19 +94,20 @@ class NpuGatherSparseIndexBackward:
         self_sizes: the shape of the forward's input.
         index: the forward's indices.
     """
+    rows = grad.reshape(-1, *self_sizes[1:])
+    rows = wide(rows) if rows.is_floating_point() else rows
+    total = rows.new_zeros(tuple(self_sizes))
+    return total.index_add_(0, index.reshape(-1), rows).to(grad.dtype)
 
-    def check(grad, self_sizes, index):
-        must.be(len(self_sizes) > 0, "self_sizes", "of at least one size", list(self_sizes))
-        must.dtype("index", index, torch.int32, torch.int64)
-        must.shape("grad", grad, (*index.shape, *self_sizes[1:]))
-        _indices.inside("index", index, self_sizes[0])
 
-    def kernel(grad, self_sizes, index):
-        rows = grad.reshape(-1, *self_sizes[1:])
-        rows = wide(rows) if rows.is_floating_point() else rows
-        total = rows.new_zeros(tuple(self_sizes))
-        return total.index_add_(0, index.reshape(-1), rows).to(grad.dtype)
+@npu_gather_sparse_index_backward.check
+def _(grad, self_sizes, index):
+    must.hold(len(self_sizes) > 0, "self_sizes", "of at least one size", list(self_sizes))
+    must.dtype("index", index, torch.int32, torch.int64)
+    must.shape("grad", grad, (*index.shape, *self_sizes[1:]))
+    _indices.inside("index", index, self_sizes[0])
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 4), [8, 4], make(2, 3, dtype=torch.int64, low=0, high=8)))
-    ]
+
+npu_gather_sparse_index_backward.samples = [
+    Sample(lambda make: (make(2, 3, 4), [8, 4], make(2, 3, dtype=torch.int64, low=0, high=8)))
+]

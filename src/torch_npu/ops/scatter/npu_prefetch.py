@@ -9,7 +9,7 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op("npu_prefetch(Tensor self, Tensor? dependency, int max_size, int offset=0) -> ()")
-class NpuPrefetch:
+def npu_prefetch():
     """Asks for up to `max_size` bytes of a tensor, from byte `offset` on, to be loaded into the L2 cache.
 
     Host memory has no such cache to fill, so nothing is computed and nothing changes; the arguments are checked.
@@ -23,20 +23,21 @@ class NpuPrefetch:
     Returns:
         None.
     """
+    return None
 
-    def check(self, dependency, max_size, offset=0):
-        must.be(max_size > 0, "max_size", "positive", max_size)
-        must.be(offset >= 0, "offset", "0 or positive", offset)
-        size = self.numel() * self.element_size()
-        must.be(offset < size, "offset", f"less than the size of 'self', {size} bytes", offset)
-        if dependency is not None:
-            same = dependency.device == self.device
-            must.be(same, "dependency", f"on {self.device}, as 'self' is", dependency.device)
 
-    def kernel(self, dependency, max_size, offset=0):
-        return None
+@npu_prefetch.check
+def _(self, dependency, max_size, offset):
+    must.hold(max_size > 0, "max_size", "positive", max_size)
+    must.hold(offset >= 0, "offset", "0 or positive", offset)
+    size = self.numel() * self.element_size()
+    must.hold(offset < size, "offset", f"less than the size of 'self', {size} bytes", offset)
+    if dependency is not None:
+        same = dependency.device == self.device
+        must.hold(same, "dependency", f"on {self.device}, as 'self' is", dependency.device)
 
-    samples = [
-        Sample(lambda make: (make(8, 8, dtype=torch.float16), None, 256)),
-        Sample(lambda make: (make(16, 16), make(2), 4000), {"offset": 24}),
-    ]
+
+npu_prefetch.samples = [
+    Sample(lambda make: (make(8, 8, dtype=torch.float16), None, 256)),
+    Sample(lambda make: (make(16, 16), make(2), 4000), {"offset": 24}),
+]

@@ -18,7 +18,7 @@ def _check(self, indices, updates):
     must.dtype("self", self, *dtypes)
     must.ndim("self", self, 1, 8)
     must.dtype("indices", indices, torch.int32, torch.int64)
-    must.be(
+    must.hold(
         indices.dim() >= 2,
         "indices",
         "a tensor of at least 2 dimensions",
@@ -27,7 +27,7 @@ def _check(self, indices, updates):
     )
     depth = indices.shape[-1]
     expected = f"of a last dimension of 1 to {self.dim()}, the rank of 'self'"
-    must.be(1 <= depth <= self.dim(), "indices", expected, tuple(indices.shape), ErrCode.PARAM)
+    must.hold(1 <= depth <= self.dim(), "indices", expected, tuple(indices.shape), ErrCode.PARAM)
     must.same_dtype("updates", updates, "self", self)
     must.shape("updates", updates, (*indices.shape[:-1], *self.shape[depth:]))
     if must.has_data(indices):
@@ -68,7 +68,7 @@ _SAMPLES = [
 
 
 @npu_op("npu_scatter_nd_update(Tensor self, Tensor indices, Tensor updates) -> Tensor")
-class NpuScatterNdUpdate:
+def npu_scatter_nd_update(self, indices, updates):
     r"""A copy of `self` in which the slices at `indices` are replaced.
 
     $$ out[indices[i, 0], \ldots, indices[i, a - 1]] = updates[i] $$
@@ -88,24 +88,26 @@ class NpuScatterNdUpdate:
     Differs from upstream: an index out of range raises. Where an index occurs twice, the result is that of one of
     the updates.
     """
+    return _write(self.clone(), indices, updates)
 
-    def check(self, indices, updates):
-        _check(self, indices, updates)
 
-    def kernel(self, indices, updates):
-        return _write(self.clone(), indices, updates)
+@npu_scatter_nd_update.check
+def _(self, indices, updates):
+    _check(self, indices, updates)
 
-    samples = _SAMPLES
+
+npu_scatter_nd_update.samples = _SAMPLES
 
 
 @npu_op("npu_scatter_nd_update_(Tensor(a!) self, Tensor indices, Tensor updates) -> Tensor(a!)")
-class NpuScatterNdUpdate_:
+def npu_scatter_nd_update_(self, indices, updates):
     """`npu_scatter_nd_update` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
+    return _write(self, indices, updates)
 
-    def check(self, indices, updates):
-        _check(self, indices, updates)
 
-    def kernel(self, indices, updates):
-        return _write(self, indices, updates)
+@npu_scatter_nd_update_.check
+def _(self, indices, updates):
+    _check(self, indices, updates)
 
-    samples = _SAMPLES
+
+npu_scatter_nd_update_.samples = _SAMPLES

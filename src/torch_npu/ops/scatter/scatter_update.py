@@ -20,7 +20,7 @@ def _check(self, indices, updates, axis):
     must.dtype("indices", indices, torch.int32, torch.int64)
     must.same_dtype("updates", updates, "self", self)
     for name, tensor in (("self", self), ("indices", indices), ("updates", updates)):
-        must.be(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
+        must.hold(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
     _segments.check(self, indices, updates, axis)
 
 
@@ -53,7 +53,7 @@ _SAMPLES = [
 
 
 @npu_op("scatter_update(Tensor self, Tensor indices, Tensor updates, int axis) -> Tensor")
-class ScatterUpdate:
+def scatter_update(self, indices, updates, axis):
     r"""A copy of `self` in which each row of `updates` replaces a segment along `axis`.
 
     $$ out[i, \ldots, indices_i + k, \ldots] = updates[i, \ldots, k, \ldots] $$
@@ -74,24 +74,26 @@ class ScatterUpdate:
     Differs from upstream: an index out of range raises; upstream leaves that to the caller. Where segments overlap, the
     result is that of one of them.
     """
+    return _segments.write(self.clone(), indices, updates, axis)
 
-    def check(self, indices, updates, axis):
-        _check(self, indices, updates, axis)
 
-    def kernel(self, indices, updates, axis):
-        return _segments.write(self.clone(), indices, updates, axis)
+@scatter_update.check
+def _(self, indices, updates, axis):
+    _check(self, indices, updates, axis)
 
-    samples = _SAMPLES
+
+scatter_update.samples = _SAMPLES
 
 
 @npu_op("scatter_update_(Tensor(a!) self, Tensor indices, Tensor updates, int axis) -> Tensor(a!)")
-class ScatterUpdate_:
+def scatter_update_(self, indices, updates, axis):
     """`scatter_update` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
+    return _segments.write(self, indices, updates, axis)
 
-    def check(self, indices, updates, axis):
-        _check(self, indices, updates, axis)
 
-    def kernel(self, indices, updates, axis):
-        return _segments.write(self, indices, updates, axis)
+@scatter_update_.check
+def _(self, indices, updates, axis):
+    _check(self, indices, updates, axis)
 
-    samples = _SAMPLES
+
+scatter_update_.samples = _SAMPLES

@@ -16,8 +16,8 @@ SIZES = (128, 256, 384, 512)
 
 
 def _check_options(prob, dim):
-    must.be(0 <= prob < 1, "prob", "at least 0 and below 1", prob)
-    must.be(dim == -1, "dim", "-1", dim)
+    must.hold(0 <= prob < 1, "prob", "at least 0 and below 1", prob)
+    must.hold(dim == -1, "dim", "-1", dim)
 
 
 def _kept(mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -46,9 +46,10 @@ def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 
 @npu_op(
     "npu_dropout_with_add_softmax(Tensor self, Tensor x1, Scalar alpha, float prob, int dim)"
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor)",
+    random=True,
 )
-class NpuDropoutWithAddSoftmax:
+def npu_dropout_with_add_softmax(self, x1, alpha, prob, dim):
     r"""Softmax of a scaled sum, then dropout.
 
     $$ s = \mathrm{softmax}(x_1 + \alpha \cdot x), \qquad
@@ -71,79 +72,80 @@ class NpuDropoutWithAddSoftmax:
     Differs from upstream: the mask comes from the device's generator (upstream draws it from a
     fixed seed).
     """
+    keep = _mask.draw(_mask.aligned(self.numel()), prob, self.device, kernel_generator())
+    kept = keep[: self.numel()].view(self.shape)
+    softmax, dropped = _dropped(self, x1, kept, alpha, prob, dim)
+    return keep.to(torch.uint8), softmax.to(x1.dtype), dropped.to(self.dtype)
 
-    random = True
 
-    saves = ("output:0", "output:1")
+@npu_dropout_with_add_softmax.check
+def _(self, x1, alpha, prob, dim):
+    must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
+    must.ndim("self", self, 4)
+    must.hold(
+        all(size in SIZES for size in self.shape[2:]),
+        "self",
+        f"a tensor whose last two sizes are {must.one_of(SIZES)}",
+        tuple(self.shape),
+    )
+    must.hold(
+        (self.shape[0] * self.shape[1]) % 32 == 0,
+        "self",
+        "a tensor whose first two sizes multiply to a multiple of 32",
+        tuple(self.shape),
+    )
+    must.same_dtype("x1", x1, "self", self)
+    must.shape("x1", x1, tuple(self.shape))
+    must.hold(not isinstance(alpha, complex), "alpha", "an int or a float", repr(alpha))
+    _check_options(prob, dim)
 
-    def check(self, x1, alpha, prob, dim):
-        must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
-        must.ndim("self", self, 4)
-        must.be(
-            all(size in SIZES for size in self.shape[2:]),
-            "self",
-            f"a tensor whose last two sizes are {must.one_of(SIZES)}",
-            tuple(self.shape),
+
+@npu_dropout_with_add_softmax.native
+def _(self, x1, alpha, prob, dim):
+    if dim != -1 or self.dim() < 2:
+        return NotImplemented
+    generator = kernel_generator()
+    mask = torch.ones(_mask.aligned(self.numel()), dtype=torch.uint8, device=self.device)
+    if prob > 0:
+        for part in mask.split(_BLOCK):
+            part.copy_(_mask.draw(part.numel(), prob, self.device, generator))
+    softmax, y = _empty(x1), _empty(self)
+    keep = mask[: self.numel()].view(self.shape).view(torch.bool)
+    for x, addend, kept, to_softmax, to_y in _blocks(self, x1, keep, softmax, y):
+        values, dropped = _dropped(x, addend, kept, alpha, prob, dim)
+        to_softmax.copy_(values)
+        to_y.copy_(dropped)
+    return mask, softmax, y
+
+
+@npu_dropout_with_add_softmax.backward
+def _(_grad_mask, _grad_softmax, grad, *, alpha, prob, dim, result0, result1):
+    dself, dx1 = torch.ops.npu.npu_dropout_with_add_softmax_backward(
+        grad, result0, result1, alpha, prob, dim
+    )
+    return {"self": dself, "x1": dx1}
+
+
+npu_dropout_with_add_softmax.samples = [
+    Sample(lambda make: (make(4, 8, 128, 128), make(4, 8, 128, 128), 2, 0.9, -1)),
+    Sample(
+        lambda make: (
+            make(32, 1, 128, 256, dtype=torch.float16),
+            make(32, 1, 128, 256, dtype=torch.float16),
+            0.125,
+            0.0,
+            -1,
         )
-        must.be(
-            (self.shape[0] * self.shape[1]) % 32 == 0,
-            "self",
-            "a tensor whose first two sizes multiply to a multiple of 32",
-            tuple(self.shape),
-        )
-        must.same_dtype("x1", x1, "self", self)
-        must.shape("x1", x1, tuple(self.shape))
-        must.be(not isinstance(alpha, complex), "alpha", "an int or a float", repr(alpha))
-        _check_options(prob, dim)
-
-    def kernel(self, x1, alpha, prob, dim):
-        keep = _mask.draw(_mask.aligned(self.numel()), prob, self.device, kernel_generator())
-        kept = keep[: self.numel()].view(self.shape)
-        softmax, dropped = _dropped(self, x1, kept, alpha, prob, dim)
-        return keep.to(torch.uint8), softmax.to(x1.dtype), dropped.to(self.dtype)
-
-    def native(self, x1, alpha, prob, dim):
-        if dim != -1 or self.dim() < 2:
-            return NpuDropoutWithAddSoftmax.kernel(self, x1, alpha, prob, dim)
-        generator = kernel_generator()
-        mask = torch.ones(_mask.aligned(self.numel()), dtype=torch.uint8, device=self.device)
-        if prob > 0:
-            for part in mask.split(_BLOCK):
-                part.copy_(_mask.draw(part.numel(), prob, self.device, generator))
-        softmax, y = _empty(x1), _empty(self)
-        keep = mask[: self.numel()].view(self.shape).view(torch.bool)
-        for x, addend, kept, to_softmax, to_y in _blocks(self, x1, keep, softmax, y):
-            values, dropped = _dropped(x, addend, kept, alpha, prob, dim)
-            to_softmax.copy_(values)
-            to_y.copy_(dropped)
-        return mask, softmax, y
-
-    def backward(ctx, _grad_mask, _grad_softmax, grad):
-        args = ctx.args
-        dself, dx1 = torch.ops.npu.npu_dropout_with_add_softmax_backward(
-            grad, ctx.outputs[0], ctx.outputs[1], args.alpha, args.prob, args.dim
-        )
-        return {"self": dself, "x1": dx1}
-
-    samples = [
-        Sample(lambda make: (make(4, 8, 128, 128), make(4, 8, 128, 128), 2, 0.9, -1)),
-        Sample(
-            lambda make: (
-                make(32, 1, 128, 256, dtype=torch.float16),
-                make(32, 1, 128, 256, dtype=torch.float16),
-                0.125,
-                0.0,
-                -1,
-            )
-        ),
-    ]
+    ),
+]
 
 
 @npu_op(
     "npu_dropout_with_add_softmax_backward(Tensor grad, Tensor mask, Tensor softmax_out,"
-    " Scalar alpha, float prob, int dim) -> (Tensor, Tensor)"
+    " Scalar alpha, float prob, int dim) -> (Tensor, Tensor)",
+    compiled="fuse",
 )
-class NpuDropoutWithAddSoftmaxBackward:
+def npu_dropout_with_add_softmax_backward(grad, mask, softmax_out, alpha, prob, dim):
     r"""Gradients of `npu_dropout_with_add_softmax` with respect to `self` and `x1`.
 
     $$ g_i = \frac{dy_i \, m_i}{1 - \text{prob}}, \qquad dx_1 = s \, (g - \sum g \cdot s), \qquad
@@ -161,42 +163,45 @@ class NpuDropoutWithAddSoftmaxBackward:
     Differs from upstream: there the second result is `grad` itself, which is not the gradient of
     `x1`.
     """
+    s = wide(softmax_out)
+    g = _mask.drop(wide(grad), _kept(mask, grad.shape), prob)
+    dx1 = s * (g - (g * s).sum(dim, keepdim=True))
+    return (dx1 * alpha).to(softmax_out.dtype), dx1.to(softmax_out.dtype)
 
-    def check(grad, mask, softmax_out, alpha, prob, dim):
-        must.dtype("grad", grad, torch.float16, torch.bfloat16, torch.float32)
-        must.shape("softmax_out", softmax_out, tuple(grad.shape))
-        must.dtype("mask", mask, torch.uint8)
-        must.shape("mask", mask, (_mask.aligned(grad.numel()),))
-        _check_options(prob, dim)
 
-    def kernel(grad, mask, softmax_out, alpha, prob, dim):
-        s = wide(softmax_out)
-        g = _mask.drop(wide(grad), _kept(mask, grad.shape), prob)
-        dx1 = s * (g - (g * s).sum(dim, keepdim=True))
-        return (dx1 * alpha).to(softmax_out.dtype), dx1.to(softmax_out.dtype)
+@npu_dropout_with_add_softmax_backward.check
+def _(grad, mask, softmax_out, prob, dim):
+    must.dtype("grad", grad, torch.float16, torch.bfloat16, torch.float32)
+    must.shape("softmax_out", softmax_out, tuple(grad.shape))
+    must.dtype("mask", mask, torch.uint8)
+    must.shape("mask", mask, (_mask.aligned(grad.numel()),))
+    _check_options(prob, dim)
 
-    def native(grad, mask, softmax_out, alpha, prob, dim):
-        body = NpuDropoutWithAddSoftmaxBackward.kernel
-        if dim != -1 or grad.dim() < 2:
-            return body(grad, mask, softmax_out, alpha, prob, dim)
-        kept = mask[: grad.numel()].view(grad.shape)
-        dx, dx1 = _empty(softmax_out), _empty(softmax_out)
-        for g, m, s, to_dx, to_dx1 in _blocks(grad, kept, softmax_out, dx, dx1):
-            for target, values in zip(
-                (to_dx, to_dx1), body(g, m.flatten(), s, alpha, prob, dim), strict=True
-            ):
-                target.copy_(values)
-        return dx, dx1
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(1, 2, 16, 16),
-                make(512, dtype=torch.uint8, low=0, high=2),
-                make(1, 2, 16, 16, low=0),
-                0.5,
-                0.25,
-                -1,
-            )
-        ),
-    ]
+@npu_dropout_with_add_softmax_backward.native
+def _(grad, mask, softmax_out, alpha, prob, dim):
+    body = npu_dropout_with_add_softmax_backward.kernel
+    if dim != -1 or grad.dim() < 2:
+        return NotImplemented
+    kept = mask[: grad.numel()].view(grad.shape)
+    dx, dx1 = _empty(softmax_out), _empty(softmax_out)
+    for g, m, s, to_dx, to_dx1 in _blocks(grad, kept, softmax_out, dx, dx1):
+        for target, values in zip(
+            (to_dx, to_dx1), body(g, m.flatten(), s, alpha, prob, dim), strict=True
+        ):
+            target.copy_(values)
+    return dx, dx1
+
+
+npu_dropout_with_add_softmax_backward.samples = [
+    Sample(
+        lambda make: (
+            make(1, 2, 16, 16),
+            make(512, dtype=torch.uint8, low=0, high=2),
+            make(1, 2, 16, 16, low=0),
+            0.5,
+            0.25,
+            -1,
+        )
+    ),
+]

@@ -20,21 +20,22 @@ def _expands_to(shape: torch.Size, target: torch.Size) -> bool:
 
 def _check_mask(mask, x, fixed_triu_mask, scale):
     must.dtype("mask", mask, torch.bool)
-    must.be(
+    must.hold(
         _expands_to(mask.shape, x.shape),
         "mask",
         f"of a shape that broadcasts to {tuple(x.shape)}",
         tuple(mask.shape),
     )
-    must.be(not isinstance(scale, complex), "scale", "an int or a float", repr(scale))
+    must.hold(not isinstance(scale, complex), "scale", "an int or a float", repr(scale))
     must.unset("fixed_triu_mask", fixed_triu_mask, False)
 
 
 @npu_op(
     "npu_scaled_masked_softmax(Tensor x, Tensor mask, Scalar scale=1, bool fixed_triu_mask=False)"
-    " -> Tensor"
+    " -> Tensor",
+    compiled="fuse",
 )
-class NpuScaledMaskedSoftmax:
+def npu_scaled_masked_softmax(x, mask, scale):
     r"""Softmax over the last dimension of scaled logits, of which some are masked.
 
     $$ y = \mathrm{softmax}(z), \qquad
@@ -52,53 +53,57 @@ class NpuScaledMaskedSoftmax:
     Constraints:
         H and W are from 32 to 4096 and multiples of 32.
     """
+    return (wide(x) * scale).masked_fill(mask, MASKED).softmax(-1).to(x.dtype)
 
-    saves = ("mask", "output:0")
 
-    def check(x, mask, scale=1, fixed_triu_mask=False):
-        must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
-        must.ndim("x", x, 2, 4)
-        must.be(
-            all(32 <= size <= 4096 and size % 32 == 0 for size in x.shape[-2:]),
-            "x",
-            "a tensor whose last two sizes are from 32 to 4096 and multiples of 32",
-            tuple(x.shape),
+@npu_scaled_masked_softmax.check
+def _(x, mask, scale, fixed_triu_mask):
+    must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
+    must.ndim("x", x, 2, 4)
+    must.hold(
+        all(32 <= size <= 4096 and size % 32 == 0 for size in x.shape[-2:]),
+        "x",
+        "a tensor whose last two sizes are from 32 to 4096 and multiples of 32",
+        tuple(x.shape),
+    )
+    _check_mask(mask, x, fixed_triu_mask, scale)
+
+
+@npu_scaled_masked_softmax.native
+def _(x, mask, scale):
+    if not fits(x) or mask.dtype != torch.bool:
+        return NotImplemented
+    return torch.ops.softnpu.masked_softmax(x, mask, scale, MASKED)
+
+
+@npu_scaled_masked_softmax.backward
+def _(grad, *, mask, scale, fixed_triu_mask, result0):
+    return {
+        "x": torch.ops.npu.npu_scaled_masked_softmax_backward(
+            grad, result0, mask, scale, fixed_triu_mask
         )
-        _check_mask(mask, x, fixed_triu_mask, scale)
+    }
 
-    def kernel(x, mask, scale=1, fixed_triu_mask=False):
-        return (wide(x) * scale).masked_fill(mask, MASKED).softmax(-1).to(x.dtype)
 
-    def native(x, mask, scale=1, fixed_triu_mask=False):
-        if not fits(x) or mask.dtype != torch.bool:
-            return NpuScaledMaskedSoftmax.kernel(x, mask, scale, fixed_triu_mask)
-        return torch.ops.softnpu.masked_softmax(x, mask, scale, MASKED)
-
-    def backward(ctx, grad):
-        return {
-            "x": torch.ops.npu.npu_scaled_masked_softmax_backward(
-                grad, ctx.outputs[0], ctx.args.mask, ctx.args.scale, ctx.args.fixed_triu_mask
-            )
-        }
-
-    samples = [
-        Sample(lambda make: (make(2, 3, 32, 64), make(2, 1, 32, 64, dtype=torch.bool))),
-        Sample(
-            lambda make: (
-                make(1, 2, 32, 32, dtype=torch.float16),
-                make(1, 2, 32, 32, dtype=torch.bool),
-            ),
-            {"scale": 0.125},
+npu_scaled_masked_softmax.samples = [
+    Sample(lambda make: (make(2, 3, 32, 64), make(2, 1, 32, 64, dtype=torch.bool))),
+    Sample(
+        lambda make: (
+            make(1, 2, 32, 32, dtype=torch.float16),
+            make(1, 2, 32, 32, dtype=torch.bool),
         ),
-        Sample(lambda make: (make(32, 96, dtype=torch.bfloat16), make(96, dtype=torch.bool), -2)),
-    ]
+        {"scale": 0.125},
+    ),
+    Sample(lambda make: (make(32, 96, dtype=torch.bfloat16), make(96, dtype=torch.bool), -2)),
+]
 
 
 @npu_op(
     "npu_scaled_masked_softmax_backward(Tensor y_grad, Tensor y, Tensor mask, Scalar scale,"
-    " bool fixed_triu_mask) -> Tensor"
+    " bool fixed_triu_mask) -> Tensor",
+    compiled="fuse",
 )
-class NpuScaledMaskedSoftmaxBackward:
+def npu_scaled_masked_softmax_backward(y_grad, y, mask, scale):
     r"""Gradient of `npu_scaled_masked_softmax` with respect to `x`.
 
     $$ dx = \begin{cases} 0 & \text{where mask} \\
@@ -112,31 +117,34 @@ class NpuScaledMaskedSoftmaxBackward:
     Returns:
         dx with the shape and dtype of `y_grad`.
     """
+    dy, p = wide(y_grad), wide(y)
+    dz = p * (dy - (dy * p).sum(-1, keepdim=True))
+    return (dz * scale).masked_fill(mask, 0).to(y_grad.dtype)
 
-    def check(y_grad, y, mask, scale, fixed_triu_mask):
-        must.dtype("y_grad", y_grad, torch.float16, torch.bfloat16, torch.float32)
-        must.same_dtype("y", y, "y_grad", y_grad)
-        must.shape("y", y, tuple(y_grad.shape))
-        _check_mask(mask, y, fixed_triu_mask, scale)
 
-    def kernel(y_grad, y, mask, scale, fixed_triu_mask):
-        dy, p = wide(y_grad), wide(y)
-        dz = p * (dy - (dy * p).sum(-1, keepdim=True))
-        return (dz * scale).masked_fill(mask, 0).to(y_grad.dtype)
+@npu_scaled_masked_softmax_backward.check
+def _(y_grad, y, mask, scale, fixed_triu_mask):
+    must.dtype("y_grad", y_grad, torch.float16, torch.bfloat16, torch.float32)
+    must.same_dtype("y", y, "y_grad", y_grad)
+    must.shape("y", y, tuple(y_grad.shape))
+    _check_mask(mask, y, fixed_triu_mask, scale)
 
-    def native(y_grad, y, mask, scale, fixed_triu_mask):
-        if not fits(y_grad, y) or mask.dtype != torch.bool:
-            return NpuScaledMaskedSoftmaxBackward.kernel(y_grad, y, mask, scale, fixed_triu_mask)
-        return torch.ops.softnpu.masked_softmax_backward(y_grad, y, mask, scale)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 32, 32),
-                make(2, 32, 32, low=0),
-                make(1, 32, 32, dtype=torch.bool),
-                0.5,
-                False,
-            )
-        ),
-    ]
+@npu_scaled_masked_softmax_backward.native
+def _(y_grad, y, mask, scale):
+    if not fits(y_grad, y) or mask.dtype != torch.bool:
+        return NotImplemented
+    return torch.ops.softnpu.masked_softmax_backward(y_grad, y, mask, scale)
+
+
+npu_scaled_masked_softmax_backward.samples = [
+    Sample(
+        lambda make: (
+            make(2, 32, 32),
+            make(2, 32, 32, low=0),
+            make(1, 32, 32, dtype=torch.bool),
+            0.5,
+            False,
+        )
+    ),
+]

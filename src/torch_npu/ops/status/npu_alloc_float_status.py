@@ -10,7 +10,7 @@ from torch_npu.ops.status._flag import SIZE
 
 
 @npu_op("npu_alloc_float_status(Tensor self) -> Tensor")
-class NpuAllocFloatStatus:
+def npu_alloc_float_status(self):
     """A tensor of eight float32 zeros, for `npu_get_float_status`.
 
     Args:
@@ -19,11 +19,15 @@ class NpuAllocFloatStatus:
     Returns:
         Zeros of shape (8), float32.
     """
+    return torch.zeros(SIZE, dtype=torch.float32, device=self.device)
 
-    def check(self):
-        must.be(self.layout == torch.strided, "self", "a dense tensor", self.layout)
 
-    def kernel(self):
-        return torch.zeros(SIZE, dtype=torch.float32, device=self.device)
+@npu_alloc_float_status.check
+def _(self):
+    must.hold(self.layout == torch.strided, "self", "a dense tensor", self.layout)
 
-    samples = [Sample(lambda make: (make(1, 2, 3),)), Sample(lambda make: (make(0),))]
+
+npu_alloc_float_status.samples = [
+    Sample(lambda make: (make(1, 2, 3),)),
+    Sample(lambda make: (make(0),)),
+]

@@ -10,7 +10,7 @@ from torch_npu.ops.status import _flag
 
 
 @npu_op("npu_clear_float_status(Tensor self, int mode=0) -> Tensor")
-class NpuClearFloatStatus:
+def npu_clear_float_status(self):
     """Clears the overflow flag of the device.
 
     Args:
@@ -20,16 +20,22 @@ class NpuClearFloatStatus:
     Returns:
         Zeros of shape (8), in the dtype of `self`.
     """
+    _flag.clear()
+    return torch.zeros(_flag.SIZE, dtype=self.dtype, device=self.device)
 
-    def check(self, mode=0):
-        _flag.check_mode(mode)
-        must.dtype("self", self, torch.float32, torch.int32)
 
-    def kernel(self, mode=0):
-        _flag.clear()
-        return torch.zeros(_flag.SIZE, dtype=self.dtype, device=self.device)
+@npu_clear_float_status.check
+def _(self, mode):
+    _flag.check_mode(mode)
+    must.dtype("self", self, torch.float32, torch.int32)
 
-    def meta(self, mode=0):
-        return torch.empty(_flag.SIZE, dtype=self.dtype, device=self.device)
 
-    samples = [Sample(lambda make: (make(8),)), Sample(lambda make: (make(2),), {"mode": 1})]
+@npu_clear_float_status.meta
+def _(self):
+    return torch.empty(_flag.SIZE, dtype=self.dtype, device=self.device)
+
+
+npu_clear_float_status.samples = [
+    Sample(lambda make: (make(8),)),
+    Sample(lambda make: (make(2),), {"mode": 1}),
+]

@@ -10,7 +10,7 @@ from torch_npu.ops.status import _flag
 
 
 @npu_op("npu_get_float_status(Tensor self, int mode=0) -> Tensor")
-class NpuGetFloatStatus:
+def npu_get_float_status(self, mode):
     """Whether an operator overflowed since the flag was cleared: the first of eight numbers is 1, or all are 0.
 
     The flag exists in saturation mode (INF_NAN_MODE_FORCE_DISABLE=1 on Atlas A2 and A3; always on older products).
@@ -23,23 +23,29 @@ class NpuGetFloatStatus:
     Returns:
         Shape (8), int32. On products before Atlas A2, in mode 0, `self` with the status written into it.
     """
+    flag = int(_flag.overflowed())
+    if mode == 0 and not _flag.of_its_own():
+        self.view(-1)[:1].fill_(flag)
+        return self
+    status = torch.zeros(_flag.SIZE, dtype=torch.int32, device=self.device)
+    status[0] = flag
+    return status
 
-    def check(self, mode=0):
-        _flag.check_mode(mode)
-        must.dtype("self", self, torch.float32, torch.int32)
 
-    def kernel(self, mode=0):
-        flag = int(_flag.overflowed())
-        if mode == 0 and not _flag.of_its_own():
-            self.view(-1)[:1].fill_(flag)
-            return self
-        status = torch.zeros(_flag.SIZE, dtype=torch.int32, device=self.device)
-        status[0] = flag
-        return status
+@npu_get_float_status.check
+def _(self, mode):
+    _flag.check_mode(mode)
+    must.dtype("self", self, torch.float32, torch.int32)
 
-    def meta(self, mode=0):
-        if mode == 0 and not _flag.of_its_own():
-            return self
-        return torch.empty(_flag.SIZE, dtype=torch.int32, device=self.device)
 
-    samples = [Sample(lambda make: (make(8),)), Sample(lambda make: (make(8),), {"mode": 1})]
+@npu_get_float_status.meta
+def _(self, mode):
+    if mode == 0 and not _flag.of_its_own():
+        return self
+    return torch.empty(_flag.SIZE, dtype=torch.int32, device=self.device)
+
+
+npu_get_float_status.samples = [
+    Sample(lambda make: (make(8),)),
+    Sample(lambda make: (make(8),), {"mode": 1}),
+]

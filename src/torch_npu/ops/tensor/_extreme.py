@@ -9,12 +9,12 @@ from torch_npu.ops import _check as must
 from torch_npu.ops.scatter._indices import inside
 
 
-def check_dim(self, dim, keepdim=False):
+def check_dim(self, dim):
     """`dim` is one of the tensor's dimensions, and there is something to choose from."""
-    must.be(not self.is_complex(), "self", "a real tensor", self.dtype, ErrCode.TYPE)
+    must.hold(not self.is_complex(), "self", "a real tensor", self.dtype, ErrCode.TYPE)
     count = max(self.dim(), 1)
-    must.be(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
-    must.be(
+    must.hold(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
+    must.hold(
         self.dim() == 0 or self.size(dim) > 0, "self", "not empty along 'dim'", tuple(self.shape)
     )
 
@@ -34,7 +34,7 @@ def _kept(sizes, dim, keepdim):
 def check_gradient(grad, dim, indices, sizes, keepdim):
     """The gradient and the indices have the shape of the reduced tensor."""
     count = max(len(sizes), 1)
-    must.be(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
+    must.hold(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
     must.shape("grad", grad, _kept(sizes, dim, keepdim))
     must.shape("indices", indices, tuple(grad.shape))
     must.dtype("indices", indices, torch.int32, torch.int64)

@@ -17,7 +17,7 @@ _DTYPES = (
 @npu_op(
     "npu_confusion_transpose(Tensor self, int[] perm, int[] shape, bool transpose_first) -> Tensor"
 )
-class NpuConfusionTranspose:
+def npu_confusion_transpose(self, perm, shape, transpose_first):
     r"""Permutes dimensions and reshapes, in either order.
 
     $$ y = \mathrm{reshape}(x^{perm}, shape)\ \text{if transpose\_first, else}\
@@ -32,51 +32,52 @@ class NpuConfusionTranspose:
     Returns:
         A contiguous tensor: of `shape`, or of `shape` permuted.
     """
+    if transpose_first:
+        return dense(self.permute(perm).reshape(shape))
+    return dense(self.reshape(shape).permute(perm))
 
-    saves = ("self",)
 
-    def check(self, perm, shape, transpose_first):
-        must.dtype("self", self, *_DTYPES)
-        check_permutation("perm", perm, self.dim() if transpose_first else len(shape))
-        check_sizes("shape", shape, self.numel())
+@npu_confusion_transpose.check
+def _(self, perm, shape, transpose_first):
+    must.dtype("self", self, *_DTYPES)
+    check_permutation("perm", perm, self.dim() if transpose_first else len(shape))
+    check_sizes("shape", shape, self.numel())
 
-    def kernel(self, perm, shape, transpose_first):
-        if transpose_first:
-            return dense(self.permute(perm).reshape(shape))
-        return dense(self.reshape(shape).permute(perm))
 
-    def backward(ctx, grad):
-        args = ctx.args
-        return {
-            "self": torch.ops.npu.npu_confusion_transpose_backward(
-                grad, args.perm, args.self.shape, not args.transpose_first
-            )
-        }
+@npu_confusion_transpose.backward
+def _(grad, *, self, perm, transpose_first):
+    return {
+        "self": torch.ops.npu.npu_confusion_transpose_backward(
+            grad, perm, self.shape, not transpose_first
+        )
+    }
 
-    samples = [
-        Sample(lambda make: (make(3, 2, 5, 4), [1, 0, 3, 2], [6, 20], True)),
-        Sample(lambda make: (make(3, 2, 5, 4), [2, 0, 1], [6, 5, 4], False)),
-    ]
+
+npu_confusion_transpose.samples = [
+    Sample(lambda make: (make(3, 2, 5, 4), [1, 0, 3, 2], [6, 20], True)),
+    Sample(lambda make: (make(3, 2, 5, 4), [2, 0, 1], [6, 5, 4], False)),
+]
 
 
 @npu_op(
     "npu_confusion_transpose_backward(Tensor grad, int[] perm, SymInt[] shape, "
     "bool transpose_first) -> Tensor"
 )
-class NpuConfusionTransposeBackward:
+def npu_confusion_transpose_backward(grad, perm, shape, transpose_first):
     """Gradient of `npu_confusion_transpose` of an input of `shape`, with the opposite flag."""
+    inverse = sorted(range(len(perm)), key=lambda i: perm[i])
+    if transpose_first:
+        return dense(grad.permute(inverse).reshape(shape))
+    return dense(grad.reshape([shape[p] for p in perm]).permute(inverse))
 
-    def check(grad, perm, shape, transpose_first):
-        check_permutation("perm", perm, grad.dim() if transpose_first else len(shape))
-        check_sizes("shape", shape, grad.numel())
 
-    def kernel(grad, perm, shape, transpose_first):
-        inverse = sorted(range(len(perm)), key=lambda i: perm[i])
-        if transpose_first:
-            return dense(grad.permute(inverse).reshape(shape))
-        return dense(grad.reshape([shape[p] for p in perm]).permute(inverse))
+@npu_confusion_transpose_backward.check
+def _(grad, perm, shape, transpose_first):
+    check_permutation("perm", perm, grad.dim() if transpose_first else len(shape))
+    check_sizes("shape", shape, grad.numel())
 
-    samples = [
-        Sample(lambda make: (make(6, 20), [1, 0, 3, 2], [3, 2, 5, 4], False)),
-        Sample(lambda make: (make(4, 6, 5), [2, 0, 1], [3, 2, 5, 4], True)),
-    ]
+
+npu_confusion_transpose_backward.samples = [
+    Sample(lambda make: (make(6, 20), [1, 0, 3, 2], [3, 2, 5, 4], False)),
+    Sample(lambda make: (make(4, 6, 5), [2, 0, 1], [3, 2, 5, 4], True)),
+]

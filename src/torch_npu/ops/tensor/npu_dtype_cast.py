@@ -44,7 +44,7 @@ def _cast(x: torch.Tensor, dtype: int, input_dtype: int | None) -> torch.Tensor:
 
 
 @npu_op("npu_dtype_cast(Tensor self, int dtype, int? input_dtype=None) -> Tensor")
-class NpuDtypeCast:
+def npu_dtype_cast(self, dtype, input_dtype):
     r"""The tensor's values in another data type; floats become integers by truncation.
 
     $$ y = \mathrm{cast}(x) $$
@@ -62,98 +62,98 @@ class NpuDtypeCast:
     Constraints:
         hifloat8, float4 and int4 exist on Ascend 950 only.
     """
+    return _cast(self, dtype, input_dtype)
 
-    saves = ("self",)
 
-    def check(self, dtype, input_dtype=None):
-        newest = chips.current().family == "A5"
-        for name, code in (("dtype", dtype), ("input_dtype", input_dtype)):
-            if code is None:
-                continue
-            known = _dtypes.name(code)
-            text = _dtypes.text(code)
-            must.be(_dtypes.storage(code) is not None, name, "a data type", text, ErrCode.TYPE)
-            if known in _CODED:
-                must.be(newest, name, "a type of this chip", text, ErrCode.TYPE)
-        source = None if input_dtype is None else _dtypes.name(input_dtype)
-        if source in _CODED:
-            must.dtype("self", self, torch.uint8)
-        elif source is not None:
-            must.dtype("self", self, _dtypes.storage(input_dtype))
-        if _dtypes.name(dtype) in _PAIRED and source not in _PAIRED:
-            even = self.dim() > 0 and self.size(-1) % 2 == 0
-            must.be(even, "self", "of an even last size", tuple(self.shape), ErrCode.PARAM)
+@npu_dtype_cast.check
+def _(self, dtype, input_dtype):
+    newest = chips.current().family == "A5"
+    for name, code in (("dtype", dtype), ("input_dtype", input_dtype)):
+        if code is None:
+            continue
+        known = _dtypes.name(code)
+        text = _dtypes.text(code)
+        must.hold(_dtypes.storage(code) is not None, name, "a data type", text, ErrCode.TYPE)
+        if known in _CODED:
+            must.hold(newest, name, "a type of this chip", text, ErrCode.TYPE)
+    source = None if input_dtype is None else _dtypes.name(input_dtype)
+    if source in _CODED:
+        must.dtype("self", self, torch.uint8)
+    elif source is not None:
+        must.dtype("self", self, _dtypes.storage(input_dtype))
+    if _dtypes.name(dtype) in _PAIRED and source not in _PAIRED:
+        even = self.dim() > 0 and self.size(-1) % 2 == 0
+        must.hold(even, "self", "of an even last size", tuple(self.shape), ErrCode.PARAM)
 
-    def kernel(self, dtype, input_dtype=None):
-        return _cast(self, dtype, input_dtype)
 
-    def backward(ctx, grad):
-        args = ctx.args
-        return {
-            "self": torch.ops.npu.npu_dtype_cast_backward(
-                grad, args.self.dtype, args.dtype, args.input_dtype
-            )
-        }
+@npu_dtype_cast.backward
+def _(grad, *, self, dtype, input_dtype):
+    return {"self": torch.ops.npu.npu_dtype_cast_backward(grad, self.dtype, dtype, input_dtype)}
 
-    samples = [
-        Sample(lambda make: (make(3, 4), torch.float16)),
-        Sample(lambda make: (make(3, 4, low=-9, high=9), torch.int32)),
-        Sample(lambda make: (make(5, dtype=torch.bool), torch.bfloat16)),
-    ]
+
+npu_dtype_cast.samples = [
+    Sample(lambda make: (make(3, 4), torch.float16)),
+    Sample(lambda make: (make(3, 4, low=-9, high=9), torch.int32)),
+    Sample(lambda make: (make(5, dtype=torch.bool), torch.bfloat16)),
+]
 
 
 @npu_op(
     "npu_dtype_cast_backward(Tensor grad, ScalarType dtype, int? grad_dtype=None, "
     "int? input_dtype=None) -> Tensor"
 )
-class NpuDtypeCastBackward:
+def npu_dtype_cast_backward(grad, dtype, grad_dtype, input_dtype):
     """Gradient of `npu_dtype_cast`: `grad`, of type `grad_dtype`, back in the input's type."""
+    return _cast(grad, dtype if input_dtype is None else input_dtype, grad_dtype)
 
-    def check(grad, dtype, grad_dtype=None, input_dtype=None):
-        for name, code in (("grad_dtype", grad_dtype), ("input_dtype", input_dtype)):
-            known = code is None or _dtypes.storage(code) is not None
-            must.be(known, name, "a data type", code, ErrCode.TYPE)
-        must.be(_dtypes.storage(dtype) is not None, "dtype", "a data type", dtype, ErrCode.TYPE)
 
-    def kernel(grad, dtype, grad_dtype=None, input_dtype=None):
-        return _cast(grad, dtype if input_dtype is None else input_dtype, grad_dtype)
+@npu_dtype_cast_backward.check
+def _(dtype, grad_dtype, input_dtype):
+    for name, code in (("grad_dtype", grad_dtype), ("input_dtype", input_dtype)):
+        known = code is None or _dtypes.storage(code) is not None
+        must.hold(known, name, "a data type", code, ErrCode.TYPE)
+    must.hold(_dtypes.storage(dtype) is not None, "dtype", "a data type", dtype, ErrCode.TYPE)
 
-    samples = [Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))]
+
+npu_dtype_cast_backward.samples = [
+    Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))
+]
 
 
 @npu_op("_npu_dtype_cast(Tensor self, ScalarType dtype) -> Tensor")
-class UnderNpuDtypeCast:
+def _npu_dtype_cast(self, dtype):
     """`npu_dtype_cast` for torch's own types."""
+    return self.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
-    saves = ("self",)
 
-    def kernel(self, dtype):
-        return self.to(dtype, copy=True, memory_format=torch.contiguous_format)
+@_npu_dtype_cast.backward
+def _(grad, *, self):
+    return {"self": torch.ops.npu._npu_dtype_cast_backward(grad, self.dtype)}
 
-    def backward(ctx, grad):
-        return {"self": torch.ops.npu._npu_dtype_cast_backward(grad, ctx.args.self.dtype)}
 
-    samples = [Sample(lambda make: (make(3, 4), torch.float16))]
+_npu_dtype_cast.samples = [Sample(lambda make: (make(3, 4), torch.float16))]
 
 
 @npu_op("_npu_dtype_cast_backward(Tensor grad, ScalarType dtype) -> Tensor")
-class UnderNpuDtypeCastBackward:
+def _npu_dtype_cast_backward(grad, dtype):
     """Gradient of `_npu_dtype_cast`: `grad` in the input's type."""
+    return grad.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
-    def kernel(grad, dtype):
-        return grad.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
-    samples = [Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))]
+_npu_dtype_cast_backward.samples = [
+    Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))
+]
 
 
 @npu_op("npu_dtype_cast_(Tensor(a!) self, Tensor src) -> Tensor(a!)")
-class NpuDtypeCastInPlace:
+def npu_dtype_cast_(self, src):
     """Writes the values of `src` into `self`; as upstream, nothing if the types are the same."""
+    return self if self.dtype == src.dtype else self.copy_(src)
 
-    def check(self, src):
-        must.shape("src", src, tuple(self.shape))
 
-    def kernel(self, src):
-        return self if self.dtype == src.dtype else self.copy_(src)
+@npu_dtype_cast_.check
+def _(self, src):
+    must.shape("src", src, tuple(self.shape))
 
-    samples = [Sample(lambda make: (make(3, 4), make(3, 4, dtype=torch.float16)))]
+
+npu_dtype_cast_.samples = [Sample(lambda make: (make(3, 4), make(3, 4, dtype=torch.float16)))]

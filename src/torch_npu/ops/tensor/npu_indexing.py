@@ -44,7 +44,9 @@ def _full(items: list[Any], dims: int) -> list[Any]:
     "int end_mask=0, int ellipsis_mask=0, int new_axis_mask=0, int shrink_axis_mask=0, *, "
     "Tensor(a!) out) -> Tensor(a!)",
 )
-class NpuIndexing:
+def npu_indexing(
+    self, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask
+):
     r"""`self[begin:end:strides]` in every dimension; numbers may be negative, as in Python.
 
     $$ out_{i_1, i_2, \ldots} = self_{begin_1 + i_1 strides_1,\ begin_2 + i_2 strides_2, \ldots} $$
@@ -67,91 +69,72 @@ class NpuIndexing:
     Differs from upstream:
         The masks work on every chip; upstream's output size heeds them on Ascend 950 only.
     """
-
-    def check(
-        self,
+    items = _items(
         begin,
         end,
         strides,
-        begin_mask=0,
-        end_mask=0,
-        ellipsis_mask=0,
-        new_axis_mask=0,
-        shrink_axis_mask=0,
-    ):
-        must.be(
-            len(end) == len(begin), "end", f"of the length of 'begin' ({len(begin)})", list(end)
-        )
-        same = len(strides) == len(begin)
-        must.be(same, "strides", f"of the length of 'begin' ({len(begin)})", list(strides))
-        must.be(0 not in strides, "strides", "without 0", list(strides))
-        single = ellipsis_mask & (ellipsis_mask - 1) == 0
-        must.be(single, "ellipsis_mask", "0 or a single bit", bin(ellipsis_mask))
-        items = list(
-            _items(
-                begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask,
-                shrink_axis_mask,
-            )
-        )  # fmt: skip
-        taken = sum(i is not None and i is not Ellipsis for i in items)
-        must.be(taken <= self.dim(), "begin", f"of at most {self.dim()} dimensions", taken)
-        for item, step in zip(items, strides, strict=True):
-            fits = not isinstance(item, int) or step > 0
-            must.be(fits, "strides", "positive at a shrunk axis", step)
-        full = _full(items, self.dim())
-        for item, size in zip((i for i in full if i is not None), self.shape, strict=True):
-            fits = not isinstance(item, int) or -size <= item < size
-            must.be(fits, "begin", f"an index of {size} elements at a shrunk axis", item)
-        left = sum(not isinstance(i, int) for i in full)
-        expected = f"such that the result has at most {_MOST_DIMENSIONS} dimensions"
-        must.be(left <= _MOST_DIMENSIONS, "new_axis_mask", expected, left)
+        begin_mask,
+        end_mask,
+        ellipsis_mask,
+        new_axis_mask,
+        shrink_axis_mask,
+    )
+    out, dim = self, 0
+    for item in _full(list(items), self.dim()):
+        if item is None:
+            out = out.unsqueeze(dim)
+        elif isinstance(item, int):
+            out = out.select(dim, item)
+            continue
+        else:
+            wanted = range(out.size(dim))[item]
+            forwards = wanted if wanted.step > 0 else wanted[::-1]
+            if not wanted:
+                out = out.narrow(dim, 0, 0)
+            else:
+                part = slice(forwards.start, forwards.stop, forwards.step)
+                out = out[(slice(None),) * dim + (part,)]
+                out = out if wanted.step > 0 else out.flip(dim)  # torch steps forwards only
+        dim += 1
+    return dense(out)
 
-    def kernel(
-        self,
-        begin,
-        end,
-        strides,
-        begin_mask=0,
-        end_mask=0,
-        ellipsis_mask=0,
-        new_axis_mask=0,
-        shrink_axis_mask=0,
-    ):
-        items = _items(
-            begin,
-            end,
-            strides,
-            begin_mask,
-            end_mask,
-            ellipsis_mask,
-            new_axis_mask,
+
+@npu_indexing.check
+def _(
+    self, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask
+):
+    must.hold(len(end) == len(begin), "end", f"of the length of 'begin' ({len(begin)})", list(end))
+    same = len(strides) == len(begin)
+    must.hold(same, "strides", f"of the length of 'begin' ({len(begin)})", list(strides))
+    must.hold(0 not in strides, "strides", "without 0", list(strides))
+    single = ellipsis_mask & (ellipsis_mask - 1) == 0
+    must.hold(single, "ellipsis_mask", "0 or a single bit", bin(ellipsis_mask))
+    items = list(
+        _items(
+            begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask,
             shrink_axis_mask,
         )
-        out, dim = self, 0
-        for item in _full(list(items), self.dim()):
-            if item is None:
-                out = out.unsqueeze(dim)
-            elif isinstance(item, int):
-                out = out.select(dim, item)
-                continue
-            else:
-                wanted = range(out.size(dim))[item]
-                forwards = wanted if wanted.step > 0 else wanted[::-1]
-                if not wanted:
-                    out = out.narrow(dim, 0, 0)
-                else:
-                    part = slice(forwards.start, forwards.stop, forwards.step)
-                    out = out[(slice(None),) * dim + (part,)]
-                    out = out if wanted.step > 0 else out.flip(dim)  # torch steps forwards only
-            dim += 1
-        return dense(out)
+    )  # fmt: skip
+    taken = sum(i is not None and i is not Ellipsis for i in items)
+    must.hold(taken <= self.dim(), "begin", f"of at most {self.dim()} dimensions", taken)
+    for item, step in zip(items, strides, strict=True):
+        fits = not isinstance(item, int) or step > 0
+        must.hold(fits, "strides", "positive at a shrunk axis", step)
+    full = _full(items, self.dim())
+    for item, size in zip((i for i in full if i is not None), self.shape, strict=True):
+        fits = not isinstance(item, int) or -size <= item < size
+        must.hold(fits, "begin", f"an index of {size} elements at a shrunk axis", item)
+    left = sum(not isinstance(i, int) for i in full)
+    expected = f"such that the result has at most {_MOST_DIMENSIONS} dimensions"
+    must.hold(left <= _MOST_DIMENSIONS, "new_axis_mask", expected, left)
 
-    samples = [
-        Sample(lambda make: (make(4, 5), [0, 0], [2, 4], [1, 2])),
-        Sample(lambda make: (make(4, 5), [3, 1], [0, 5], [-1, 1]), name="backwards"),
-        Sample(
-            lambda make: (make(2, 3, 4), [1, 0, 1], [0, 0, 3], [1, 1, 1]),
-            {"shrink_axis_mask": 1, "new_axis_mask": 2, "ellipsis_mask": 0, "end_mask": 4},
-            name="masks",
-        ),
-    ]
+
+npu_indexing.samples = [
+    Sample(lambda make: (make(4, 5), [0, 0], [2, 4], [1, 2])),
+    Sample(lambda make: (make(4, 5), [3, 1], [0, 5], [-1, 1]), name="backwards"),
+    Sample(
+        lambda make: (make(2, 3, 4), [1, 0, 1], [0, 0, 3], [1, 1, 1]),
+        {"shrink_axis_mask": 1, "new_axis_mask": 2, "ellipsis_mask": 0, "end_mask": 4},
+        name="masks",
+    ),
+]

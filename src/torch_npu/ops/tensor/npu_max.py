@@ -9,7 +9,7 @@ from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gr
 
 
 @npu_op("npu_max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
-class NpuMax:
+def npu_max_dim(self, dim, keepdim):
     r"""The largest values along a dimension, and where they are; of equal ones the first.
 
     $$ values = \max_{dim} x, \qquad indices = \arg\max_{dim} x $$
@@ -22,40 +22,37 @@ class NpuMax:
     Returns:
         The values with the dtype of `self`, and their indices in int32.
     """
+    return extreme(torch.max, self, dim, keepdim)
 
-    saves = ("self", "output:1")
-    check = check_dim
 
-    def kernel(self, dim, keepdim=False):
-        return extreme(torch.max, self, dim, keepdim)
+npu_max_dim.check(check_dim)
 
-    def backward(ctx, grad, _grad_indices):
-        args = ctx.args
-        return {
-            "self": torch.ops.npu.npu_max_backward(
-                grad, args.dim, ctx.outputs[1], args.self.shape, args.keepdim
-            )
-        }
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 4), 1)),
-        Sample(lambda make: (make(5, 6, dtype=torch.float16), -1), {"keepdim": True}),
-        Sample(lambda make: (make(5, 6, dtype=torch.int32, low=0, high=3), 0), name="ties"),
-    ]
+@npu_max_dim.backward
+def _(grad, _grad_indices, *, self, dim, keepdim, result1):
+    return {"self": torch.ops.npu.npu_max_backward(grad, dim, result1, self.shape, keepdim)}
+
+
+npu_max_dim.samples = [
+    Sample(lambda make: (make(2, 3, 4), 1)),
+    Sample(lambda make: (make(5, 6, dtype=torch.float16), -1), {"keepdim": True}),
+    Sample(lambda make: (make(5, 6, dtype=torch.int32, low=0, high=3), 0), name="ties"),
+]
 
 
 @npu_op(
     "npu_max_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor"
 )
-class NpuMaxBackward:
+def npu_max_backward(grad, dim, indices, sizes, keepdim):
     """Gradient of `npu_max`: `grad` at the places that `indices` names, zeros elsewhere."""
+    return gradient(grad, dim, indices, sizes, keepdim)
 
-    check = check_gradient
-    kernel = gradient
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4), 1, make(2, 4, dtype=torch.int32, low=0, high=3), [2, 3, 4], False
-            )
+
+npu_max_backward.check(check_gradient)
+npu_max_backward.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4), 1, make(2, 4, dtype=torch.int32, low=0, high=3), [2, 3, 4], False
         )
-    ]  # fmt: skip
+    )
+]  # fmt: skip

@@ -9,7 +9,7 @@ from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gr
 
 
 @npu_op("npu_min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
-class NpuMin:
+def npu_min_dim(self, dim, keepdim):
     r"""The smallest values along a dimension, and where they are; of equal ones the first.
 
     $$ values = \min_{dim} x, \qquad indices = \arg\min_{dim} x $$
@@ -22,40 +22,37 @@ class NpuMin:
     Returns:
         The values with the dtype of `self`, and their indices in int32.
     """
+    return extreme(torch.min, self, dim, keepdim)
 
-    saves = ("self", "output:1")
-    check = check_dim
 
-    def kernel(self, dim, keepdim=False):
-        return extreme(torch.min, self, dim, keepdim)
+npu_min_dim.check(check_dim)
 
-    def backward(ctx, grad, _grad_indices):
-        args = ctx.args
-        return {
-            "self": torch.ops.npu.npu_min_backward(
-                grad, args.dim, ctx.outputs[1], args.self.shape, args.keepdim
-            )
-        }
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 4), 1)),
-        Sample(lambda make: (make(5, 6, dtype=torch.float16), -1), {"keepdim": True}),
-        Sample(lambda make: (make(5, 6, dtype=torch.int32, low=0, high=3), 0), name="ties"),
-    ]
+@npu_min_dim.backward
+def _(grad, _grad_indices, *, self, dim, keepdim, result1):
+    return {"self": torch.ops.npu.npu_min_backward(grad, dim, result1, self.shape, keepdim)}
+
+
+npu_min_dim.samples = [
+    Sample(lambda make: (make(2, 3, 4), 1)),
+    Sample(lambda make: (make(5, 6, dtype=torch.float16), -1), {"keepdim": True}),
+    Sample(lambda make: (make(5, 6, dtype=torch.int32, low=0, high=3), 0), name="ties"),
+]
 
 
 @npu_op(
     "npu_min_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor"
 )
-class NpuMinBackward:
+def npu_min_backward(grad, dim, indices, sizes, keepdim):
     """Gradient of `npu_min`: `grad` at the places that `indices` names, zeros elsewhere."""
+    return gradient(grad, dim, indices, sizes, keepdim)
 
-    check = check_gradient
-    kernel = gradient
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 4), 1, make(2, 4, dtype=torch.int32, low=0, high=3), [2, 3, 4], False
-            )
+
+npu_min_backward.check(check_gradient)
+npu_min_backward.samples = [
+    Sample(
+        lambda make: (
+            make(2, 4), 1, make(2, 4, dtype=torch.int32, low=0, high=3), [2, 3, 4], False
         )
-    ]  # fmt: skip
+    )
+]  # fmt: skip

@@ -23,7 +23,7 @@ def _dtype(on_value, off_value):
     "npu_one_hot(Tensor self, int num_classes=-1, int depth=1, Scalar on_value=1, "
     "Scalar off_value=0) -> Tensor"
 )
-class NpuOneHot:
+def npu_one_hot(self, num_classes, depth, on_value, off_value):
     r"""A new dimension of `depth` elements, with `on_value` at the class and `off_value` elsewhere.
 
     $$ out_{\ldots, c, \ldots} = on\_value \ \text{if}\ self_{\ldots} = c,
@@ -42,41 +42,42 @@ class NpuOneHot:
     Constraints:
         `depth=-1` reads the classes, so that it has no shape under FakeTensor.
     """
+    if depth == _AUTO:
+        depth = max(int(self.max()) + 1, 1)
+    axis = self.dim() if num_classes == -1 else num_classes
+    classes = torch.arange(depth, device=self.device)
+    hit = self.long().unsqueeze(axis) == classes.reshape(-1, *[1] * (self.dim() - axis))
+    dtype = _dtype(on_value, off_value)
+    on = torch.full((), on_value, dtype=dtype, device=self.device)
+    off = torch.full((), off_value, dtype=dtype, device=self.device)
+    return torch.where(hit, on, off)
 
-    def check(self, num_classes=-1, depth=1, on_value=1, off_value=0):
-        last = self.dim()
-        must.be(-1 <= num_classes <= last, "num_classes", f"within [-1, {last}]", num_classes)
-        if chips.current().family == "A5":
-            must.be(depth >= _AUTO, "depth", "at least -1", depth)
-            must.be(
-                type(on_value) is type(off_value),
-                "off_value",
-                f"of the type of 'on_value' ({type(on_value).__name__})",
-                type(off_value).__name__,
-                ErrCode.TYPE,
-            )
-            if depth == _AUTO:
-                must.be(must.has_data(self), "depth", "given for a tensor without data", depth)
-                must.be(self.numel() > 0, "depth", "positive for an empty tensor", depth)
-        else:
-            must.be(depth >= 0, "depth", "at least 0", depth)
 
-    def kernel(self, num_classes=-1, depth=1, on_value=1, off_value=0):
+@npu_one_hot.check
+def _(self, num_classes, depth, on_value, off_value):
+    last = self.dim()
+    must.hold(-1 <= num_classes <= last, "num_classes", f"within [-1, {last}]", num_classes)
+    if chips.current().family == "A5":
+        must.hold(depth >= _AUTO, "depth", "at least -1", depth)
+        must.hold(
+            type(on_value) is type(off_value),
+            "off_value",
+            f"of the type of 'on_value' ({type(on_value).__name__})",
+            type(off_value).__name__,
+            ErrCode.TYPE,
+        )
         if depth == _AUTO:
-            depth = max(int(self.max()) + 1, 1)
-        axis = self.dim() if num_classes == -1 else num_classes
-        classes = torch.arange(depth, device=self.device)
-        hit = self.long().unsqueeze(axis) == classes.reshape(-1, *[1] * (self.dim() - axis))
-        dtype = _dtype(on_value, off_value)
-        on = torch.full((), on_value, dtype=dtype, device=self.device)
-        off = torch.full((), off_value, dtype=dtype, device=self.device)
-        return torch.where(hit, on, off)
+            must.hold(must.has_data(self), "depth", "given for a tensor without data", depth)
+            must.hold(self.numel() > 0, "depth", "positive for an empty tensor", depth)
+    else:
+        must.hold(depth >= 0, "depth", "at least 0", depth)
 
-    samples = [
-        Sample(lambda make: (make(4, dtype=torch.int32, low=0, high=6),), {"depth": 5}),
-        Sample(
-            lambda make: (make(2, 3, dtype=torch.int64, low=0, high=4), 1, 4),
-            {"on_value": 0.5, "off_value": -0.5},
-            name="in the middle",
-        ),
-    ]
+
+npu_one_hot.samples = [
+    Sample(lambda make: (make(4, dtype=torch.int32, low=0, high=6),), {"depth": 5}),
+    Sample(
+        lambda make: (make(2, 3, dtype=torch.int64, low=0, high=4), 1, 4),
+        {"on_value": 0.5, "off_value": -0.5},
+        name="in the middle",
+    ),
+]

@@ -9,7 +9,7 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op("npu_pad(Tensor input, int[] paddings) -> Tensor")
-class NpuPad:
+def npu_pad(input, paddings):
     r"""Adds zeros before and after each dimension, $size_d + paddings_{2d} + paddings_{2d+1}$.
 
     Args:
@@ -20,22 +20,23 @@ class NpuPad:
     Returns:
         A contiguous tensor with the dtype of `input`.
     """
+    ends = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
+    pairs = list(zip(ends[0::2], ends[1::2], strict=True))
+    sizes = [s + a + b for s, (a, b) in zip(input.shape, pairs, strict=True)]
+    out = torch.zeros(sizes, dtype=input.dtype, device=input.device)
+    window = tuple(slice(a, a + s) for s, (a, _) in zip(input.shape, pairs, strict=True))
+    out[window] = input
+    return out
 
-    def check(input, paddings):
-        most = 2 * input.dim()
-        must.be(len(paddings) <= most, "paddings", f"of at most {most} numbers", len(paddings))
-        must.be(all(p >= 0 for p in paddings), "paddings", "non-negative", list(paddings))
 
-    def kernel(input, paddings):
-        ends = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
-        pairs = list(zip(ends[0::2], ends[1::2], strict=True))
-        sizes = [s + a + b for s, (a, b) in zip(input.shape, pairs, strict=True)]
-        out = torch.zeros(sizes, dtype=input.dtype, device=input.device)
-        window = tuple(slice(a, a + s) for s, (a, _) in zip(input.shape, pairs, strict=True))
-        out[window] = input
-        return out
+@npu_pad.check
+def _(input, paddings):
+    most = 2 * input.dim()
+    must.hold(len(paddings) <= most, "paddings", f"of at most {most} numbers", len(paddings))
+    must.hold(all(p >= 0 for p in paddings), "paddings", "non-negative", list(paddings))
 
-    samples = [
-        Sample(lambda make: (make(1, 4, dtype=torch.float16), [1, 1, 1, 1])),
-        Sample(lambda make: (make(2, 3, 4), [0, 2]), name="first dimension"),
-    ]
+
+npu_pad.samples = [
+    Sample(lambda make: (make(1, 4, dtype=torch.float16), [1, 1, 1, 1])),
+    Sample(lambda make: (make(2, 3, 4), [0, 2]), name="first dimension"),
+]

@@ -12,7 +12,7 @@ from torch_npu.ops.tensor._dims import check_sizes, dense
     out="npu_reshape.out(Tensor self, int[] shape, bool can_refresh=False, *, Tensor(a!) out) "
     "-> Tensor(a!)",
 )
-class NpuReshape:
+def npu_reshape(self, shape):
     r"""The same elements in the same order, in other sizes: $out_{flat\ i} = self_{flat\ i}$.
 
     Args:
@@ -27,16 +27,17 @@ class NpuReshape:
     Differs from upstream:
         With `can_refresh` upstream leaves the result unwritten; here it holds the elements.
     """
+    return dense(self.reshape(shape))
 
-    def check(self, shape, can_refresh=False):
-        check_sizes("shape", shape, self.numel())
-        expected = "False for a tensor that is not contiguous"
-        must.be(not can_refresh or self.is_contiguous(), "can_refresh", expected, can_refresh)
 
-    def kernel(self, shape, can_refresh=False):
-        return dense(self.reshape(shape))
+@npu_reshape.check
+def _(self, shape, can_refresh):
+    check_sizes("shape", shape, self.numel())
+    expected = "False for a tensor that is not contiguous"
+    must.hold(not can_refresh or self.is_contiguous(), "can_refresh", expected, can_refresh)
 
-    samples = [
-        Sample(lambda make: (make(2, 8), [4, 4])),
-        Sample(lambda make: (make(2, 8), [16], True), name="refresh"),
-    ]
+
+npu_reshape.samples = [
+    Sample(lambda make: (make(2, 8), [4, 4])),
+    Sample(lambda make: (make(2, 8), [16], True), name="refresh"),
+]

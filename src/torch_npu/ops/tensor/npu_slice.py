@@ -13,7 +13,7 @@ from torch_npu.ops.tensor._dims import dense
     "npu_slice(Tensor self, int[] offsets, int[] size) -> Tensor",
     out="npu_slice.out(Tensor self, int[] offsets, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
 )
-class NpuSlice:
+def npu_slice(self, offsets, size):
     r"""A window of the tensor.
 
     $$ out_{i_1, \ldots, i_n} = self_{o_1 + i_1, \ldots, o_n + i_n},\quad i_d < size_d $$
@@ -26,23 +26,22 @@ class NpuSlice:
     Returns:
         A contiguous tensor of shape `size`. Upstream has no gradient for it.
     """
+    window = tuple(slice(o, o + s) for o, s in zip(offsets, size, strict=True))
+    return dense(self[window])
 
-    def check(self, offsets, size):
-        dims = self.dim()
-        must.be(len(offsets) == dims, "offsets", f"{dims} numbers", list(offsets))
-        must.be(len(size) == dims, "size", f"{dims} numbers", list(size))
-        for start, length, have in zip(offsets, size, self.shape, strict=True):
-            must.be(0 <= start <= have, "offsets", f"within [0, {have}]", list(offsets))
-            rest = have - start
-            must.be(
-                0 <= length <= rest, "size", f"within [0, {rest}] at offset {start}", list(size)
-            )
 
-    def kernel(self, offsets, size):
-        window = tuple(slice(o, o + s) for o, s in zip(offsets, size, strict=True))
-        return dense(self[window])
+@npu_slice.check
+def _(self, offsets, size):
+    dims = self.dim()
+    must.hold(len(offsets) == dims, "offsets", f"{dims} numbers", list(offsets))
+    must.hold(len(size) == dims, "size", f"{dims} numbers", list(size))
+    for start, length, have in zip(offsets, size, self.shape, strict=True):
+        must.hold(0 <= start <= have, "offsets", f"within [0, {have}]", list(offsets))
+        rest = have - start
+        must.hold(0 <= length <= rest, "size", f"within [0, {rest}] at offset {start}", list(size))
 
-    samples = [
-        Sample(lambda make: (make(2, 5, dtype=torch.float16), [0, 0], [2, 2])),
-        Sample(lambda make: (make(4, 3, 5), [1, 0, 2], [2, 3, 3])),
-    ]
+
+npu_slice.samples = [
+    Sample(lambda make: (make(2, 5, dtype=torch.float16), [0, 0], [2, 2])),
+    Sample(lambda make: (make(4, 3, 5), [1, 0, 2], [2, 3, 3])),
+]

@@ -14,7 +14,7 @@ from torch_npu.ops._registry import Sample, npu_op
     out="npu_sort_v2.out(Tensor self, int dim=-1, bool descending=False, *, Tensor(a!) out) "
     "-> Tensor(a!)",
 )
-class NpuSortV2:
+def npu_sort_v2(self, dim, descending):
     r"""Sorted values along a dimension.
 
     $$ out = \mathrm{sort}_{dim}(self) $$
@@ -28,17 +28,18 @@ class NpuSortV2:
     Returns:
         A contiguous tensor of the shape and dtype of `self`.
     """
+    return torch.sort(self.contiguous(), dim=dim, descending=descending).values.contiguous()
 
-    def check(self, dim=-1, descending=False):
-        fits = not self.dtype.is_complex
-        must.be(fits, "self", "of real numbers", self.dtype, ErrCode.TYPE)
-        count = max(self.dim(), 1)
-        must.be(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
 
-    def kernel(self, dim=-1, descending=False):
-        return torch.sort(self.contiguous(), dim=dim, descending=descending).values.contiguous()
+@npu_sort_v2.check
+def _(self, dim):
+    fits = not self.dtype.is_complex
+    must.hold(fits, "self", "of real numbers", self.dtype, ErrCode.TYPE)
+    count = max(self.dim(), 1)
+    must.hold(-count <= dim < count, "dim", f"within [{-count}, {count - 1}]", dim)
 
-    samples = [
-        Sample(lambda make: (make(3, 7),)),
-        Sample(lambda make: (make(3, 7, dtype=torch.float16), 0, True), name="descending"),
-    ]
+
+npu_sort_v2.samples = [
+    Sample(lambda make: (make(3, 7),)),
+    Sample(lambda make: (make(3, 7, dtype=torch.float16), 0, True), name="descending"),
+]

@@ -12,7 +12,7 @@ from torch_npu.ops.tensor._dims import check_permutation, dense
     out="npu_transpose.out(Tensor self, int[] perm, bool require_contiguous=True, *, "
     "Tensor(a!) out) -> Tensor(a!)",
 )
-class NpuTranspose:
+def npu_transpose(self, perm):
     r"""The dimensions in another order.
 
     $$ out_{i_{perm_1}, \ldots, i_{perm_n}} = self_{i_1, \ldots, i_n} $$
@@ -26,20 +26,19 @@ class NpuTranspose:
     Returns:
         A contiguous tensor.
     """
+    return dense(self.permute(perm))
 
-    def check(self, perm, require_contiguous=True):
-        check_permutation("perm", perm, self.dim(), negative=True)
-        order = sorted(
-            range(self.dim()), key=lambda d: (self.stride(d), self.size(d)), reverse=True
-        )
-        gapless = self.permute(order).is_contiguous()
-        expected = "True for a tensor with gaps"
-        must.be(require_contiguous or gapless, "require_contiguous", expected, require_contiguous)
 
-    def kernel(self, perm, require_contiguous=True):
-        return dense(self.permute(perm))
+@npu_transpose.check
+def _(self, perm, require_contiguous):
+    check_permutation("perm", perm, self.dim(), negative=True)
+    order = sorted(range(self.dim()), key=lambda d: (self.stride(d), self.size(d)), reverse=True)
+    gapless = self.permute(order).is_contiguous()
+    expected = "True for a tensor with gaps"
+    must.hold(require_contiguous or gapless, "require_contiguous", expected, require_contiguous)
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 5), [2, 0, 1])),
-        Sample(lambda make: (make(4, 3).t(), [1, 0], False), name="a transposed input"),
-    ]
+
+npu_transpose.samples = [
+    Sample(lambda make: (make(2, 3, 5), [2, 0, 1])),
+    Sample(lambda make: (make(4, 3).t(), [1, 0], False), name="a transposed input"),
+]

@@ -8,7 +8,7 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op("one_(Tensor(a!) self) -> Tensor(a!)")
-class One:
+def one_(self):
     r"""Writes 1 into every element, in place: $self_i = 1$.
 
     Args:
@@ -17,11 +17,10 @@ class One:
     Returns:
         `self`.
     """
+    return self.fill_(1)
 
-    def kernel(self):
-        return self.fill_(1)
 
-    samples = [
-        Sample(lambda make: (make(2, 3),)),
-        Sample(lambda make: (make(4, dtype=torch.int32, low=0, high=9),)),
-    ]
+one_.samples = [
+    Sample(lambda make: (make(2, 3),)),
+    Sample(lambda make: (make(4, dtype=torch.int32, low=0, high=9),)),
+]

@@ -42,10 +42,10 @@ def check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int) 
 
 def check_backward(grad: torch.Tensor, trans: bool, is_cross: bool, mode: int, n: int) -> None:
     """The one form that upstream differentiates."""
-    must.be(trans, "trans", "True for the gradient", trans, ErrCode.NOT_SUPPORT)
-    must.be(not is_cross, "is_cross", "False for the gradient", is_cross, ErrCode.NOT_SUPPORT)
-    must.be(mode == 0, "mode", "0 for the gradient", mode, ErrCode.NOT_SUPPORT)
-    must.be(grad.numel() == n, "grad", f"of {n} elements", tuple(grad.shape), ErrCode.PARAM)
+    must.hold(trans, "trans", "True for the gradient", trans, ErrCode.NOT_SUPPORT)
+    must.hold(not is_cross, "is_cross", "False for the gradient", is_cross, ErrCode.NOT_SUPPORT)
+    must.hold(mode == 0, "mode", "0 for the gradient", mode, ErrCode.NOT_SUPPORT)
+    must.hold(grad.numel() == n, "grad", f"of {n} elements", tuple(grad.shape), ErrCode.PARAM)
 
 
 def result_dtype(self: torch.Tensor, gtboxes: torch.Tensor) -> torch.dtype:

@@ -146,7 +146,7 @@ def check(self: torch.Tensor, query_boxes: torch.Tensor, trans: bool) -> None:
             host = boxes.detach().cpu().double()
             sides = host[..., 2:4] - host[..., :2] if trans else host[..., 2:4]
             first_bad(name, "of boxes with sides of at least 0", sides, sides < 0)
-    must.be(
+    must.hold(
         self.shape[0] == query_boxes.shape[0],
         "query_boxes",
         f"a batch of {self.shape[0]}, as 'self' has",

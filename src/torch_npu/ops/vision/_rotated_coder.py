@@ -26,4 +26,4 @@ def check(anchors: torch.Tensor, other: torch.Tensor, weight: torch.Tensor, name
     without_nan(name, other)
     if must.has_data(weight):
         host = weight.detach().cpu()
-        must.be(bool((host != 0).all()), "weight", "without 0", host.tolist())
+        must.hold(bool((host != 0).all()), "weight", "without 0", host.tolist())

@@ -13,7 +13,7 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
 @npu_op(
     "npu_anchor_response_flags(Tensor self, int[2] featmap_size, int[2] stride, int num_base_anchors) -> Tensor"
 )
-class NpuAnchorResponseFlags:
+def npu_anchor_response_flags(self, featmap_size, stride, num_base_anchors):
     r"""Marks the anchors of the cells in which the centre of a ground truth lies.
 
     $$ i = \Bigl\lfloor \frac{x_1 + x_2}{2 s_0} \Bigr\rfloor \qquad
@@ -34,30 +34,31 @@ class NpuAnchorResponseFlags:
     Constraints:
         Positive strides and sizes, no NaN among the boxes.
     """
+    boxes = self.float()
+    height, width = featmap_size
 
-    def check(self, featmap_size, stride, num_base_anchors):
-        must.dtype("self", self, *FLOATS)
-        rows_of("self", self)
-        without_nan("self", self)
-        for name, values in (("featmap_size", featmap_size), ("stride", stride)):
-            must.be(len(values) == 2, name, "two numbers", list(values), ErrCode.PARAM)
-            must.be(min(values) > 0, name, "positive", list(values))
-        must.be(num_base_anchors >= 0, "num_base_anchors", "at least 0", num_base_anchors)
+    def cell(axis: int, size: int) -> torch.Tensor:
+        centre = (boxes[:, axis] + boxes[:, axis + 2]) * 0.5
+        return torch.floor(centre / stride[axis]).clamp(0, size - 1).nan_to_num().long()
 
-    def kernel(self, featmap_size, stride, num_base_anchors):
-        boxes = self.float()
-        height, width = featmap_size
+    place = cell(1, height) * width + cell(0, width)
+    flags = torch.zeros(height * width, dtype=torch.uint8, device=self.device)
+    flags = flags.scatter(0, place, 1)
+    return flags[:, None].expand(-1, num_base_anchors).reshape(-1)
 
-        def cell(axis: int, size: int) -> torch.Tensor:
-            centre = (boxes[:, axis] + boxes[:, axis + 2]) * 0.5
-            return torch.floor(centre / stride[axis]).clamp(0, size - 1).nan_to_num().long()
 
-        place = cell(1, height) * width + cell(0, width)
-        flags = torch.zeros(height * width, dtype=torch.uint8, device=self.device)
-        flags = flags.scatter(0, place, 1)
-        return flags[:, None].expand(-1, num_base_anchors).reshape(-1)
+@npu_anchor_response_flags.check
+def _(self, featmap_size, stride, num_base_anchors):
+    must.dtype("self", self, *FLOATS)
+    rows_of("self", self)
+    without_nan("self", self)
+    for name, values in (("featmap_size", featmap_size), ("stride", stride)):
+        must.hold(len(values) == 2, name, "two numbers", list(values), ErrCode.PARAM)
+        must.hold(min(values) > 0, name, "positive", list(values))
+    must.hold(num_base_anchors >= 0, "num_base_anchors", "at least 0", num_base_anchors)
 
-    samples = [
-        Sample(lambda make: (make(5, 4, low=0, high=40), [6, 4], [8, 8], 3)),
-        Sample(lambda make: (make(2, 4, low=0, high=9, dtype=torch.float16), [3, 2], [4, 2], 1)),
-    ]
+
+npu_anchor_response_flags.samples = [
+    Sample(lambda make: (make(5, 4, low=0, high=40), [6, 4], [8, 8], 3)),
+    Sample(lambda make: (make(2, 4, low=0, high=9, dtype=torch.float16), [3, 2], [4, 2], 1)),
+]

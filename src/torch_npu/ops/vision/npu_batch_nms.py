@@ -41,7 +41,9 @@ def _image(
     "int max_size_per_class, int max_total_size, bool change_coordinate_frame=False, "
     "bool transpose_box=False) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-class NpuBatchNms:
+def npu_batch_nms(
+    self, scores, score_threshold, iou_threshold, max_size_per_class, max_total_size, transpose_box
+):
     """Non-maximum suppression by class; of each image the best boxes of all classes.
 
     In each class boxes with a score above `score_threshold` are chosen best first (of equal scores the lower
@@ -69,98 +71,82 @@ class NpuBatchNms:
     Differs from upstream: boxes come back as they were given. The card scales them inside, so that on 910A and
     310P their coordinates carry an error of some units in the last place of float16.
     """
+    boxes, marks = wide(_by_class(self, transpose_box)), wide(scores)
+    batch, size = self.shape[0], max_total_size
+    out_boxes = self.new_zeros(batch, size, 4)
+    out_scores, out_classes = self.new_zeros(batch, size), self.new_zeros(batch, size)
+    out_num = torch.zeros(batch, dtype=torch.int32, device=self.device)
+    for b in range(min(batch, scores.shape[0]) if scores.shape[2] else 0):
+        found = _image(boxes[b], marks[b], score_threshold, iou_threshold, max_size_per_class)
+        count = min(len(found[1]), size)
+        for out, values in zip((out_boxes, out_scores, out_classes), found, strict=True):
+            out[b, :count] = values[:count].to(out.dtype)
+        out_num[b] = count
+    return out_boxes, out_scores, out_classes, out_num
 
-    def check(
-        self,
-        scores,
-        score_threshold,
-        iou_threshold,
-        max_size_per_class,
-        max_total_size,
-        change_coordinate_frame=False,
-        transpose_box=False,
-    ):
-        must.dtype("self", self, *FLOATS)
-        must.same_dtype("scores", scores, "self", self)
-        must.ndim("self", self, 4)
-        must.ndim("scores", scores, 3)
-        must.be(self.numel() > 0, "self", "of at least one box", tuple(self.shape), ErrCode.PARAM)
-        given = tuple(self.shape)
-        batch, q, n, four = _by_class(self, transpose_box).shape
-        wanted = "(B, q, 4, N)" if transpose_box else "(B, N, q, 4)"
-        must.be(four == 4, "self", f"of shape {wanted}", given, ErrCode.PARAM)
-        must.shape("scores", scores, (None, n, None))
-        must.be(scores.shape[0] <= batch, "scores", f"of at most {batch} images", scores.shape[0])
-        classes = scores.shape[2]
-        must.be(q in (1, classes), "self", f"of q = 1 or {classes} sets of boxes", q)
-        must.be(0 <= iou_threshold <= 1, "iou_threshold", "in [0, 1]", iou_threshold)
-        must.be(max_size_per_class > 0, "max_size_per_class", "positive", max_size_per_class)
-        must.be(max_total_size > 0, "max_total_size", "positive", max_total_size)
-        must.choice("change_coordinate_frame", change_coordinate_frame, (False, True))
-        without_nan("self", self)
-        without_nan("scores", scores)
 
-    def kernel(
-        self,
-        scores,
-        score_threshold,
-        iou_threshold,
-        max_size_per_class,
-        max_total_size,
-        change_coordinate_frame=False,
-        transpose_box=False,
-    ):
-        boxes, marks = wide(_by_class(self, transpose_box)), wide(scores)
-        batch, size = self.shape[0], max_total_size
-        out_boxes = self.new_zeros(batch, size, 4)
-        out_scores, out_classes = self.new_zeros(batch, size), self.new_zeros(batch, size)
-        out_num = torch.zeros(batch, dtype=torch.int32, device=self.device)
-        for b in range(min(batch, scores.shape[0]) if scores.shape[2] else 0):
-            found = _image(boxes[b], marks[b], score_threshold, iou_threshold, max_size_per_class)
-            count = min(len(found[1]), size)
-            for out, values in zip((out_boxes, out_scores, out_classes), found, strict=True):
-                out[b, :count] = values[:count].to(out.dtype)
-            out_num[b] = count
-        return out_boxes, out_scores, out_classes, out_num
+@npu_batch_nms.check
+def _(
+    self,
+    scores,
+    iou_threshold,
+    max_size_per_class,
+    max_total_size,
+    change_coordinate_frame,
+    transpose_box,
+):
+    must.dtype("self", self, *FLOATS)
+    must.same_dtype("scores", scores, "self", self)
+    must.ndim("self", self, 4)
+    must.ndim("scores", scores, 3)
+    must.hold(self.numel() > 0, "self", "of at least one box", tuple(self.shape), ErrCode.PARAM)
+    given = tuple(self.shape)
+    batch, q, n, four = _by_class(self, transpose_box).shape
+    wanted = "(B, q, 4, N)" if transpose_box else "(B, N, q, 4)"
+    must.hold(four == 4, "self", f"of shape {wanted}", given, ErrCode.PARAM)
+    must.shape("scores", scores, (None, n, None))
+    must.hold(scores.shape[0] <= batch, "scores", f"of at most {batch} images", scores.shape[0])
+    classes = scores.shape[2]
+    must.hold(q in (1, classes), "self", f"of q = 1 or {classes} sets of boxes", q)
+    must.hold(0 <= iou_threshold <= 1, "iou_threshold", "in [0, 1]", iou_threshold)
+    must.hold(max_size_per_class > 0, "max_size_per_class", "positive", max_size_per_class)
+    must.hold(max_total_size > 0, "max_total_size", "positive", max_total_size)
+    must.choice("change_coordinate_frame", change_coordinate_frame, (False, True))
+    without_nan("self", self)
+    without_nan("scores", scores)
 
-    def meta(
-        self,
-        scores,
-        score_threshold,
-        iou_threshold,
-        max_size_per_class,
-        max_total_size,
-        change_coordinate_frame=False,
-        transpose_box=False,
-    ):
-        shape = (self.shape[0], max_total_size)
-        return (
-            self.new_empty(*shape, 4),
-            self.new_empty(shape),
-            self.new_empty(shape),
-            self.new_empty(self.shape[0], dtype=torch.int32),
+
+@npu_batch_nms.meta
+def _(self, max_total_size):
+    shape = (self.shape[0], max_total_size)
+    return (
+        self.new_empty(*shape, 4),
+        self.new_empty(shape),
+        self.new_empty(shape),
+        self.new_empty(self.shape[0], dtype=torch.int32),
+    )
+
+
+npu_batch_nms.samples = [
+    Sample(
+        lambda make: (
+            make(2, 5, 1, 4, low=0, high=9).cumsum(3),
+            make(2, 5, 3, low=0),
+            0.2,
+            0.3,
+            3,
+            6,
         )
-
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 5, 1, 4, low=0, high=9).cumsum(3),
-                make(2, 5, 3, low=0),
-                0.2,
-                0.3,
-                3,
-                6,
-            )
+    ),
+    Sample(
+        lambda make: (
+            make(1, 3, 4, 6, low=0, high=9).cumsum(2).half(),
+            make(1, 6, 3, low=0, dtype=torch.float16),
+            0.2,
+            0.3,
+            2,
+            4,
         ),
-        Sample(
-            lambda make: (
-                make(1, 3, 4, 6, low=0, high=9).cumsum(2).half(),
-                make(1, 6, 3, low=0, dtype=torch.float16),
-                0.2,
-                0.3,
-                2,
-                4,
-            ),
-            {"transpose_box": True},
-        ),
-    ]
+        {"transpose_box": True},
+    ),
+]

@@ -18,7 +18,20 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
     "float means3, float stds0, float stds1, float stds2, float stds3, int[1] max_shape, "
     "float wh_ratio_clip) -> Tensor"
 )
-class NpuBoundingBoxDecode:
+def npu_bounding_box_decode(
+    rois,
+    deltas,
+    means0,
+    means1,
+    means2,
+    means3,
+    stds0,
+    stds1,
+    stds2,
+    stds3,
+    max_shape,
+    wh_ratio_clip,
+):
     r"""The boxes of Faster R-CNN: regions of interest, moved and scaled by deltas, clipped to the image.
 
     $$ d_i = \mathrm{deltas}_i \cdot \mathrm{stds}_i + \mathrm{means}_i \qquad
@@ -42,74 +55,49 @@ class NpuBoundingBoxDecode:
     Constraints:
         No NaN among the boxes and deltas.
     """
+    p = wide(rois)
+    stds = p.new_tensor((stds0, stds1, stds2, stds3))
+    d = wide(deltas) * stds + p.new_tensor((means0, means1, means2, means3))
+    bound = abs(math.log(wh_ratio_clip))
+    low, high = p[:, :2], p[:, 2:]
+    sides = high - low + 1
+    centre = (low + high) * 0.5 + sides * d[:, :2]
+    reach = sides * d[:, 2:].clamp(-bound, bound).exp() * 0.5
+    corners = torch.cat([centre - reach + 0.5, centre + reach - 0.5], 1)
+    last = p.new_tensor((max_shape[1] - 1, max_shape[0] - 1)).repeat(2)
+    return torch.minimum(corners.clamp(min=0), last).to(rois.dtype)
 
-    def check(
-        rois,
-        deltas,
-        means0,
-        means1,
-        means2,
-        means3,
-        stds0,
-        stds1,
-        stds2,
-        stds3,
-        max_shape,
-        wh_ratio_clip,
-    ):
-        must.dtype("rois", rois, *FLOATS)
-        must.same_dtype("deltas", deltas, "rois", rois)
-        rows_of("rois", rois)
-        must.shape("deltas", deltas, tuple(rois.shape))
-        without_nan("rois", rois)
-        without_nan("deltas", deltas)
-        must.be(len(max_shape) == 2, "max_shape", "[H, W]", list(max_shape), ErrCode.PARAM)
-        must.be(min(max_shape) > 0, "max_shape", "positive", list(max_shape))
-        must.be(wh_ratio_clip > 0, "wh_ratio_clip", "positive", wh_ratio_clip)
 
-    def kernel(
-        rois,
-        deltas,
-        means0,
-        means1,
-        means2,
-        means3,
-        stds0,
-        stds1,
-        stds2,
-        stds3,
-        max_shape,
-        wh_ratio_clip,
-    ):
-        p = wide(rois)
-        stds = p.new_tensor((stds0, stds1, stds2, stds3))
-        d = wide(deltas) * stds + p.new_tensor((means0, means1, means2, means3))
-        bound = abs(math.log(wh_ratio_clip))
-        low, high = p[:, :2], p[:, 2:]
-        sides = high - low + 1
-        centre = (low + high) * 0.5 + sides * d[:, :2]
-        reach = sides * d[:, 2:].clamp(-bound, bound).exp() * 0.5
-        corners = torch.cat([centre - reach + 0.5, centre + reach - 0.5], 1)
-        last = p.new_tensor((max_shape[1] - 1, max_shape[0] - 1)).repeat(2)
-        return torch.minimum(corners.clamp(min=0), last).to(rois.dtype)
+@npu_bounding_box_decode.check
+def _(rois, deltas, max_shape, wh_ratio_clip):
+    must.dtype("rois", rois, *FLOATS)
+    must.same_dtype("deltas", deltas, "rois", rois)
+    rows_of("rois", rois)
+    must.shape("deltas", deltas, tuple(rois.shape))
+    without_nan("rois", rois)
+    without_nan("deltas", deltas)
+    must.hold(len(max_shape) == 2, "max_shape", "[H, W]", list(max_shape), ErrCode.PARAM)
+    must.hold(min(max_shape) > 0, "max_shape", "positive", list(max_shape))
+    must.hold(wh_ratio_clip > 0, "wh_ratio_clip", "positive", wh_ratio_clip)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(3, 4, low=0, high=9).cumsum(1),
-                make(3, 4),
-                *(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0),
-                [40, 30],
-                0.016,
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(2, 4, low=0, high=9, dtype=torch.float16).cumsum(1),
-                make(2, 4, dtype=torch.float16),
-                *(0.1, 0.2, 0.3, 0.4, 0.1, 0.1, 0.2, 0.2),
-                [16, 16],
-                0.1,
-            )
-        ),
-    ]
+
+npu_bounding_box_decode.samples = [
+    Sample(
+        lambda make: (
+            make(3, 4, low=0, high=9).cumsum(1),
+            make(3, 4),
+            *(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0),
+            [40, 30],
+            0.016,
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, low=0, high=9, dtype=torch.float16).cumsum(1),
+            make(2, 4, dtype=torch.float16),
+            *(0.1, 0.2, 0.3, 0.4, 0.1, 0.1, 0.2, 0.2),
+            [16, 16],
+            0.1,
+        )
+    ),
+]

@@ -32,7 +32,9 @@ def _raw(
     "npu_bounding_box_encode(Tensor anchor_box, Tensor ground_truth_box, float means0, float means1, "
     "float means2, float means3, float stds0, float stds1, float stds2, float stds3) -> Tensor"
 )
-class NpuBoundingBoxEncode:
+def npu_bounding_box_encode(
+    anchor_box, ground_truth_box, means0, means1, means2, means3, stds0, stds1, stds2, stds3
+):
     r"""The deltas of Faster R-CNN: from anchors to ground truth, normalised.
 
     $$ d = \Bigl( \frac{g_x - p_x}{p_w},\ \frac{g_y - p_y}{p_h},\ \ln\frac{g_w}{p_w},\ \ln\frac{g_h}{p_h} \Bigr)
@@ -54,47 +56,44 @@ class NpuBoundingBoxEncode:
     Constraints:
         No NaN among the boxes.
     """
+    means, stds = (means0, means1, means2, means3), (stds0, stds1, stds2, stds3)
+    if chips.current().family == "A5":
+        boxes = wide(anchor_box)
+        raw = _raw(boxes, wide(ground_truth_box), boxes.dtype)
+        deltas = (raw - raw.new_tensor(means)) / raw.new_tensor(stds)
+    else:
+        boxes, truth = anchor_box.half().float(), ground_truth_box.half().float()
+        raw = _raw(boxes, truth, torch.float16)
+        scale = torch.tensor([1 / s for s in stds], dtype=torch.float16, device=raw.device)
+        deltas = (raw - raw.new_tensor(means)) * scale
+    return deltas.to(anchor_box.dtype)
 
-    def check(
-        anchor_box, ground_truth_box, means0, means1, means2, means3, stds0, stds1, stds2, stds3
-    ):
-        must.dtype("anchor_box", anchor_box, *FLOATS)
-        must.same_dtype("ground_truth_box", ground_truth_box, "anchor_box", anchor_box)
-        rows_of("anchor_box", anchor_box)
-        must.shape("ground_truth_box", ground_truth_box, tuple(anchor_box.shape))
-        without_nan("anchor_box", anchor_box)
-        without_nan("ground_truth_box", ground_truth_box)
-        for name, value in zip("0123", (stds0, stds1, stds2, stds3), strict=True):
-            must.be(value != 0, f"stds{name}", "other than 0", value)
 
-    def kernel(
-        anchor_box, ground_truth_box, means0, means1, means2, means3, stds0, stds1, stds2, stds3
-    ):
-        means, stds = (means0, means1, means2, means3), (stds0, stds1, stds2, stds3)
-        if chips.current().family == "A5":
-            boxes = wide(anchor_box)
-            raw = _raw(boxes, wide(ground_truth_box), boxes.dtype)
-            deltas = (raw - raw.new_tensor(means)) / raw.new_tensor(stds)
-        else:
-            boxes, truth = anchor_box.half().float(), ground_truth_box.half().float()
-            raw = _raw(boxes, truth, torch.float16)
-            scale = torch.tensor([1 / s for s in stds], dtype=torch.float16, device=raw.device)
-            deltas = (raw - raw.new_tensor(means)) * scale
-        return deltas.to(anchor_box.dtype)
+@npu_bounding_box_encode.check
+def _(anchor_box, ground_truth_box, stds0, stds1, stds2, stds3):
+    must.dtype("anchor_box", anchor_box, *FLOATS)
+    must.same_dtype("ground_truth_box", ground_truth_box, "anchor_box", anchor_box)
+    rows_of("anchor_box", anchor_box)
+    must.shape("ground_truth_box", ground_truth_box, tuple(anchor_box.shape))
+    without_nan("anchor_box", anchor_box)
+    without_nan("ground_truth_box", ground_truth_box)
+    for name, value in zip("0123", (stds0, stds1, stds2, stds3), strict=True):
+        must.hold(value != 0, f"stds{name}", "other than 0", value)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(3, 4, low=0, high=9).cumsum(1),
-                make(3, 4, low=1, high=8).cumsum(1),
-                *(0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.2),
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(2, 4, low=0, high=9, dtype=torch.float16).cumsum(1),
-                make(2, 4, low=1, high=8, dtype=torch.float16).cumsum(1),
-                *(0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0),
-            )
-        ),
-    ]
+
+npu_bounding_box_encode.samples = [
+    Sample(
+        lambda make: (
+            make(3, 4, low=0, high=9).cumsum(1),
+            make(3, 4, low=1, high=8).cumsum(1),
+            *(0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.2),
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, low=0, high=9, dtype=torch.float16).cumsum(1),
+            make(2, 4, low=1, high=8, dtype=torch.float16).cumsum(1),
+            *(0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0),
+        )
+    ),
+]

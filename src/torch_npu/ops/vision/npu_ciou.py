@@ -15,10 +15,10 @@ from torch_npu.ops.vision import _iou
 def _check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int) -> None:
     _iou.check(self, gtboxes, is_cross, mode)
     if chips.current().family == "A5":
-        must.be(not is_cross, "is_cross", "False on Ascend950", is_cross, ErrCode.NOT_SUPPORT)
+        must.hold(not is_cross, "is_cross", "False on Ascend950", is_cross, ErrCode.NOT_SUPPORT)
         for name, boxes in (("self", self), ("gtboxes", gtboxes)):
             n = boxes.shape[1]
-            must.be(n % 1024 == 0, name, "of a multiple of 1024 boxes on Ascend950", n)
+            must.hold(n % 1024 == 0, name, "of a multiple of 1024 boxes on Ascend950", n)
 
 
 def _ciou(
@@ -43,7 +43,7 @@ def _ciou(
     "npu_ciou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=True, int mode=0, "
     "bool atan_sub_flag=False) -> Tensor"
 )
-class NpuCiou:
+def npu_ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag):
     r"""Complete IoU: the overlap of boxes, less the distance of centres and the difference of aspects.
 
     $$ \mathrm{CIoU} = \mathrm{IoU} - \frac{\rho^2(b, g)}{c^2} - \alpha v \qquad
@@ -70,104 +70,101 @@ class NpuCiou:
         for trans=True, is_cross=False, mode=0 only. On Ascend950: n a multiple of 1024, is_cross
         False, no gradient.
     """
+    return _ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag)[0]
 
-    def check(self, gtboxes, trans=False, is_cross=True, mode=0, atan_sub_flag=False):
-        _check(self, gtboxes, is_cross, mode)
 
-    def kernel(self, gtboxes, trans=False, is_cross=True, mode=0, atan_sub_flag=False):
-        return _ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag)[0]
+@npu_ciou.check
+def _(self, gtboxes, is_cross, mode):
+    _check(self, gtboxes, is_cross, mode)
 
-    def backward(ctx, grad):
-        a = ctx.args
-        dself, dgt = torch.ops.npu.npu_ciou_backward(
-            grad, a.self, a.gtboxes, None, a.trans, a.is_cross, a.mode
-        )
-        return {"self": dself, "gtboxes": dgt}
 
-    samples = [
-        Sample(
-            lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True, False)
-        ),
-        Sample(lambda make: (make(4, 3, low=0, high=2), make(4, 5, low=0, high=2)), {"mode": 1}),
-        Sample(
-            lambda make: (make(4, 3, low=0, high=2), make(4, 3, low=0.1, high=1.6)),
-            {"is_cross": False, "atan_sub_flag": True},
-        ),
-    ]
+@npu_ciou.backward
+def _(grad, *, self, gtboxes, trans, is_cross, mode):
+    dself, dgt = torch.ops.npu.npu_ciou_backward(grad, self, gtboxes, None, trans, is_cross, mode)
+    return {"self": dself, "gtboxes": dgt}
+
+
+npu_ciou.samples = [
+    Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True, False)),
+    Sample(lambda make: (make(4, 3, low=0, high=2), make(4, 5, low=0, high=2)), {"mode": 1}),
+    Sample(
+        lambda make: (make(4, 3, low=0, high=2), make(4, 3, low=0.1, high=1.6)),
+        {"is_cross": False, "atan_sub_flag": True},
+    ),
+]
 
 
 @npu_op(
     "_npu_ciou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=True, int mode=0, "
     "bool atan_sub_flag=False) -> (Tensor, Tensor)",
     export=False,
+    output_differentiability=(True, False),
 )
-class PrivateNpuCiou:
+def _npu_ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag):
     """`npu_ciou` with its second result: the difference of the aspect angles (zeros unless `atan_sub_flag`)."""
+    return _ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag)
 
-    saves = ("self", "gtboxes", "output:1")
-    non_differentiable = (1,)
 
-    def check(self, gtboxes, trans=False, is_cross=True, mode=0, atan_sub_flag=False):
-        _check(self, gtboxes, is_cross, mode)
+@_npu_ciou.check
+def _(self, gtboxes, is_cross, mode):
+    _check(self, gtboxes, is_cross, mode)
 
-    def kernel(self, gtboxes, trans=False, is_cross=True, mode=0, atan_sub_flag=False):
-        return _ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag)
 
-    def backward(ctx, grad, _datan_sub):
-        a = ctx.args
-        kept = ctx.outputs[1] if a.atan_sub_flag else None
-        dself, dgt = torch.ops.npu.npu_ciou_backward(
-            grad, a.self, a.gtboxes, kept, a.trans, a.is_cross, a.mode
-        )
-        return {"self": dself, "gtboxes": dgt}
+@_npu_ciou.backward
+def _(grad, *, self, gtboxes, trans, is_cross, mode, atan_sub_flag, result1):
+    kept = result1 if atan_sub_flag else None
+    dself, dgt = torch.ops.npu.npu_ciou_backward(grad, self, gtboxes, kept, trans, is_cross, mode)
+    return {"self": dself, "gtboxes": dgt}
 
-    samples = [
-        Sample(
-            lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True, False),
-            {"atan_sub_flag": True},
-        )
-    ]
+
+_npu_ciou.samples = [
+    Sample(
+        lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True, False),
+        {"atan_sub_flag": True},
+    )
+]
 
 
 @npu_op(
     "npu_ciou_backward(Tensor grad, Tensor bboxes, Tensor gtboxes, Tensor? atan_sub, bool trans=False, "
     "bool is_cross=True, int mode=0) -> (Tensor, Tensor)"
 )
-class NpuCiouBackward:
+def npu_ciou_backward(grad, bboxes, gtboxes, atan_sub, trans):
     """Gradients of `npu_ciou` with respect to `bboxes` and `gtboxes`; trans=True, is_cross=False, mode=0 only.
 
     `atan_sub` is the second result of the forward; without it the angles are computed again.
     """
+    terms = _iou.Overlap(*_iou.pair(bboxes, gtboxes, trans, False), _iou.EPS, _iou.EPS)
+    angles = terms.atan_sub() if atan_sub is None else wide(atan_sub).reshape(1, -1)
+    _, alpha = terms.balance(angles, 0)
+    d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
+    found.iou(d)
+    found.far(-d)
+    found.aspect(-d * alpha, angles)
+    return found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
 
-    def check(grad, bboxes, gtboxes, atan_sub, trans=False, is_cross=True, mode=0):
-        family = chips.current().family
-        must.be(family != "A5", "grad", "off Ascend950", family, ErrCode.NOT_SUPPORT)
-        must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
-        n = bboxes.shape[1]
-        _iou.check_backward(grad, trans, is_cross, mode, n)
-        if atan_sub is not None:
-            given = tuple(atan_sub.shape)
-            must.be(atan_sub.numel() == n, "atan_sub", f"of {n} elements", given, ErrCode.PARAM)
 
-    def kernel(grad, bboxes, gtboxes, atan_sub, trans=False, is_cross=True, mode=0):
-        terms = _iou.Overlap(*_iou.pair(bboxes, gtboxes, trans, False), _iou.EPS, _iou.EPS)
-        angles = terms.atan_sub() if atan_sub is None else wide(atan_sub).reshape(1, -1)
-        _, alpha = terms.balance(angles, 0)
-        d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
-        found.iou(d)
-        found.far(-d)
-        found.aspect(-d * alpha, angles)
-        return found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
+@npu_ciou_backward.check
+def _(grad, bboxes, gtboxes, atan_sub, trans, is_cross, mode):
+    family = chips.current().family
+    must.hold(family != "A5", "grad", "off Ascend950", family, ErrCode.NOT_SUPPORT)
+    must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
+    n = bboxes.shape[1]
+    _iou.check_backward(grad, trans, is_cross, mode, n)
+    if atan_sub is not None:
+        given = tuple(atan_sub.shape)
+        must.hold(atan_sub.numel() == n, "atan_sub", f"of {n} elements", given, ErrCode.PARAM)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(1, 6),
-                make(4, 6, low=0, high=2),
-                make(4, 6, low=0.1, high=1.6),
-                None,
-                True,
-                False,
-            )
+
+npu_ciou_backward.samples = [
+    Sample(
+        lambda make: (
+            make(1, 6),
+            make(4, 6, low=0, high=2),
+            make(4, 6, low=0.1, high=1.6),
+            None,
+            True,
+            False,
         )
-    ]
+    )
+]

@@ -13,7 +13,7 @@ from torch_npu.ops.vision import _iou
 @npu_op(
     "npu_diou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
 )
-class NpuDiou:
+def npu_diou(self, gtboxes, trans, is_cross, mode):
     r"""Distance IoU: the overlap of boxes, less how far their centres are apart.
 
     $$ \mathrm{DIoU} = \mathrm{IoU} - \frac{\rho^2(b, g)}{c^2} $$
@@ -34,54 +34,55 @@ class NpuDiou:
         No NaN among the boxes; negative sides are taken by the same formula. The gradient exists
         for trans=True, is_cross=False, mode=0 only.
     """
+    terms = _iou.Overlap(*_iou.pair(self, gtboxes, trans, is_cross), _iou.EPS, _iou.EPS)
+    rho2, c2 = terms.distance()
+    return (terms.share(mode) - rho2 / c2).to(_iou.result_dtype(self, gtboxes))
 
-    def check(self, gtboxes, trans=False, is_cross=False, mode=0):
-        _iou.check(self, gtboxes, is_cross, mode)
 
-    def kernel(self, gtboxes, trans=False, is_cross=False, mode=0):
-        terms = _iou.Overlap(*_iou.pair(self, gtboxes, trans, is_cross), _iou.EPS, _iou.EPS)
-        rho2, c2 = terms.distance()
-        return (terms.share(mode) - rho2 / c2).to(_iou.result_dtype(self, gtboxes))
+@npu_diou.check
+def _(self, gtboxes, is_cross, mode):
+    _iou.check(self, gtboxes, is_cross, mode)
 
-    def backward(ctx, grad):
-        a = ctx.args
-        dself, dgt = torch.ops.npu.npu_diou_backward(
-            grad, a.self, a.gtboxes, a.trans, a.is_cross, a.mode
-        )
-        return {"self": dself, "gtboxes": dgt}
 
-    samples = [
-        Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True)),
-        Sample(lambda make: (make(4, 3), make(4, 5)), {"is_cross": True, "mode": 1}),
-        Sample(lambda make: (make(4, 3), make(4, 3))),
-    ]
+@npu_diou.backward
+def _(grad, *, self, gtboxes, trans, is_cross, mode):
+    dself, dgt = torch.ops.npu.npu_diou_backward(grad, self, gtboxes, trans, is_cross, mode)
+    return {"self": dself, "gtboxes": dgt}
+
+
+npu_diou.samples = [
+    Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True)),
+    Sample(lambda make: (make(4, 3), make(4, 5)), {"is_cross": True, "mode": 1}),
+    Sample(lambda make: (make(4, 3), make(4, 3))),
+]
 
 
 @npu_op(
     "npu_diou_backward(Tensor grad, Tensor bboxes, Tensor gtboxes, bool trans=False, "
     "bool is_cross=False, int mode=0) -> (Tensor, Tensor)"
 )
-class NpuDiouBackward:
+def npu_diou_backward(grad, bboxes, gtboxes, trans):
     """Gradients of `npu_diou` with respect to `bboxes` and `gtboxes`; trans=True, is_cross=False, mode=0 only."""
+    terms = _iou.Overlap(*_iou.pair(bboxes, gtboxes, trans, False), _iou.EPS, _iou.EPS)
+    d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
+    found.iou(d)
+    found.far(-d)
+    return found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
 
-    def check(grad, bboxes, gtboxes, trans=False, is_cross=False, mode=0):
-        must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
-        _iou.check_backward(grad, trans, is_cross, mode, bboxes.shape[1])
 
-    def kernel(grad, bboxes, gtboxes, trans=False, is_cross=False, mode=0):
-        terms = _iou.Overlap(*_iou.pair(bboxes, gtboxes, trans, False), _iou.EPS, _iou.EPS)
-        d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
-        found.iou(d)
-        found.far(-d)
-        return found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
+@npu_diou_backward.check
+def _(grad, bboxes, gtboxes, trans, is_cross, mode):
+    must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
+    _iou.check_backward(grad, trans, is_cross, mode, bboxes.shape[1])
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(1, 6),
-                make(4, 6, low=0, high=2),
-                make(4, 6, low=0.1, high=1.6),
-                True,
-            )
+
+npu_diou_backward.samples = [
+    Sample(
+        lambda make: (
+            make(1, 6),
+            make(4, 6, low=0, high=2),
+            make(4, 6, low=0.1, high=1.6),
+            True,
         )
-    ]
+    )
+]

@@ -30,7 +30,7 @@ def _terms(
 def _check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int) -> None:
     for name, boxes in (("self", self), ("gtboxes", gtboxes)):
         must.ndim(name, boxes, 2)
-        must.be(
+        must.hold(
             4 in boxes.shape, name, "of shape (4, n) or (n, 4)", tuple(boxes.shape), ErrCode.PARAM
         )
     _iou.check(_columns(self), _columns(gtboxes), is_cross, mode)
@@ -39,7 +39,7 @@ def _check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int)
 @npu_op(
     "npu_giou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
 )
-class NpuGiou:
+def npu_giou(self, gtboxes, trans, is_cross, mode):
     r"""Generalised IoU: the overlap of boxes, less the part of the box around both that neither covers.
 
     $$ \mathrm{GIoU} = \mathrm{IoU} - \frac{C - U}{C} $$
@@ -63,59 +63,60 @@ class NpuGiou:
     Differs from upstream: its host code refuses everything but trans=True, is_cross=False, mode=0, though its
     page documents the rest; here the rest computes too.
     """
+    terms, around = _terms(self, gtboxes, trans, is_cross)
+    result = terms.share(mode) - (around - terms.union) / around
+    result = result if is_cross else result.reshape(-1, 1)
+    return result.to(_iou.result_dtype(self, gtboxes))
 
-    def check(self, gtboxes, trans=False, is_cross=False, mode=0):
-        _check(self, gtboxes, is_cross, mode)
 
-    def kernel(self, gtboxes, trans=False, is_cross=False, mode=0):
-        terms, around = _terms(self, gtboxes, trans, is_cross)
-        result = terms.share(mode) - (around - terms.union) / around
-        result = result if is_cross else result.reshape(-1, 1)
-        return result.to(_iou.result_dtype(self, gtboxes))
+@npu_giou.check
+def _(self, gtboxes, is_cross, mode):
+    _check(self, gtboxes, is_cross, mode)
 
-    def backward(ctx, grad):
-        a = ctx.args
-        dself, dgt = torch.ops.npu.npu_giou_backward(
-            grad, a.self, a.gtboxes, a.trans, a.is_cross, a.mode
-        )
-        return {"self": dself, "gtboxes": dgt}
 
-    samples = [
-        Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True)),
-        Sample(lambda make: (make(5, 4, low=0, high=2), make(5, 4, low=0, high=2), True)),
-        Sample(lambda make: (make(4, 3), make(4, 5)), {"is_cross": True, "mode": 1}),
-    ]
+@npu_giou.backward
+def _(grad, *, self, gtboxes, trans, is_cross, mode):
+    dself, dgt = torch.ops.npu.npu_giou_backward(grad, self, gtboxes, trans, is_cross, mode)
+    return {"self": dself, "gtboxes": dgt}
+
+
+npu_giou.samples = [
+    Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True)),
+    Sample(lambda make: (make(5, 4, low=0, high=2), make(5, 4, low=0, high=2), True)),
+    Sample(lambda make: (make(4, 3), make(4, 5)), {"is_cross": True, "mode": 1}),
+]
 
 
 @npu_op(
     "npu_giou_backward(Tensor grad, Tensor bboxes, Tensor gtboxes, bool trans=False, "
     "bool is_cross=False, int mode=0) -> (Tensor, Tensor)"
 )
-class NpuGiouBackward:
+def npu_giou_backward(grad, bboxes, gtboxes, trans):
     """Gradients of `npu_giou` with respect to `bboxes` and `gtboxes`; trans=True, is_cross=False, mode=0 only."""
+    terms, around = _terms(bboxes, gtboxes, trans, False)
+    d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
+    found.iou(d)
+    found.union(d / around)
+    empty = -d * terms.union / around.square()
+    found.around(empty * terms.ch, empty * terms.cw)
+    results = found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
+    turned = bboxes.shape[0] != 4
+    return tuple(r.t().contiguous() if turned else r for r in results)
 
-    def check(grad, bboxes, gtboxes, trans=False, is_cross=False, mode=0):
-        must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
-        _iou.check_backward(grad, trans, is_cross, mode, _columns(bboxes).shape[1])
 
-    def kernel(grad, bboxes, gtboxes, trans=False, is_cross=False, mode=0):
-        terms, around = _terms(bboxes, gtboxes, trans, False)
-        d, found = wide(grad).reshape(1, -1), _iou.Gradient(terms)
-        found.iou(d)
-        found.union(d / around)
-        empty = -d * terms.union / around.square()
-        found.around(empty * terms.ch, empty * terms.cw)
-        results = found.boxes(trans, _iou.result_dtype(bboxes, gtboxes))
-        turned = bboxes.shape[0] != 4
-        return tuple(r.t().contiguous() if turned else r for r in results)
+@npu_giou_backward.check
+def _(grad, bboxes, gtboxes, trans, is_cross, mode):
+    must.shape("gtboxes", gtboxes, tuple(bboxes.shape))
+    _iou.check_backward(grad, trans, is_cross, mode, _columns(bboxes).shape[1])
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(6, 1),
-                make(4, 6, low=0, high=2),
-                make(4, 6, low=0.1, high=1.6),
-                True,
-            )
+
+npu_giou_backward.samples = [
+    Sample(
+        lambda make: (
+            make(6, 1),
+            make(4, 6, low=0, high=2),
+            make(4, 6, low=0.1, high=1.6),
+            True,
         )
-    ]
+    )
+]

@@ -24,7 +24,19 @@ def _last_of(chosen: torch.Tensor) -> torch.Tensor:
     "Tensor max_overlaps, Tensor argmax_overlaps, Tensor gt_max_overlaps, Tensor gt_argmax_overlaps, "
     "int num_gts, float pos_iou_thr, float min_pos_iou, bool gt_max_assign_all) -> Tensor"
 )
-class NpuGridAssignPositive:
+def npu_grid_assign_positive(
+    self,
+    overlaps,
+    box_responsible_flags,
+    max_overlaps,
+    argmax_overlaps,
+    gt_max_overlaps,
+    gt_argmax_overlaps,
+    num_gts,
+    pos_iou_thr,
+    min_pos_iou,
+    gt_max_assign_all,
+):
     """Assigns ground truth to anchors, as YOLO's grid assigner does.
 
     A responsible anchor whose best overlap exceeds `pos_iou_thr` gets its best ground truth. Then each ground
@@ -51,79 +63,65 @@ class NpuGridAssignPositive:
     Constraints:
         No NaN among the overlaps; indices inside.
     """
+    count = min(num_gts, overlaps.shape[0])
+    responsible = box_responsible_flags != 0
+    positive = (max_overlaps > pos_iou_thr) & responsible
+    result = torch.where(positive, (argmax_overlaps.long() + 1).to(self.dtype), self)
+    if gt_max_assign_all:
+        best = overlaps[:count] == gt_max_overlaps[:count, None]
+    else:
+        anchors = torch.arange(self.shape[0], device=self.device)
+        best = gt_argmax_overlaps[:count, None].long() == anchors
+    eager = (gt_max_overlaps[:count] > min_pos_iou)[:, None]
+    taken = _last_of(best & eager & responsible)
+    return torch.where(taken > 0, taken.to(self.dtype), result)
 
-    def check(
-        self,
-        overlaps,
-        box_responsible_flags,
-        max_overlaps,
-        argmax_overlaps,
-        gt_max_overlaps,
-        gt_argmax_overlaps,
-        num_gts,
-        pos_iou_thr,
-        min_pos_iou,
-        gt_max_assign_all,
-    ):
-        must.dtype("self", self, *FLOATS)
-        must.ndim("self", self, 1)
-        must.ndim("overlaps", overlaps, 2)
-        n, k = self.shape[0], overlaps.shape[0]
-        must.shape("overlaps", overlaps, (k, n))
-        must.dtype("box_responsible_flags", box_responsible_flags, torch.uint8)
-        must.dtype("argmax_overlaps", argmax_overlaps, *INDICES)
-        must.dtype("gt_argmax_overlaps", gt_argmax_overlaps, *INDICES)
-        sizes = {
-            "box_responsible_flags": (box_responsible_flags, n),
-            "max_overlaps": (max_overlaps, n),
-            "argmax_overlaps": (argmax_overlaps, n),
-            "gt_max_overlaps": (gt_max_overlaps, k),
-            "gt_argmax_overlaps": (gt_argmax_overlaps, k),
-        }
-        for name, (tensor, size) in sizes.items():
-            must.shape(name, tensor, (size,))
-        floats = {
-            "overlaps": overlaps,
-            "max_overlaps": max_overlaps,
-            "gt_max_overlaps": gt_max_overlaps,
-        }
-        for name, tensor in floats.items():
-            must.same_dtype(name, tensor, "self", self)
-            without_nan(name, tensor)
-        must.be(num_gts >= 0, "num_gts", "at least 0", num_gts)
-        inside("argmax_overlaps", argmax_overlaps, k)
-        inside("gt_argmax_overlaps", gt_argmax_overlaps, n)
 
-    def kernel(
-        self,
-        overlaps,
-        box_responsible_flags,
-        max_overlaps,
-        argmax_overlaps,
-        gt_max_overlaps,
-        gt_argmax_overlaps,
-        num_gts,
-        pos_iou_thr,
-        min_pos_iou,
-        gt_max_assign_all,
-    ):
-        count = min(num_gts, overlaps.shape[0])
-        responsible = box_responsible_flags != 0
-        positive = (max_overlaps > pos_iou_thr) & responsible
-        result = torch.where(positive, (argmax_overlaps.long() + 1).to(self.dtype), self)
-        if gt_max_assign_all:
-            best = overlaps[:count] == gt_max_overlaps[:count, None]
-        else:
-            anchors = torch.arange(self.shape[0], device=self.device)
-            best = gt_argmax_overlaps[:count, None].long() == anchors
-        eager = (gt_max_overlaps[:count] > min_pos_iou)[:, None]
-        taken = _last_of(best & eager & responsible)
-        return torch.where(taken > 0, taken.to(self.dtype), result)
+@npu_grid_assign_positive.check
+def _(
+    self,
+    overlaps,
+    box_responsible_flags,
+    max_overlaps,
+    argmax_overlaps,
+    gt_max_overlaps,
+    gt_argmax_overlaps,
+    num_gts,
+):
+    must.dtype("self", self, *FLOATS)
+    must.ndim("self", self, 1)
+    must.ndim("overlaps", overlaps, 2)
+    n, k = self.shape[0], overlaps.shape[0]
+    must.shape("overlaps", overlaps, (k, n))
+    must.dtype("box_responsible_flags", box_responsible_flags, torch.uint8)
+    must.dtype("argmax_overlaps", argmax_overlaps, *INDICES)
+    must.dtype("gt_argmax_overlaps", gt_argmax_overlaps, *INDICES)
+    sizes = {
+        "box_responsible_flags": (box_responsible_flags, n),
+        "max_overlaps": (max_overlaps, n),
+        "argmax_overlaps": (argmax_overlaps, n),
+        "gt_max_overlaps": (gt_max_overlaps, k),
+        "gt_argmax_overlaps": (gt_argmax_overlaps, k),
+    }
+    for name, (tensor, size) in sizes.items():
+        must.shape(name, tensor, (size,))
+    floats = {
+        "overlaps": overlaps,
+        "max_overlaps": max_overlaps,
+        "gt_max_overlaps": gt_max_overlaps,
+    }
+    for name, tensor in floats.items():
+        must.same_dtype(name, tensor, "self", self)
+        without_nan(name, tensor)
+    must.hold(num_gts >= 0, "num_gts", "at least 0", num_gts)
+    inside("argmax_overlaps", argmax_overlaps, k)
+    inside("gt_argmax_overlaps", gt_argmax_overlaps, n)
 
-    samples = [
-        Sample(lambda make: _sample(make, True)),
-        Sample(lambda make: _sample(make, False)),
-    ]
+
+npu_grid_assign_positive.samples = [
+    Sample(lambda make: _sample(make, True)),
+    Sample(lambda make: _sample(make, False)),
+]
 
 
 def _sample(make, assign_all):

@@ -11,7 +11,7 @@ from torch_npu.ops.vision._boxes import FLOATS
 
 
 @npu_op("npu_iou(Tensor bboxes, Tensor gtboxes, int mode=0) -> Tensor")
-class NpuIou:
+def npu_iou(bboxes, gtboxes, mode):
     r"""Intersection over union (IoU) or over foreground (IoF) of all pairs of upright boxes.
 
     $$ \mathrm{IoU}_{ji} = \frac{I_{ji}}{A_i + G_j - I_{ji}} \qquad \mathrm{IoF}_{ji} = \frac{I_{ji}}{G_j} $$
@@ -31,16 +31,17 @@ class NpuIou:
     Constraints:
         No NaN among the boxes; negative sides are taken by the same formula. There is no gradient.
     """
+    formula = _pairs.exact if chips.current().family == "A5" else _pairs.half
+    return formula(bboxes, gtboxes, mode)
 
-    def check(bboxes, gtboxes, mode=0):
-        more = (torch.bfloat16,) if chips.current().family == "A5" else ()
-        _pairs.check(bboxes, gtboxes, mode, *FLOATS, *more)
 
-    def kernel(bboxes, gtboxes, mode=0):
-        formula = _pairs.exact if chips.current().family == "A5" else _pairs.half
-        return formula(bboxes, gtboxes, mode)
+@npu_iou.check
+def _(bboxes, gtboxes, mode):
+    more = (torch.bfloat16,) if chips.current().family == "A5" else ()
+    _pairs.check(bboxes, gtboxes, mode, *FLOATS, *more)
 
-    samples = [
-        Sample(lambda make: (make(3, 4, high=20), make(2, 4, high=20))),
-        Sample(lambda make: (make(5, 4, dtype=torch.float16), make(4, 4, dtype=torch.float16), 1)),
-    ]
+
+npu_iou.samples = [
+    Sample(lambda make: (make(3, 4, high=20), make(2, 4, high=20))),
+    Sample(lambda make: (make(5, 4, dtype=torch.float16), make(4, 4, dtype=torch.float16), 1)),
+]

@@ -39,7 +39,7 @@ def _suppress(boxes: torch.Tensor, threshold: float, mode: int) -> _nms.Suppress
     "npu_nms_rotated(Tensor self, Tensor scores, float iou_threshold, float scores_threshold=0, "
     "int max_output_size=-1, int mode=0) -> (Tensor, Tensor)"
 )
-class NpuNmsRotated:
+def npu_nms_rotated(self, scores, iou_threshold, scores_threshold, max_output_size, mode):
     """Chooses rotated boxes by score, best first, leaving out those that overlap a chosen one too much.
 
     A box counts if its score is above `scores_threshold`; it is left out if its IoU with a chosen box is above
@@ -63,34 +63,37 @@ class NpuNmsRotated:
         Finite boxes, no NaN among the scores. Upstream's page says that mode 1 is not supported; its tests use
         it, and so may programs here.
     """
+    order = _nms.by_score(wide(scores), scores_threshold)
+    limit = None if max_output_size < 0 else max_output_size
+    kept = _nms.greedy(len(order), _suppress(self[order], iou_threshold, mode), limit)
+    count = torch.tensor([len(kept)], dtype=torch.int32, device=self.device)
+    return order[kept].int(), count
 
-    def check(self, scores, iou_threshold, scores_threshold=0, max_output_size=-1, mode=0):
-        must.dtype("self", self, *FLOATS)
-        must.dtype("scores", scores, *FLOATS)
-        rows_of("self", self, 5)
-        must.shape("scores", scores, (self.shape[0],))
-        must.be(
-            max_output_size >= -1, "max_output_size", "at least -1", max_output_size, ErrCode.VALUE
-        )
-        must.choice("mode", mode, (0, 1))
-        finite("self", self)
-        without_nan("scores", scores)
 
-    def kernel(self, scores, iou_threshold, scores_threshold=0, max_output_size=-1, mode=0):
-        order = _nms.by_score(wide(scores), scores_threshold)
-        limit = None if max_output_size < 0 else max_output_size
-        kept = _nms.greedy(len(order), _suppress(self[order], iou_threshold, mode), limit)
-        count = torch.tensor([len(kept)], dtype=torch.int32, device=self.device)
-        return order[kept].int(), count
+@npu_nms_rotated.check
+def _(self, scores, max_output_size, mode):
+    must.dtype("self", self, *FLOATS)
+    must.dtype("scores", scores, *FLOATS)
+    rows_of("self", self, 5)
+    must.shape("scores", scores, (self.shape[0],))
+    must.hold(
+        max_output_size >= -1, "max_output_size", "at least -1", max_output_size, ErrCode.VALUE
+    )
+    must.choice("mode", mode, (0, 1))
+    finite("self", self)
+    without_nan("scores", scores)
 
-    def meta(self, scores, iou_threshold, scores_threshold=0, max_output_size=-1, mode=0):
-        count = torch.library.get_ctx().new_dynamic_size()
-        return self.new_empty(count, dtype=torch.int32), self.new_empty(1, dtype=torch.int32)
 
-    samples = [
-        Sample(lambda make: (make(8, 5, low=0, high=30), make(8, low=0), 0.2)),
-        Sample(
-            lambda make: (make(6, 5, low=0, high=9).cumsum(1), make(6, low=0), 0.1),
-            {"scores_threshold": 0.2, "max_output_size": 3, "mode": 1},
-        ),
-    ]
+@npu_nms_rotated.meta
+def _(self):
+    count = torch.library.get_ctx().new_dynamic_size()
+    return self.new_empty(count, dtype=torch.int32), self.new_empty(1, dtype=torch.int32)
+
+
+npu_nms_rotated.samples = [
+    Sample(lambda make: (make(8, 5, low=0, high=30), make(8, low=0), 0.2)),
+    Sample(
+        lambda make: (make(6, 5, low=0, high=9).cumsum(1), make(6, low=0), 0.1),
+        {"scores_threshold": 0.2, "max_output_size": 3, "mode": 1},
+    ),
+]

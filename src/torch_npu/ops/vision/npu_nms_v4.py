@@ -16,7 +16,9 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
     "npu_nms_v4(Tensor self, Tensor scores, Scalar max_output_size, Tensor iou_threshold, "
     "Tensor scores_threshold, bool pad_to_max_output_size=False) -> (Tensor, Tensor)"
 )
-class NpuNmsV4:
+def npu_nms_v4(
+    self, scores, max_output_size, iou_threshold, scores_threshold, pad_to_max_output_size
+):
     """Chooses boxes by score, best first, leaving out those that overlap a chosen one too much.
 
     A box counts if its score is above `scores_threshold`; it is left out if its IoU with a chosen box is above
@@ -38,61 +40,58 @@ class NpuNmsV4:
     Constraints:
         No NaN among boxes, scores and thresholds.
     """
+    size = int(max_output_size)
+    order = _nms.by_score(wide(scores), scores_threshold.item())
+    boxes = wide(self)[order]
+    low, high = (
+        torch.minimum(boxes[:, :2], boxes[:, 2:]),
+        torch.maximum(boxes[:, :2], boxes[:, 2:]),
+    )
+    suppress = _nms.upright(torch.cat([low, high], 1), iou_threshold.item())
+    kept = order[_nms.greedy(len(order), suppress, size)]
+    filler = 0 if pad_to_max_output_size else -1
+    selected = torch.full((size,), filler, dtype=torch.int32, device=self.device)
+    selected[: len(kept)] = kept.int()
+    return selected, torch.tensor(len(kept), dtype=torch.int32, device=self.device)
 
-    def check(
-        self, scores, max_output_size, iou_threshold, scores_threshold, pad_to_max_output_size=False
+
+@npu_nms_v4.check
+def _(self, scores, max_output_size, iou_threshold, scores_threshold):
+    must.dtype("self", self, *FLOATS)
+    must.same_dtype("scores", scores, "self", self)
+    rows_of("self", self)
+    must.shape("scores", scores, (self.shape[0],))
+    must.hold(max_output_size >= 0, "max_output_size", "at least 0", max_output_size)
+    for name, value in (
+        ("iou_threshold", iou_threshold),
+        ("scores_threshold", scores_threshold),
     ):
-        must.dtype("self", self, *FLOATS)
-        must.same_dtype("scores", scores, "self", self)
-        rows_of("self", self)
-        must.shape("scores", scores, (self.shape[0],))
-        must.be(max_output_size >= 0, "max_output_size", "at least 0", max_output_size)
-        for name, value in (
-            ("iou_threshold", iou_threshold),
-            ("scores_threshold", scores_threshold),
-        ):
-            must.be(value.dim() == 0, name, "0-dimensional", tuple(value.shape), ErrCode.PARAM)
-            must.dtype(name, value, *FLOATS)
-            without_nan(name, value)
-        if must.has_data(iou_threshold):
-            bound = iou_threshold.item()
-            must.be(0 <= bound <= 1, "iou_threshold", "in [0, 1]", bound)
-        without_nan("self", self)
-        without_nan("scores", scores)
+        must.hold(value.dim() == 0, name, "0-dimensional", tuple(value.shape), ErrCode.PARAM)
+        must.dtype(name, value, *FLOATS)
+        without_nan(name, value)
+    if must.has_data(iou_threshold):
+        bound = iou_threshold.item()
+        must.hold(0 <= bound <= 1, "iou_threshold", "in [0, 1]", bound)
+    without_nan("self", self)
+    without_nan("scores", scores)
 
-    def kernel(
-        self, scores, max_output_size, iou_threshold, scores_threshold, pad_to_max_output_size=False
-    ):
-        size = int(max_output_size)
-        order = _nms.by_score(wide(scores), scores_threshold.item())
-        boxes = wide(self)[order]
-        low, high = (
-            torch.minimum(boxes[:, :2], boxes[:, 2:]),
-            torch.maximum(boxes[:, :2], boxes[:, 2:]),
-        )
-        suppress = _nms.upright(torch.cat([low, high], 1), iou_threshold.item())
-        kept = order[_nms.greedy(len(order), suppress, size)]
-        filler = 0 if pad_to_max_output_size else -1
-        selected = torch.full((size,), filler, dtype=torch.int32, device=self.device)
-        selected[: len(kept)] = kept.int()
-        return selected, torch.tensor(len(kept), dtype=torch.int32, device=self.device)
 
-    def meta(
-        self, scores, max_output_size, iou_threshold, scores_threshold, pad_to_max_output_size=False
-    ):
-        indices = self.new_empty(int(max_output_size), dtype=torch.int32)
-        return indices, self.new_empty((), dtype=torch.int32)
+@npu_nms_v4.meta
+def _(self, max_output_size):
+    indices = self.new_empty(int(max_output_size), dtype=torch.int32)
+    return indices, self.new_empty((), dtype=torch.int32)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(9, 4, low=0, high=20),
-                make(9, low=0),
-                4,
-                make(low=0.3, high=0.31),
-                make(low=0.1, high=0.11),
-            ),
-            {"pad_to_max_output_size": pad},
-        )
-        for pad in (False, True)
-    ]
+
+npu_nms_v4.samples = [
+    Sample(
+        lambda make: (
+            make(9, 4, low=0, high=20),
+            make(9, low=0),
+            4,
+            make(low=0.3, high=0.31),
+            make(low=0.1, high=0.11),
+        ),
+        {"pad_to_max_output_size": pad},
+    )
+    for pad in (False, True)
+]

@@ -14,7 +14,7 @@ from torch_npu.ops.vision._boxes import FLOATS, without_nan
 
 
 @npu_op("npu_nms_with_mask(Tensor input, Scalar iou_threshold) -> (Tensor, Tensor, Tensor)")
-class NpuNmsWithMask:
+def npu_nms_with_mask(input, iou_threshold):
     """Marks the boxes that remain when those are taken out that overlap a better one too much.
 
     Boxes are looked at by score, best first, of equal scores the lower index; one is taken out if its IoU with a
@@ -35,37 +35,40 @@ class NpuNmsWithMask:
     Differs from upstream: the card compares boxes in the order in which they come, so that they must be sorted by
     score; here they may come in any order.
     """
+    boxes = wide(input[:, :4])
+    order = _nms.by_score(wide(input[:, 4]))
+    kept = order[_nms.greedy(len(order), _nms.upright(boxes[order], float(iou_threshold)))]
+    mask = torch.zeros(len(boxes), dtype=torch.uint8, device=input.device)
+    mask[kept] = 1
+    index = torch.arange(len(boxes), dtype=torch.int32, device=input.device)
+    return input[:, :5].clone(memory_format=torch.contiguous_format), index, mask
 
-    def check(input, iou_threshold):
-        more = (torch.bfloat16,) if chips.current().family == "A5" else ()
-        must.dtype("input", input, *FLOATS, *more)
-        must.ndim("input", input, 2)
-        n, width = input.shape
-        must.be(
-            width in (5, 8), "input", "of shape (n, 5) or (n, 8)", tuple(input.shape), ErrCode.PARAM
-        )
-        must.be(n <= 39936, "input", "of at most 39936 boxes", n, ErrCode.PARAM)
-        must.be(0 <= iou_threshold <= 1, "iou_threshold", "in [0, 1]", iou_threshold)
-        without_nan("input", input[:, :5])
 
-    def kernel(input, iou_threshold):
-        boxes = wide(input[:, :4])
-        order = _nms.by_score(wide(input[:, 4]))
-        kept = order[_nms.greedy(len(order), _nms.upright(boxes[order], float(iou_threshold)))]
-        mask = torch.zeros(len(boxes), dtype=torch.uint8, device=input.device)
-        mask[kept] = 1
-        index = torch.arange(len(boxes), dtype=torch.int32, device=input.device)
-        return input[:, :5].clone(memory_format=torch.contiguous_format), index, mask
+@npu_nms_with_mask.check
+def _(input, iou_threshold):
+    more = (torch.bfloat16,) if chips.current().family == "A5" else ()
+    must.dtype("input", input, *FLOATS, *more)
+    must.ndim("input", input, 2)
+    n, width = input.shape
+    must.hold(
+        width in (5, 8), "input", "of shape (n, 5) or (n, 8)", tuple(input.shape), ErrCode.PARAM
+    )
+    must.hold(n <= 39936, "input", "of at most 39936 boxes", n, ErrCode.PARAM)
+    must.hold(0 <= iou_threshold <= 1, "iou_threshold", "in [0, 1]", iou_threshold)
+    without_nan("input", input[:, :5])
 
-    def meta(input, iou_threshold):
-        n = input.shape[0]
-        return (
-            input.new_empty(n, 5),
-            input.new_empty(n, dtype=torch.int32),
-            input.new_empty(n, dtype=torch.uint8),
-        )
 
-    samples = [
-        Sample(lambda make: (make(6, 5, low=0, high=9).cumsum(1), 0.3)),
-        Sample(lambda make: (make(3, 8, low=0, dtype=torch.float16), 0.5)),
-    ]
+@npu_nms_with_mask.meta
+def _(input):
+    n = input.shape[0]
+    return (
+        input.new_empty(n, 5),
+        input.new_empty(n, dtype=torch.int32),
+        input.new_empty(n, dtype=torch.uint8),
+    )
+
+
+npu_nms_with_mask.samples = [
+    Sample(lambda make: (make(6, 5, low=0, high=9).cumsum(1), 0.3)),
+    Sample(lambda make: (make(3, 8, low=0, dtype=torch.float16), 0.5)),
+]

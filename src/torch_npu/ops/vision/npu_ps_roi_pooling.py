@@ -68,9 +68,9 @@ def _check(
     must.dtype("rois", rois, *FLOATS)
     must.ndim("rois", rois, 3)
     must.shape("rois", rois, (None, 5, None))
-    must.be(spatial_scale > 0, "spatial_scale", "positive", spatial_scale)
-    must.be(0 < group_size < 128, "group_size", "in (0, 128)", group_size)
-    must.be(output_dim > 0, "output_dim", "positive", output_dim)
+    must.hold(spatial_scale > 0, "spatial_scale", "positive", spatial_scale)
+    must.hold(0 < group_size < 128, "group_size", "in (0, 128)", group_size)
+    must.hold(output_dim > 0, "output_dim", "positive", output_dim)
     finite("rois", rois)
     if must.has_data(rois):
         host = rois.detach().cpu()
@@ -87,7 +87,7 @@ def _check(
 @npu_op(
     "npu_ps_roi_pooling(Tensor self, Tensor rois, float spatial_scale, int group_size, int output_dim) -> Tensor"
 )
-class NpuPsRoiPooling:
+def npu_ps_roi_pooling(self, rois, spatial_scale, group_size, output_dim):
     r"""Position-sensitive pooling of regions: each bin is the mean of its own channel over the pixels it covers.
 
     $$ y_{k c p q} = \frac{1}{\lvert B_{kpq} \rvert} \sum_{(i, j) \in B_{kpq}} x_{b_k,\ (c G + p) G + q,\ i,\ j} $$
@@ -109,49 +109,53 @@ class NpuPsRoiPooling:
         Finite corners of at least 0, sides of at least 0, images in [0, N); a region that lies outside the map and
         so reads nothing may name any image.
     """
+    n, _, h, w = self.shape
+    bins = Bins(rois, spatial_scale, group_size, h, w)
+    rows, _ = bins.pixels(n)
+    split = wide(self).reshape(n, output_dim, group_size, group_size, h, w)
+    table = split.permute(0, 2, 3, 4, 5, 1).reshape(-1, output_dim)
+    count = bins.area.reshape(-1)
+    found = _bags.gather(table, rows, starts=count.cumsum(0) - count)
+    means = found * bins.scale(table.dtype)
+    pooled = means.reshape(-1, group_size, group_size, output_dim)
+    return pooled.permute(0, 3, 1, 2).contiguous().to(self.dtype)
 
-    def check(self, rois, spatial_scale, group_size, output_dim):
-        must.dtype("self", self, *FLOATS)
-        must.ndim("self", self, 4)
-        must.same_dtype("rois", rois, "self", self)
-        _check(rois, spatial_scale, group_size, output_dim, list(self.shape[2:]))
-        must.shape("self", self, (rois.shape[0], output_dim * group_size**2, None, None))
 
-    def kernel(self, rois, spatial_scale, group_size, output_dim):
-        n, _, h, w = self.shape
-        bins = Bins(rois, spatial_scale, group_size, h, w)
-        rows, _ = bins.pixels(n)
-        split = wide(self).reshape(n, output_dim, group_size, group_size, h, w)
-        table = split.permute(0, 2, 3, 4, 5, 1).reshape(-1, output_dim)
-        count = bins.area.reshape(-1)
-        found = _bags.gather(table, rows, starts=count.cumsum(0) - count)
-        means = found * bins.scale(table.dtype)
-        pooled = means.reshape(-1, group_size, group_size, output_dim)
-        return pooled.permute(0, 3, 1, 2).contiguous().to(self.dtype)
+@npu_ps_roi_pooling.check
+def _(self, rois, spatial_scale, group_size, output_dim):
+    must.dtype("self", self, *FLOATS)
+    must.ndim("self", self, 4)
+    must.same_dtype("rois", rois, "self", self)
+    _check(rois, spatial_scale, group_size, output_dim, list(self.shape[2:]))
+    must.shape("self", self, (rois.shape[0], output_dim * group_size**2, None, None))
 
-    def meta(self, rois, spatial_scale, group_size, output_dim):
-        return self.new_empty(rois.shape[0] * rois.shape[2], output_dim, group_size, group_size)
 
-    def backward(ctx, grad):
-        a = ctx.args
-        dself = torch.ops.npu.npu_ps_roi_pooling_backward(
-            grad, a.rois, a.spatial_scale, a.group_size, a.output_dim, list(a.self.shape)[2:]
+@npu_ps_roi_pooling.meta
+def _(self, rois, group_size, output_dim):
+    return self.new_empty(rois.shape[0] * rois.shape[2], output_dim, group_size, group_size)
+
+
+@npu_ps_roi_pooling.backward
+def _(grad, *, self, rois, spatial_scale, group_size, output_dim):
+    dself = torch.ops.npu.npu_ps_roi_pooling_backward(
+        grad, rois, spatial_scale, group_size, output_dim, list(self.shape)[2:]
+    )
+    return {"self": dself}
+
+
+npu_ps_roi_pooling.samples = [
+    Sample(lambda make: (make(2, 8, 6, 5, dtype=HALF), _dot(make), 0.5, 2, 2)),
+    Sample(lambda make: (make(2, 8, 6, 5), _sample_rois(make), 0.5, 2, 2)),
+    Sample(
+        lambda make: (
+            make(2, 9, 4, 4, dtype=torch.float16),
+            _sample_rois(make).half(),
+            1.0,
+            3,
+            1,
         )
-        return {"self": dself}
-
-    samples = [
-        Sample(lambda make: (make(2, 8, 6, 5, dtype=HALF), _dot(make), 0.5, 2, 2)),
-        Sample(lambda make: (make(2, 8, 6, 5), _sample_rois(make), 0.5, 2, 2)),
-        Sample(
-            lambda make: (
-                make(2, 9, 4, 4, dtype=torch.float16),
-                _sample_rois(make).half(),
-                1.0,
-                3,
-                1,
-            )
-        ),
-    ]
+    ),
+]
 
 
 def _dot(make):
@@ -170,7 +174,9 @@ def _sample_rois(make):
     "npu_ps_roi_pooling_backward(Tensor output_grad, Tensor rois, float spatial_scale, int group_size, "
     "int output_dim, SymInt[] input_size) -> Tensor"
 )
-class NpuPsRoiPoolingBackward:
+def npu_ps_roi_pooling_backward(
+    output_grad, rois, spatial_scale, group_size, output_dim, input_size
+):
     """The gradient of `npu_ps_roi_pooling` with respect to its features.
 
     Args:
@@ -184,32 +190,35 @@ class NpuPsRoiPoolingBackward:
     Returns:
         The gradient, (N, output_dim G G, H, W), in the dtype of `output_grad`.
     """
+    n, (h, w) = rois.shape[0], input_size[:2]
+    bins = Bins(rois, spatial_scale, group_size, h, w)
+    rows, bags = bins.pixels(n)
+    values = wide(output_grad).permute(0, 2, 3, 1).reshape(-1, output_dim)
+    values = values * bins.scale(values.dtype)
+    table = values.new_zeros(n * group_size**2 * h * w, output_dim)
+    _bags.spread(table, values, rows, bags, values.new_ones(len(rows)))
+    split = table.reshape(n, group_size, group_size, h, w, output_dim)
+    whole = split.permute(0, 5, 1, 2, 3, 4).reshape(n, output_dim * group_size**2, h, w)
+    return whole.contiguous().to(output_grad.dtype)
 
-    def check(output_grad, rois, spatial_scale, group_size, output_dim, input_size):
-        must.dtype("output_grad", output_grad, *FLOATS)
-        must.be(len(input_size) >= 2, "input_size", "[H, W]", list(input_size))
-        _check(rois, spatial_scale, group_size, output_dim, list(input_size[:2]))
-        regions = rois.shape[0] * rois.shape[2]
-        must.shape("output_grad", output_grad, (regions, output_dim, group_size, group_size))
 
-    def kernel(output_grad, rois, spatial_scale, group_size, output_dim, input_size):
-        n, (h, w) = rois.shape[0], input_size[:2]
-        bins = Bins(rois, spatial_scale, group_size, h, w)
-        rows, bags = bins.pixels(n)
-        values = wide(output_grad).permute(0, 2, 3, 1).reshape(-1, output_dim)
-        values = values * bins.scale(values.dtype)
-        table = values.new_zeros(n * group_size**2 * h * w, output_dim)
-        _bags.spread(table, values, rows, bags, values.new_ones(len(rows)))
-        split = table.reshape(n, group_size, group_size, h, w, output_dim)
-        whole = split.permute(0, 5, 1, 2, 3, 4).reshape(n, output_dim * group_size**2, h, w)
-        return whole.contiguous().to(output_grad.dtype)
+@npu_ps_roi_pooling_backward.check
+def _(output_grad, rois, spatial_scale, group_size, output_dim, input_size):
+    must.dtype("output_grad", output_grad, *FLOATS)
+    must.hold(len(input_size) >= 2, "input_size", "[H, W]", list(input_size))
+    _check(rois, spatial_scale, group_size, output_dim, list(input_size[:2]))
+    regions = rois.shape[0] * rois.shape[2]
+    must.shape("output_grad", output_grad, (regions, output_dim, group_size, group_size))
 
-    def meta(output_grad, rois, spatial_scale, group_size, output_dim, input_size):
-        return output_grad.new_empty(
-            rois.shape[0], output_dim * group_size**2, input_size[0], input_size[1]
-        )
 
-    samples = [
-        Sample(lambda make: (make(6, 2, 2, 2, dtype=HALF), _dot(make), 0.5, 2, 2, [6, 5])),
-        Sample(lambda make: (make(6, 2, 2, 2), _sample_rois(make), 0.5, 2, 2, [6, 5])),
-    ]
+@npu_ps_roi_pooling_backward.meta
+def _(output_grad, rois, group_size, output_dim, input_size):
+    return output_grad.new_empty(
+        rois.shape[0], output_dim * group_size**2, input_size[0], input_size[1]
+    )
+
+
+npu_ps_roi_pooling_backward.samples = [
+    Sample(lambda make: (make(6, 2, 2, 2, dtype=HALF), _dot(make), 0.5, 2, 2, [6, 5])),
+    Sample(lambda make: (make(6, 2, 2, 2), _sample_rois(make), 0.5, 2, 2, [6, 5])),
+]

@@ -8,7 +8,7 @@ from torch_npu.ops.vision._boxes import FLOATS
 
 
 @npu_op("npu_ptiou(Tensor bboxes, Tensor gtboxes, int mode=0) -> Tensor")
-class NpuPtiou:
+def npu_ptiou(bboxes, gtboxes, mode):
     """The same as `npu_iou` before Ascend950: IoU or IoF of all pairs of upright boxes, in float16.
 
     Args:
@@ -19,14 +19,15 @@ class NpuPtiou:
     Returns:
         (m, n) in the dtype of `bboxes`.
     """
+    return _pairs.half(bboxes, gtboxes, mode)
 
-    def check(bboxes, gtboxes, mode=0):
-        _pairs.check(bboxes, gtboxes, mode, *FLOATS)
 
-    def kernel(bboxes, gtboxes, mode=0):
-        return _pairs.half(bboxes, gtboxes, mode)
+@npu_ptiou.check
+def _(bboxes, gtboxes, mode):
+    _pairs.check(bboxes, gtboxes, mode, *FLOATS)
 
-    samples = [
-        Sample(lambda make: (make(3, 4, high=20), make(2, 4, high=20))),
-        Sample(lambda make: (make(5, 4), make(4, 4), 1)),
-    ]
+
+npu_ptiou.samples = [
+    Sample(lambda make: (make(3, 4, high=20), make(2, 4, high=20))),
+    Sample(lambda make: (make(5, 4), make(4, 4), 1)),
+]

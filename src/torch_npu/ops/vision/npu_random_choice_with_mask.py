@@ -16,9 +16,10 @@ def _generator(seed: int, seed2: int) -> torch.Generator | None:
 
 
 @npu_op(
-    "npu_random_choice_with_mask(Tensor x, int count=256, int seed=0, int seed2=0) -> (Tensor, Tensor)"
+    "npu_random_choice_with_mask(Tensor x, int count=256, int seed=0, int seed2=0) -> (Tensor, Tensor)",
+    random=True,
 )
-class NpuRandomChoiceWithMask:
+def npu_random_choice_with_mask(x, count, seed, seed2):
     """Indices of elements that are True, drawn without repetition, in random order.
 
     Args:
@@ -34,31 +35,32 @@ class NpuRandomChoiceWithMask:
     Differs from upstream: other elements are drawn than on the card for the same seeds. Its host code refuses
     count = 0, which its page documents.
     """
+    places = x.nonzero().int()
+    order = torch.randperm(len(places), generator=_generator(seed, seed2))
+    drawn = places[order[:count] if count else order]
+    size = count or len(places)
+    y = torch.zeros(size, x.dim(), dtype=torch.int32, device=x.device)
+    y[: len(drawn)] = drawn
+    return y, torch.arange(size, device=x.device) < len(drawn)
 
-    random = True
 
-    def check(x, count=256, seed=0, seed2=0):
-        must.dtype("x", x, torch.bool)
-        must.ndim("x", x, 1, 5)
-        must.be(count >= 0, "count", "at least 0", count)
-        must.be(seed >= 0, "seed", "at least 0", seed)
-        must.be(seed2 >= 0, "seed2", "at least 0", seed2)
+@npu_random_choice_with_mask.check
+def _(x, count, seed, seed2):
+    must.dtype("x", x, torch.bool)
+    must.ndim("x", x, 1, 5)
+    must.hold(count >= 0, "count", "at least 0", count)
+    must.hold(seed >= 0, "seed", "at least 0", seed)
+    must.hold(seed2 >= 0, "seed2", "at least 0", seed2)
 
-    def kernel(x, count=256, seed=0, seed2=0):
-        places = x.nonzero().int()
-        order = torch.randperm(len(places), generator=_generator(seed, seed2))
-        drawn = places[order[:count] if count else order]
-        size = count or len(places)
-        y = torch.zeros(size, x.dim(), dtype=torch.int32, device=x.device)
-        y[: len(drawn)] = drawn
-        return y, torch.arange(size, device=x.device) < len(drawn)
 
-    def meta(x, count=256, seed=0, seed2=0):
-        size = count or torch.library.get_ctx().new_dynamic_size()
-        return x.new_empty(size, x.dim(), dtype=torch.int32), x.new_empty(size)
+@npu_random_choice_with_mask.meta
+def _(x, count):
+    size = count or torch.library.get_ctx().new_dynamic_size()
+    return x.new_empty(size, x.dim(), dtype=torch.int32), x.new_empty(size)
 
-    samples = [
-        Sample(lambda make: (make(8, dtype=torch.bool), 5, 1)),
-        Sample(lambda make: (make(3, 4, dtype=torch.bool), 4), {"seed": 3, "seed2": 5}),
-        Sample(lambda make: (make(6, dtype=torch.bool), 0, 2)),
-    ]
+
+npu_random_choice_with_mask.samples = [
+    Sample(lambda make: (make(8, dtype=torch.bool), 5, 1)),
+    Sample(lambda make: (make(3, 4, dtype=torch.bool), 4), {"seed": 3, "seed2": 5}),
+    Sample(lambda make: (make(6, dtype=torch.bool), 0, 2)),
+]

@@ -116,10 +116,10 @@ def _check_rois(rois: torch.Tensor, images: int) -> None:
 def _check_numbers(
     pooled_height: int, pooled_width: int, spatial_scale: float, sample_num: int, roi_end_mode: int
 ) -> None:
-    must.be(pooled_height > 0, "pooled_height", "positive", pooled_height)
-    must.be(pooled_width > 0, "pooled_width", "positive", pooled_width)
-    must.be(spatial_scale > 0, "spatial_scale", "positive", spatial_scale)
-    must.be(sample_num >= 0, "sample_num", "at least 0", sample_num)
+    must.hold(pooled_height > 0, "pooled_height", "positive", pooled_height)
+    must.hold(pooled_width > 0, "pooled_width", "positive", pooled_width)
+    must.hold(spatial_scale > 0, "spatial_scale", "positive", spatial_scale)
+    must.hold(sample_num >= 0, "sample_num", "at least 0", sample_num)
     must.choice("roi_end_mode", roi_end_mode, (0, 1, 2, 3))
 
 
@@ -127,7 +127,7 @@ def _check_numbers(
     "npu_roi_align(Tensor self, Tensor rois, float spatial_scale, int pooled_height, int pooled_width, "
     "int sample_num, int roi_end_mode) -> Tensor"
 )
-class NpuRoiAlign:
+def npu_roi_align(self, rois, spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode):
     r"""Features of regions of interest: each bin is the mean of bilinear samples.
 
     $$ y_{k c p q} = \frac{1}{S_h S_w} \sum_{i, j} \mathrm{bilinear}\bigl(x_{b_k c},\
@@ -154,56 +154,60 @@ class NpuRoiAlign:
 
     Differs from upstream: its operator carries no gradient of its own; here autograd calls `npu_roi_alignbk`.
     """
+    n, c, h, w = self.shape
+    pooled = (pooled_height, pooled_width)
+    regions = Regions(rois, [n, c, h, w], pooled, spatial_scale, sample_num, roi_end_mode)
+    table = wide(self).permute(0, 2, 3, 1).reshape(n * h * w, c)
+    result = table.new_zeros(rois.shape[0], *pooled, c)
+    for bins in regions.bins():
+        found = _bags.gather(table, bins.rows, bins.weights.to(table.dtype))
+        result[bins.regions] = found.reshape(-1, *pooled, c)
+    half = torch.float16 in (self.dtype, rois.dtype)
+    return result.permute(0, 3, 1, 2).contiguous().to(torch.float16 if half else self.dtype)
 
-    def check(self, rois, spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode):
-        must.dtype("self", self, *FLOATS)
-        must.ndim("self", self, 4)
-        must.be(
-            min(self.shape[2:]) > 0,
-            "self",
-            "at least 1 x 1 pixel",
-            tuple(self.shape),
-            ErrCode.PARAM,
-        )
-        _check_rois(rois, self.shape[0])
-        _check_numbers(pooled_height, pooled_width, spatial_scale, sample_num, roi_end_mode)
 
-    def kernel(self, rois, spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode):
-        n, c, h, w = self.shape
-        pooled = (pooled_height, pooled_width)
-        regions = Regions(rois, [n, c, h, w], pooled, spatial_scale, sample_num, roi_end_mode)
-        table = wide(self).permute(0, 2, 3, 1).reshape(n * h * w, c)
-        result = table.new_zeros(rois.shape[0], *pooled, c)
-        for bins in regions.bins():
-            found = _bags.gather(table, bins.rows, bins.weights.to(table.dtype))
-            result[bins.regions] = found.reshape(-1, *pooled, c)
-        half = torch.float16 in (self.dtype, rois.dtype)
-        return result.permute(0, 3, 1, 2).contiguous().to(torch.float16 if half else self.dtype)
+@npu_roi_align.check
+def _(self, rois, spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode):
+    must.dtype("self", self, *FLOATS)
+    must.ndim("self", self, 4)
+    must.hold(
+        min(self.shape[2:]) > 0,
+        "self",
+        "at least 1 x 1 pixel",
+        tuple(self.shape),
+        ErrCode.PARAM,
+    )
+    _check_rois(rois, self.shape[0])
+    _check_numbers(pooled_height, pooled_width, spatial_scale, sample_num, roi_end_mode)
 
-    def meta(self, rois, spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode):
-        half = torch.float16 in (self.dtype, rois.dtype)
-        shape = (rois.shape[0], self.shape[1], pooled_height, pooled_width)
-        return self.new_empty(shape, dtype=torch.float16 if half else self.dtype)
 
-    def backward(ctx, grad):
-        a = ctx.args
-        dself = torch.ops.npu.npu_roi_alignbk(
-            grad,
-            a.rois,
-            list(a.self.shape),
-            a.pooled_width,
-            a.pooled_height,
-            a.spatial_scale,
-            a.sample_num,
-            a.roi_end_mode,
-        )
-        return {"self": dself}
+@npu_roi_align.meta
+def _(self, rois, pooled_height, pooled_width):
+    half = torch.float16 in (self.dtype, rois.dtype)
+    shape = (rois.shape[0], self.shape[1], pooled_height, pooled_width)
+    return self.new_empty(shape, dtype=torch.float16 if half else self.dtype)
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 6, 5, dtype=HALF), _dot(make, 2, 5), 0.5, 2, 3, 2, 0)),
-        Sample(lambda make: (make(2, 3, 6, 5), _sample_rois(make), 0.5, 2, 2, 0, 3)),
-        Sample(lambda make: (make(2, 1, 4, 4), _sample_rois(make), 1.0, 1, 2, 1, 1)),
-    ]
+
+@npu_roi_align.backward
+def _(grad, *, self, rois, spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode):
+    dself = torch.ops.npu.npu_roi_alignbk(
+        grad,
+        rois,
+        list(self.shape),
+        pooled_width,
+        pooled_height,
+        spatial_scale,
+        sample_num,
+        roi_end_mode,
+    )
+    return {"self": dself}
+
+
+npu_roi_align.samples = [
+    Sample(lambda make: (make(2, 3, 6, 5, dtype=HALF), _dot(make, 2, 5), 0.5, 2, 3, 2, 0)),
+    Sample(lambda make: (make(2, 3, 6, 5), _sample_rois(make), 0.5, 2, 2, 0, 3)),
+    Sample(lambda make: (make(2, 1, 4, 4), _sample_rois(make), 1.0, 1, 2, 1, 1)),
+]
 
 
 def _dot(make, *shape):
@@ -221,7 +225,9 @@ def _sample_rois(make):
     "npu_roi_alignbk(Tensor self, Tensor rois, int[] xdiff_shape, int pooled_width, int pooled_height, "
     "float spatial_scale, int sample_num, int? roi_end_mode=None) -> Tensor"
 )
-class NpuRoiAlignbk:
+def npu_roi_alignbk(
+    self, rois, xdiff_shape, pooled_width, pooled_height, spatial_scale, sample_num, roi_end_mode
+):
     """The gradient of `npu_roi_align` with respect to its features.
 
     Args:
@@ -237,71 +243,49 @@ class NpuRoiAlignbk:
     Returns:
         The gradient, of shape `xdiff_shape` and the dtype of `self`.
     """
+    n, c, h, w = xdiff_shape
+    mode = 1 if roi_end_mode is None else roi_end_mode
+    pooled = (pooled_height, pooled_width)
+    regions = Regions(rois, [n, c, h, w], pooled, spatial_scale, sample_num, mode)
+    grads = wide(self).permute(0, 2, 3, 1)
+    table = grads.new_zeros(n * h * w, c)
+    for rows in regions.bins():
+        values = grads[rows.regions].reshape(-1, c)
+        bags = torch.arange(len(values), device=self.device)[:, None].expand_as(rows.rows)
+        weights = rows.weights.reshape(-1).to(table.dtype)
+        _bags.spread(table, values, rows.rows.reshape(-1), bags.reshape(-1), weights)
+    return table.reshape(n, h, w, c).permute(0, 3, 1, 2).contiguous().to(self.dtype)
 
-    def check(
-        self,
-        rois,
-        xdiff_shape,
-        pooled_width,
-        pooled_height,
-        spatial_scale,
-        sample_num,
-        roi_end_mode=None,
-    ):
-        must.dtype("self", self, *FLOATS)
-        must.be(len(xdiff_shape) == 4, "xdiff_shape", "[N, C, H, W]", list(xdiff_shape))
-        must.be(min(xdiff_shape) > 0, "xdiff_shape", "positive", list(xdiff_shape))
-        _check_rois(rois, xdiff_shape[0])
-        must.shape("self", self, (rois.shape[0], xdiff_shape[1], pooled_height, pooled_width))
-        mode = 1 if roi_end_mode is None else roi_end_mode
-        _check_numbers(pooled_height, pooled_width, spatial_scale, sample_num, mode)
 
-    def kernel(
-        self,
-        rois,
-        xdiff_shape,
-        pooled_width,
-        pooled_height,
-        spatial_scale,
-        sample_num,
-        roi_end_mode=None,
-    ):
-        n, c, h, w = xdiff_shape
-        mode = 1 if roi_end_mode is None else roi_end_mode
-        pooled = (pooled_height, pooled_width)
-        regions = Regions(rois, [n, c, h, w], pooled, spatial_scale, sample_num, mode)
-        grads = wide(self).permute(0, 2, 3, 1)
-        table = grads.new_zeros(n * h * w, c)
-        for rows in regions.bins():
-            values = grads[rows.regions].reshape(-1, c)
-            bags = torch.arange(len(values), device=self.device)[:, None].expand_as(rows.rows)
-            weights = rows.weights.reshape(-1).to(table.dtype)
-            _bags.spread(table, values, rows.rows.reshape(-1), bags.reshape(-1), weights)
-        return table.reshape(n, h, w, c).permute(0, 3, 1, 2).contiguous().to(self.dtype)
+@npu_roi_alignbk.check
+def _(
+    self, rois, xdiff_shape, pooled_width, pooled_height, spatial_scale, sample_num, roi_end_mode
+):
+    must.dtype("self", self, *FLOATS)
+    must.hold(len(xdiff_shape) == 4, "xdiff_shape", "[N, C, H, W]", list(xdiff_shape))
+    must.hold(min(xdiff_shape) > 0, "xdiff_shape", "positive", list(xdiff_shape))
+    _check_rois(rois, xdiff_shape[0])
+    must.shape("self", self, (rois.shape[0], xdiff_shape[1], pooled_height, pooled_width))
+    mode = 1 if roi_end_mode is None else roi_end_mode
+    _check_numbers(pooled_height, pooled_width, spatial_scale, sample_num, mode)
 
-    def meta(
-        self,
-        rois,
-        xdiff_shape,
-        pooled_width,
-        pooled_height,
-        spatial_scale,
-        sample_num,
-        roi_end_mode=None,
-    ):
-        return self.new_empty(xdiff_shape)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(2, 3, 2, 3, dtype=HALF),
-                _dot(make, 2, 5),
-                [2, 3, 6, 5],
-                3,
-                2,
-                0.5,
-                2,
-            )
-        ),
-        Sample(lambda make: (make(2, 1, 2, 2), _sample_rois(make), [2, 1, 4, 4], 2, 2, 1.0, 0, 2)),
-    ]
+@npu_roi_alignbk.meta
+def _(self, xdiff_shape):
+    return self.new_empty(xdiff_shape)
+
+
+npu_roi_alignbk.samples = [
+    Sample(
+        lambda make: (
+            make(2, 3, 2, 3, dtype=HALF),
+            _dot(make, 2, 5),
+            [2, 3, 6, 5],
+            3,
+            2,
+            0.5,
+            2,
+        )
+    ),
+    Sample(lambda make: (make(2, 1, 2, 2), _sample_rois(make), [2, 1, 4, 4], 2, 2, 1.0, 0, 2)),
+]

@@ -11,7 +11,7 @@ from torch_npu.ops.vision import _rotated_coder as coder
 
 
 @npu_op("npu_rotated_box_decode(Tensor self, Tensor deltas, Tensor weight) -> Tensor")
-class NpuRotatedBoxDecode:
+def npu_rotated_box_decode(self, deltas, weight):
     r"""Rotated boxes of anchors a, moved, scaled and turned by deltas; undoes `npu_rotated_box_encode`.
 
     $$ d = \mathrm{deltas} / \mathrm{weight} \qquad g_x = a_x + a_w d_0 \qquad g_w = a_w e^{d_2} \qquad
@@ -30,24 +30,25 @@ class NpuRotatedBoxDecode:
     Constraints:
         No NaN among boxes and deltas.
     """
+    centre, sides, angle = coder.parts(wide(self))
+    d = wide(deltas) / wide(weight)[:, None]
+    middle, reach = centre + sides * d[:, :2], sides * d[:, 2:4].exp() / 2
+    turned = torch.rad2deg(torch.atan(torch.tan(angle) + d[:, 4:]))
+    return torch.cat([middle - reach, middle + reach, turned], 1).to(self.dtype)
 
-    def check(self, deltas, weight):
-        coder.check(self, deltas, weight, "deltas")
-        must.shape("deltas", deltas, tuple(self.shape))
 
-    def kernel(self, deltas, weight):
-        centre, sides, angle = coder.parts(wide(self))
-        d = wide(deltas) / wide(weight)[:, None]
-        middle, reach = centre + sides * d[:, :2], sides * d[:, 2:4].exp() / 2
-        turned = torch.rad2deg(torch.atan(torch.tan(angle) + d[:, 4:]))
-        return torch.cat([middle - reach, middle + reach, turned], 1).to(self.dtype)
+@npu_rotated_box_decode.check
+def _(self, deltas, weight):
+    coder.check(self, deltas, weight, "deltas")
+    must.shape("deltas", deltas, tuple(self.shape))
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(1, 5, 3, low=1, high=9).cumsum(1),
-                make(1, 5, 3),
-                make(5, low=1, high=2),
-            )
+
+npu_rotated_box_decode.samples = [
+    Sample(
+        lambda make: (
+            make(1, 5, 3, low=1, high=9).cumsum(1),
+            make(1, 5, 3),
+            make(5, low=1, high=2),
         )
-    ]
+    )
+]

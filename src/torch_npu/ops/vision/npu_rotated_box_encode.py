@@ -11,7 +11,7 @@ from torch_npu.ops.vision import _rotated_coder as coder
 
 
 @npu_op("npu_rotated_box_encode(Tensor self, Tensor gt_bboxes, Tensor weight) -> Tensor")
-class NpuRotatedBoxEncode:
+def npu_rotated_box_encode(self, gt_bboxes, weight):
     r"""Regression targets of rotated boxes: from anchors a to ground truth g.
 
     $$ d = \Bigl(\frac{g_x - a_x}{a_w},\ \frac{g_y - a_y}{a_h},\ \ln\frac{g_w}{a_w},\ \ln\frac{g_h}{a_h},\
@@ -30,24 +30,25 @@ class NpuRotatedBoxEncode:
     Constraints:
         No NaN among the boxes.
     """
+    centre, sides, angle = coder.parts(wide(self))
+    g_centre, g_sides, g_angle = coder.parts(wide(gt_bboxes))
+    turn = torch.tan(g_angle) - torch.tan(angle)
+    deltas = torch.cat([(g_centre - centre) / sides, (g_sides / sides).log(), turn], 1)
+    return (deltas * wide(weight)[:, None]).to(self.dtype)
 
-    def check(self, gt_bboxes, weight):
-        coder.check(self, gt_bboxes, weight, "gt_bboxes")
-        must.shape("gt_bboxes", gt_bboxes, tuple(self.shape))
 
-    def kernel(self, gt_bboxes, weight):
-        centre, sides, angle = coder.parts(wide(self))
-        g_centre, g_sides, g_angle = coder.parts(wide(gt_bboxes))
-        turn = torch.tan(g_angle) - torch.tan(angle)
-        deltas = torch.cat([(g_centre - centre) / sides, (g_sides / sides).log(), turn], 1)
-        return (deltas * wide(weight)[:, None]).to(self.dtype)
+@npu_rotated_box_encode.check
+def _(self, gt_bboxes, weight):
+    coder.check(self, gt_bboxes, weight, "gt_bboxes")
+    must.shape("gt_bboxes", gt_bboxes, tuple(self.shape))
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(1, 5, 3, low=1, high=9).cumsum(1),
-                make(1, 5, 3, low=2, high=8).cumsum(1),
-                make(5, low=1, high=2),
-            )
+
+npu_rotated_box_encode.samples = [
+    Sample(
+        lambda make: (
+            make(1, 5, 3, low=1, high=9).cumsum(1),
+            make(1, 5, 3, low=2, high=8).cumsum(1),
+            make(5, low=1, high=2),
         )
-    ]
+    )
+]

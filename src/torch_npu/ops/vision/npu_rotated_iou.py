@@ -21,7 +21,7 @@ def _ratio(
     "npu_rotated_iou(Tensor self, Tensor query_boxes, bool trans=False, int mode=0, bool is_cross=True, "
     "float v_threshold=0.0, float e_threshold=0.0) -> Tensor"
 )
-class NpuRotatedIou:
+def npu_rotated_iou(self, query_boxes, trans, mode, is_cross):
     r"""Intersection over union, or over foreground, of rotated boxes.
 
     $$ \mathrm{IoU} = \frac{I}{A + Q - I} \qquad \mathrm{IoF} = \frac{I}{Q} $$
@@ -49,41 +49,38 @@ class NpuRotatedIou:
     change nothing here. Its kernels compute IoU of all pairs whatever `mode` and `is_cross` say; here both do what
     the page documents.
     """
+    one, other = _rotated.rectangles(self, trans), _rotated.rectangles(query_boxes, trans)
+    own, query = one.area(), other.area()
+    if not is_cross:
+        return _ratio(_rotated.shared_area(one, other), own, query, mode, self.dtype)
+    shared = [_rotated.all_pairs(a, b) for a, b in _rotated.batches(one, other)]
+    if not shared:
+        return self.new_empty(0, self.shape[1], query_boxes.shape[1])
+    return _ratio(torch.stack(shared), own[:, :, None], query[:, None, :], mode, self.dtype)
 
-    def check(
-        self, query_boxes, trans=False, mode=0, is_cross=True, v_threshold=0.0, e_threshold=0.0
-    ):
-        _rotated.check(self, query_boxes, trans)
-        must.choice("mode", mode, (0, 1))
-        k = query_boxes.shape[1]
-        must.be(k <= 1600, "query_boxes", "of at most 1600 boxes an image", k, ErrCode.PARAM)
-        if not is_cross:
-            must.shape("query_boxes", query_boxes, tuple(self.shape))
-        for name, value in (("v_threshold", v_threshold), ("e_threshold", e_threshold)):
-            must.be(value >= 0, name, "at least 0", value)
 
-    def kernel(
-        self, query_boxes, trans=False, mode=0, is_cross=True, v_threshold=0.0, e_threshold=0.0
-    ):
-        one, other = _rotated.rectangles(self, trans), _rotated.rectangles(query_boxes, trans)
-        own, query = one.area(), other.area()
-        if not is_cross:
-            return _ratio(_rotated.shared_area(one, other), own, query, mode, self.dtype)
-        shared = [_rotated.all_pairs(a, b) for a, b in _rotated.batches(one, other)]
-        if not shared:
-            return self.new_empty(0, self.shape[1], query_boxes.shape[1])
-        return _ratio(torch.stack(shared), own[:, :, None], query[:, None, :], mode, self.dtype)
+@npu_rotated_iou.check
+def _(self, query_boxes, trans, mode, is_cross, v_threshold, e_threshold):
+    _rotated.check(self, query_boxes, trans)
+    must.choice("mode", mode, (0, 1))
+    k = query_boxes.shape[1]
+    must.hold(k <= 1600, "query_boxes", "of at most 1600 boxes an image", k, ErrCode.PARAM)
+    if not is_cross:
+        must.shape("query_boxes", query_boxes, tuple(self.shape))
+    for name, value in (("v_threshold", v_threshold), ("e_threshold", e_threshold)):
+        must.hold(value >= 0, name, "at least 0", value)
 
-    def meta(
-        self, query_boxes, trans=False, mode=0, is_cross=True, v_threshold=0.0, e_threshold=0.0
-    ):
-        n = self.shape[:2]
-        return self.new_empty(*n, query_boxes.shape[1]) if is_cross else self.new_empty(*n)
 
-    samples = [
-        Sample(lambda make: (make(2, 3, 5, low=0, high=20), make(2, 4, 5, low=0, high=20))),
-        Sample(
-            lambda make: (make(1, 3, 5, low=0, high=9), make(1, 3, 5, low=1, high=8)),
-            {"mode": 1, "is_cross": False},
-        ),
-    ]
+@npu_rotated_iou.meta
+def _(self, query_boxes, is_cross):
+    n = self.shape[:2]
+    return self.new_empty(*n, query_boxes.shape[1]) if is_cross else self.new_empty(*n)
+
+
+npu_rotated_iou.samples = [
+    Sample(lambda make: (make(2, 3, 5, low=0, high=20), make(2, 4, 5, low=0, high=20))),
+    Sample(
+        lambda make: (make(1, 3, 5, low=0, high=9), make(1, 3, 5, low=1, high=8)),
+        {"mode": 1, "is_cross": False},
+    ),
+]

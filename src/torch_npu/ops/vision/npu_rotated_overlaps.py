@@ -9,7 +9,7 @@ from torch_npu.ops.vision import _rotated
 
 
 @npu_op("npu_rotated_overlaps(Tensor self, Tensor query_boxes, bool trans=False) -> Tensor")
-class NpuRotatedOverlaps:
+def npu_rotated_overlaps(self, query_boxes, trans):
     """The area that each rotated box shares with each query box, exact to the rounding of the result.
 
     Args:
@@ -25,28 +25,31 @@ class NpuRotatedOverlaps:
         Sides of at least 0 and finite numbers. Upstream's page writes the shapes as (B, 5, N); its operator, its
         tests and its examples take (B, N, 5).
     """
+    one, other = _rotated.rectangles(self, trans), _rotated.rectangles(query_boxes, trans)
+    shared = [_rotated.all_pairs(a, b) for a, b in _rotated.batches(one, other)]
+    result = self.new_empty(self.shape[0], self.shape[1], query_boxes.shape[1])
+    return torch.stack(shared).to(self.dtype) if shared else result
 
-    def check(self, query_boxes, trans=False):
-        _rotated.check(self, query_boxes, trans)
 
-    def kernel(self, query_boxes, trans=False):
-        one, other = _rotated.rectangles(self, trans), _rotated.rectangles(query_boxes, trans)
-        shared = [_rotated.all_pairs(a, b) for a, b in _rotated.batches(one, other)]
-        result = self.new_empty(self.shape[0], self.shape[1], query_boxes.shape[1])
-        return torch.stack(shared).to(self.dtype) if shared else result
+@npu_rotated_overlaps.check
+def _(self, query_boxes, trans):
+    _rotated.check(self, query_boxes, trans)
 
-    def meta(self, query_boxes, trans=False):
-        return self.new_empty(self.shape[0], self.shape[1], query_boxes.shape[1])
 
-    samples = [
-        Sample(
-            lambda make: (make(2, 3, 5, low=0, high=20), make(2, 4, 5, low=0, high=20)),
+@npu_rotated_overlaps.meta
+def _(self, query_boxes):
+    return self.new_empty(self.shape[0], self.shape[1], query_boxes.shape[1])
+
+
+npu_rotated_overlaps.samples = [
+    Sample(
+        lambda make: (make(2, 3, 5, low=0, high=20), make(2, 4, 5, low=0, high=20)),
+    ),
+    Sample(
+        lambda make: (
+            make(1, 3, 5, low=0, high=9).cumsum(2),
+            make(1, 2, 5, low=0, high=9).cumsum(2),
         ),
-        Sample(
-            lambda make: (
-                make(1, 3, 5, low=0, high=9).cumsum(2),
-                make(1, 2, 5, low=0, high=9).cumsum(2),
-            ),
-            {"trans": True},
-        ),
-    ]
+        {"trans": True},
+    ),
+]

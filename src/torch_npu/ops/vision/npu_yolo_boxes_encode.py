@@ -20,7 +20,7 @@ STRIDES = (torch.int32, torch.int16, torch.int8, torch.uint8)
 @npu_op(
     "npu_yolo_boxes_encode(Tensor self, Tensor gt_bboxes, Tensor stride, bool performance_mode=False) -> Tensor"
 )
-class NpuYoloBoxesEncode:
+def npu_yolo_boxes_encode(self, gt_bboxes, stride, performance_mode):
     r"""YOLO's regression targets: where in its cell a centre lies, and the logarithm of the ratio of sides.
 
     $$ t_x = \mathrm{clip}\Bigl(\frac{g_x - a_x}{s} + \tfrac12,\ \epsilon,\ 1 - \epsilon\Bigr) \qquad
@@ -41,42 +41,43 @@ class NpuYoloBoxesEncode:
     Constraints:
         n at most 20480. No NaN among the boxes.
     """
+    a, g = wide(self), wide(gt_bboxes)
+    if performance_mode:
+        a, g = a.half().to(a.dtype), g.half().to(g.dtype)
+    apart = (g[:, :2] + g[:, 2:]) * 0.5 - (a[:, :2] + a[:, 2:]) * 0.5
+    place = (apart / stride.to(a.dtype)[:, None] + 0.5).clamp(LEAST, 1 - LEAST)
+    ratio = (g[:, 2:] - g[:, :2]) / (a[:, 2:] - a[:, :2])
+    return torch.cat([place, ratio.clamp(LEAST, MOST).log()], 1).to(gt_bboxes.dtype)
 
-    def check(self, gt_bboxes, stride, performance_mode=False):
-        must.dtype("self", self, *FLOATS)
-        must.same_dtype("gt_bboxes", gt_bboxes, "self", self)
-        rows_of("self", self)
-        n = self.shape[0]
-        must.be(n <= 20480, "self", "of at most 20480 boxes", n, ErrCode.PARAM)
-        must.shape("gt_bboxes", gt_bboxes, (n, 4))
-        must.dtype("stride", stride, *STRIDES)
-        must.shape("stride", stride, (n,))
-        without_nan("self", self)
-        without_nan("gt_bboxes", gt_bboxes)
 
-    def kernel(self, gt_bboxes, stride, performance_mode=False):
-        a, g = wide(self), wide(gt_bboxes)
-        if performance_mode:
-            a, g = a.half().to(a.dtype), g.half().to(g.dtype)
-        apart = (g[:, :2] + g[:, 2:]) * 0.5 - (a[:, :2] + a[:, 2:]) * 0.5
-        place = (apart / stride.to(a.dtype)[:, None] + 0.5).clamp(LEAST, 1 - LEAST)
-        ratio = (g[:, 2:] - g[:, :2]) / (a[:, 2:] - a[:, :2])
-        return torch.cat([place, ratio.clamp(LEAST, MOST).log()], 1).to(gt_bboxes.dtype)
+@npu_yolo_boxes_encode.check
+def _(self, gt_bboxes, stride):
+    must.dtype("self", self, *FLOATS)
+    must.same_dtype("gt_bboxes", gt_bboxes, "self", self)
+    rows_of("self", self)
+    n = self.shape[0]
+    must.hold(n <= 20480, "self", "of at most 20480 boxes", n, ErrCode.PARAM)
+    must.shape("gt_bboxes", gt_bboxes, (n, 4))
+    must.dtype("stride", stride, *STRIDES)
+    must.shape("stride", stride, (n,))
+    without_nan("self", self)
+    without_nan("gt_bboxes", gt_bboxes)
 
-    samples = [
-        Sample(
-            lambda make: (
-                make(3, 4, low=0, high=9).cumsum(1),
-                make(3, 4, low=1, high=8).cumsum(1),
-                make(3, dtype=torch.int32, low=8, high=32),
-            )
-        ),
-        Sample(
-            lambda make: (
-                make(2, 4, low=0, high=9, dtype=torch.float16).cumsum(1),
-                make(2, 4, low=1, high=8, dtype=torch.float16).cumsum(1),
-                make(2, dtype=torch.int32, low=8, high=32),
-                True,
-            )
-        ),
-    ]
+
+npu_yolo_boxes_encode.samples = [
+    Sample(
+        lambda make: (
+            make(3, 4, low=0, high=9).cumsum(1),
+            make(3, 4, low=1, high=8).cumsum(1),
+            make(3, dtype=torch.int32, low=8, high=32),
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(2, 4, low=0, high=9, dtype=torch.float16).cumsum(1),
+            make(2, 4, low=1, high=8, dtype=torch.float16).cumsum(1),
+            make(2, dtype=torch.int32, low=8, high=32),
+            True,
+        )
+    ),
+]
