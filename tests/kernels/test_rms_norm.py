@@ -8,19 +8,11 @@ import torch
 from tests.kernels.support import DTYPES, WIDTHS, compare, randn, special, views
 from torch_npu.ops.norm.npu_add_rms_norm import npu_add_rms_norm
 from torch_npu.ops.norm.npu_add_rms_norm_cast import npu_add_rms_norm_cast
-from torch_npu.ops.norm.npu_add_rms_norm_v2 import (
-    npu_add_rms_norm_v2,
-    npu_add_rms_norm_v2_functional,
-)
+from torch_npu.ops.norm.npu_add_rms_norm_v2 import npu_add_rms_norm_v2
 from torch_npu.ops.norm.npu_gemma_rms_norm import npu_gemma_rms_norm
 from torch_npu.ops.norm.npu_rms_norm import npu_rms_norm, npu_rms_norm_backward
 
-ADDING = (
-    npu_add_rms_norm,
-    npu_add_rms_norm_cast,
-    npu_add_rms_norm_v2,
-    npu_add_rms_norm_v2_functional,
-)
+ADDING = (npu_add_rms_norm, npu_add_rms_norm_cast, npu_add_rms_norm_v2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -5,6 +5,7 @@ The dispatcher comes here for a gradient alone; the C++ kernel in front of it go
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +37,14 @@ def _reads(operator: Operator, backward: Callable[..., Any]) -> _Saved:
         raise TypeError(
             f"backward of {operator.name}: keyword-only parameters are arguments of the schema, result0 to "
             f"result{count - 1}, results and needs, without defaults; received {', '.join(unknown) or named}"
+        )
+    gradients = count
+    if operator.output_differentiability is not None:
+        gradients = sum(operator.output_differentiability)
+    takes_any = backward.__code__.co_flags & inspect.CO_VARARGS
+    if positional > gradients or not takes_any and positional < gradients:
+        raise TypeError(
+            f"backward of {operator.name}: takes {positional} gradients for {gradients} outputs"
         )
     every = "results" in special & set(named)
     return _Saved(
@@ -83,6 +92,9 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
     saved_arguments = [name in reads.arguments for name in operator.arguments]
     differentiable = operator.output_differentiability
 
+    def _wants(output: int) -> bool:
+        return differentiable is None or differentiable[output]
+
     class Differentiate(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, call: _Call, keyset: Any, *tensors: Any) -> Any:
@@ -97,10 +109,7 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
                 *(
                     t
                     for i, t in enumerate(outputs)
-                    if _is_tensor(t)
-                    and not (t.is_floating_point() or t.is_complex())
-                    or differentiable is not None
-                    and not differentiable[i]
+                    if _is_tensor(t) and not (t.is_floating_point() and _wants(i))
                 )
             )
             if operator.mutable:
@@ -128,8 +137,7 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
                 given["needs"] = dict.fromkeys(operator.arguments, False)
                 for (a, _), need in zip(call.places, wanted, strict=True):
                     given["needs"][operator.arguments[a]] |= need
-            if differentiable is not None:
-                grads = tuple(g for g, wants in zip(grads, differentiable, strict=True) if wants)
+            grads = tuple(g for i, g in enumerate(grads) if _wants(i))
             found = backward(*grads, **given)
             chosen = []
             for (a, index), need in zip(call.places, wanted, strict=True):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._C import parse_schema
 
 from torch_npu import _errors
@@ -23,7 +24,7 @@ def functional_form(operator: Operator, schema: str, export: bool = True) -> Ope
     def on_copies(body: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         values = list(args)
         for place in places:
-            values[place] = None if values[place] is None else values[place].clone()
+            values[place] = None if values[place] is None else _copy(values[place])
         results = body(*values)
         copies = tuple(values[place] for place in places)
         if operator.returns_target:
@@ -34,6 +35,10 @@ def functional_form(operator: Operator, schema: str, export: bool = True) -> Ope
     return _derived(
         operator, schema, export, on_copies, f"on copies of {written}, which it returns"
     )
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def inplace_form(operator: Operator, schema: str, export: bool = True) -> Operator:
@@ -63,7 +68,7 @@ def _derived(
     def kernel(**arguments: Any) -> Any:
         return around(operator.by_position("kernel"), tuple(arguments.values()))
 
-    kernel.__doc__ = f"`{operator.base}` {what}."
+    kernel.__doc__ = f"`{operator.base}` {what}.\n\n    {operator.__doc__}"
     kernel.__module__ = operator.__module__
     form = Operator(
         schema,

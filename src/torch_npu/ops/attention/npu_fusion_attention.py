@@ -36,7 +36,8 @@ def _causal_mask(make):
     " int[]? prefix=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0,"
     ' bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None,'
     " Tensor? dropout_mask=None, int seed=0, int offset=0)"
-    " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)"
+    " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    output_differentiability=(True, True, True, True, False, False, False),
 )
 def npu_fusion_attention(**arguments):
     r"""Attention for training, blocked: no matrix of scores is ever held.

@@ -17,7 +17,8 @@ from torch_npu.ops.attention._fusion import Attention
     " int[]? actual_seq_kvlen=None, int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False,"
     " int pse_type=1, int[]? q_start_idx=None, int[]? kv_start_idx=None,"
     ' str softmax_layout="", Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0)'
-    " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)"
+    " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    output_differentiability=(True, True, True, True, False, False, False),
 )
 def npu_fusion_attention_v2(**arguments):
     r"""`npu_fusion_attention` with two more features.

@@ -74,6 +74,7 @@ def _six_outputs(a, compute):
     + ARGUMENTS.format(ints="SymInt")
     + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     host_ok=True,
+    output_differentiability=(True, True, True, True, False, False),
 )
 def npu_fusion_attention_v3(**arguments):
     r"""`npu_fusion_attention` whose lengths, seed and offset are tensors, so that graphs can hold it.

@@ -78,6 +78,7 @@ def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_l
     "tgt_len, float dropout_prob, bool softmax_use_float) -> (Tensor, Tensor, Tensor, "
     "Tensor, Tensor, Tensor, Tensor, Tensor)",
     random=True,
+    output_differentiability=(True, False, False, False, False, False, False, False),
 )
 def npu_multi_head_attention(
     query,
@@ -184,7 +185,7 @@ def _(
 
 
 @npu_multi_head_attention.backward
-def _(dy, *_unused, results, **a):
+def _(dy, *, results, **a):
     _, bits, q, k, v, softmax, attn, context = results
     found = npu_multi_head_attention_backward(
         *(

@@ -64,7 +64,8 @@ def _check_differentiable(weight, reduction, ignore_index, label_smoothing):
 @npu_op(
     "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction='mean',"
     " int ignore_index=-100, float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0,"
-    " bool return_zloss=False) -> (Tensor, Tensor, Tensor, Tensor)"
+    " bool return_zloss=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, False, True, False),
 )
 def npu_cross_entropy_loss(
     input,
@@ -177,9 +178,7 @@ def _(
 @npu_cross_entropy_loss.backward
 def _(
     dloss,
-    _dlog_prob,
     dzloss,
-    _dlse,
     *,
     target,
     weight,

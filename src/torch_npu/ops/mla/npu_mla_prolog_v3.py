@@ -54,7 +54,9 @@ _SAMPLES = [
 
 @npu_op(
     f"npu_mla_prolog_v3({_INPUTS}, Tensor(a!) kv_cache, Tensor(b!) kr_cache, {_OPTIONS})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    functional=f"npu_mla_prolog_v3_functional({_INPUTS}, Tensor kv_cache, Tensor kr_cache, {_OPTIONS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def npu_mla_prolog_v3(**arguments):
     r"""Projects tokens to the queries of MLA attention and writes their keys into caches, in place.
@@ -130,33 +132,3 @@ def _(**arguments):
 
 
 npu_mla_prolog_v3.samples = _SAMPLES
-
-
-@npu_op(
-    f"npu_mla_prolog_v3_functional({_INPUTS}, Tensor kv_cache, Tensor kr_cache, {_OPTIONS})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
-def npu_mla_prolog_v3_functional(**arguments):
-    r"""As `npu_mla_prolog_v3`, but the caches stay as they are and updated copies are returned.
-
-    $$ (q^N, q^R, \text{scale}^Q, c^Q, \text{scale}^{c^Q}, k^C, k^R) $$
-
-    Args:
-        kv_cache, kr_cache: the caches before; not changed. All others are those of
-            `npu_mla_prolog_v3`.
-
-    Returns:
-        the results of `npu_mla_prolog_v3`, then the two caches after.
-    """
-    given = PrologV3(**arguments)
-    given.kv_cache = given.kv_cache.clone(memory_format=torch.contiguous_format)
-    given.kr_cache = given.kr_cache.clone(memory_format=torch.contiguous_format)
-    return (*given.run(), given.kv_cache, given.kr_cache)
-
-
-@npu_mla_prolog_v3_functional.check
-def _(**arguments):
-    _v3_rules.check(PrologV3(**arguments))
-
-
-npu_mla_prolog_v3_functional.samples = _SAMPLES

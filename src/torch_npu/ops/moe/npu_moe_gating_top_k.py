@@ -76,7 +76,8 @@ def _gate(
     "npu_moe_gating_top_k(Tensor x, int k, *, Tensor? bias=None, Tensor? input_ids=None, "
     "Tensor? tid2eid=None, int k_group=1, int group_count=1, int group_select_mode=0, "
     "int renorm=0, int norm_type=0, bool out_flag=False, float routed_scaling_factor=1.0, "
-    "float eps=1e-20) -> (Tensor, Tensor, Tensor)"
+    "float eps=1e-20) -> (Tensor, Tensor, Tensor)",
+    output_differentiability=(True, False, False),
 )
 def npu_moe_gating_top_k(
     x,
@@ -176,9 +177,7 @@ def _(x, bias, **arguments):
 
 
 @npu_moe_gating_top_k.backward
-def _(
-    grad_y, _grad_expert, _grad_norm, *, x, renorm, norm_type, routed_scaling_factor, eps, result1
-):
+def _(grad_y, *, x, renorm, norm_type, routed_scaling_factor, eps, result1):
     grad = torch.ops.npu.npu_moe_gating_top_k_backward(
         _scores(x, norm_type),
         grad_y,

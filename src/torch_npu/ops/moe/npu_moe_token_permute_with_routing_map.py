@@ -23,7 +23,8 @@ def _rows(tokens, routing_map, num_out_tokens, drop_and_pad):
 @npu_op(
     "npu_moe_token_permute_with_routing_map(Tensor tokens, Tensor routing_map, *, "
     "Tensor? probs=None, int? num_out_tokens=None, bool drop_and_pad=False) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor)",
+    output_differentiability=(True, True, False),
 )
 def npu_moe_token_permute_with_routing_map(
     tokens, routing_map, probs, num_out_tokens, drop_and_pad
@@ -81,7 +82,7 @@ def _(tokens, routing_map, probs, num_out_tokens, drop_and_pad):
 
 
 @npu_moe_token_permute_with_routing_map.backward
-def _(grad_rows, grad_probs, _grad_index, *, tokens, routing_map, drop_and_pad, result2, needs):
+def _(grad_rows, grad_probs, *, tokens, routing_map, drop_and_pad, result2, needs):
     d_tokens, d_probs = torch.ops.npu.npu_moe_token_permute_with_routing_map_grad(
         grad_rows,
         grad_probs if needs.get("probs") else None,

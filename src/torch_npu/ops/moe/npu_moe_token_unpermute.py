@@ -45,7 +45,7 @@ def _check(rows, rows_name, sorted_indices, probs, padded_mode, restore_shape):
         first_bad("sorted_indices", "non-negative", host, host < 0)
 
 
-def _backward(grad, *_, permuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
+def _backward(grad, *, permuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
     d_rows, d_probs = torch.ops.npu.npu_moe_token_unpermute_grad_v2(
         grad,
         sorted_indices,
@@ -123,7 +123,8 @@ npu_moe_token_unpermute.samples = _SAMPLES
 @npu_op(
     "_npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, "
     "bool padded_mode=False, int[]? restore_shape=None) "
-    "-> (Tensor unpermuted_tokens, Tensor permuted_tokens_for_backward)"
+    "-> (Tensor unpermuted_tokens, Tensor permuted_tokens_for_backward)",
+    output_differentiability=(True, False),
 )
 def _npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs):
     """`npu_moe_token_unpermute` with what its gradient needs: the rows, if `probs` are given."""

@@ -64,7 +64,8 @@ def _merged(add_up, rows, sorted_indices, tokens, probs, routing_map, drop_and_p
 @npu_op(
     "_npu_moe_token_unpermute_with_routing_map(Tensor permuted_tokens, Tensor sorted_indices, "
     "int[] restore_shape, *, Tensor? probs=None, Tensor? routing_map=None, "
-    "bool drop_and_pad=False) -> (Tensor, Tensor, Tensor, Tensor)"
+    "bool drop_and_pad=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, False, False, False),
 )
 def _npu_moe_token_unpermute_with_routing_map(
     permuted_tokens, sorted_indices, restore_shape, probs, routing_map, drop_and_pad
@@ -130,7 +131,7 @@ def _native_full(permuted_tokens, sorted_indices, restore_shape, probs, routing_
 @_npu_moe_token_unpermute_with_routing_map.backward
 def _backward_full(
     grad,
-    *_others,
+    *,
     permuted_tokens,
     sorted_indices,
     restore_shape,

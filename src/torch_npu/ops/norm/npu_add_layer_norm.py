@@ -29,7 +29,8 @@ def _check_inputs(x1, x2, gamma):
 
 @npu_op(
     "npu_add_layer_norm(Tensor x1, Tensor x2, Tensor gamma, Tensor beta, float epsilon=1e-05,"
-    " bool additional_output=False) -> (Tensor, Tensor, Tensor, Tensor)"
+    " bool additional_output=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    output_differentiability=(True, False, False, True),
 )
 def npu_add_layer_norm(x1, x2, gamma, beta, epsilon, additional_output):
     r"""Adds x1 and x2 and layer-normalises the sum over the trailing dimensions of `gamma`.
@@ -68,7 +69,7 @@ def _(x1, x2, gamma, beta):
 
 
 @npu_add_layer_norm.backward
-def _(dy, _dmean, _drstd, dx, *, x1, x2, gamma, beta, additional_output, result1, result2):
+def _(dy, dx, *, x1, x2, gamma, beta, additional_output, result1, result2):
     dsum = dx if additional_output else None
     dx1, dx2, dgamma, dbeta = torch.ops.npu.npu_add_layer_norm_backward(
         dy, x1, x2, result2, result1, gamma, dsum

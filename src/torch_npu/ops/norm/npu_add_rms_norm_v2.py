@@ -10,7 +10,9 @@ from torch_npu.ops.norm._rms import add_rms_norm, check_addends
 
 
 @npu_op(
-    "npu_add_rms_norm_v2(Tensor(a!) x1, Tensor(b!) x2, Tensor gamma, float epsilon=1e-06) -> Tensor"
+    "npu_add_rms_norm_v2(Tensor(a!) x1, Tensor(b!) x2, Tensor gamma, float epsilon=1e-06) -> Tensor",
+    functional="npu_add_rms_norm_v2_functional(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06)"
+    " -> (Tensor, Tensor, Tensor)",
 )
 def npu_add_rms_norm_v2(x1, x2, gamma, epsilon):
     r"""Normalises x1 + x2 as `npu_add_rms_norm`, over the inputs: x1 becomes y and x2 the sum.
@@ -51,34 +53,4 @@ def _(x1, x2, gamma, epsilon):
 npu_add_rms_norm_v2.samples = [
     Sample(lambda make: (make(4, 3, 32), make(4, 3, 32, low=0), make(32))),
     Sample(lambda make: (make(2, 3, 8), make(2, 3, 8, low=0), make(3, 8)), {"epsilon": 1e-5}),
-]
-
-
-@npu_op(
-    "npu_add_rms_norm_v2_functional(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06)"
-    " -> (Tensor, Tensor, Tensor)",
-    compiled="fuse",
-)
-def npu_add_rms_norm_v2_functional(x1, x2, gamma, epsilon):
-    """`npu_add_rms_norm_v2` that leaves its inputs alone: rstd, y and the sum."""
-    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
-    return rstd, y.to(x1.dtype), x
-
-
-@npu_add_rms_norm_v2_functional.check
-def _(x1, x2, gamma):
-    check_addends(x1, x2, gamma)
-
-
-@npu_add_rms_norm_v2_functional.native
-def _(x1, x2, gamma, epsilon):
-    if not fits(x1, x2, gamma):
-        return NotImplemented
-    y, rstd, x, _ = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)
-    return rstd, y, x
-
-
-npu_add_rms_norm_v2_functional.samples = [
-    Sample(lambda make: (make(4, 3, 32), make(4, 3, 32, low=0), make(32))),
-    Sample(lambda make: tuple(make(*s, dtype=torch.float16) for s in ((4, 64), (4, 64), (64,)))),
 ]

@@ -17,6 +17,7 @@ def _normalised_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
 @npu_op(
     "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     compiled="fuse",
+    output_differentiability=(True, False),
 )
 def npu_rms_norm(self, gamma, epsilon):
     r"""Root-mean-square normalisation over the trailing dimensions that `gamma` covers.
@@ -54,7 +55,7 @@ def _(self, gamma, epsilon):
 
 
 @npu_rms_norm.backward
-def _(dy, _drstd, *, self, gamma, result1):
+def _(dy, *, self, gamma, result1):
     dx, dgamma = torch.ops.npu.npu_rms_norm_backward(dy, self, gamma, result1)
     return {"self": dx, "gamma": dgamma.to(gamma.dtype)}
 

@@ -20,7 +20,65 @@ _HOLDS = {
 }
 
 
-def _check(
+def _quantised(self, updates, quant_scales, quant_zero_points):
+    y = wide(updates) / wide(quant_scales).flatten()
+    if quant_zero_points is not None:
+        y = y + wide(quant_zero_points).flatten()
+    return _formats.encode(y, _HOLDS[self.dtype])
+
+
+def _write(target, indices, quantised, axis):
+    """8-bit floats go in as bytes: there is no index_put for them."""
+    raw = torch.uint8 if target.dtype.is_floating_point else target.dtype
+    _segments.write(target.view(raw), indices, quantised.view(raw), axis)
+    return target
+
+
+_ARGUMENTS = (
+    "Tensor indices, Tensor updates, Tensor quant_scales, Tensor? quant_zero_points=None, int axis=-2, "
+    "int quant_axis=-1, str reduce='update', int? dst_type=None, str? round_mode='rint'"
+)
+
+
+@npu_op(
+    f"npu_quant_scatter_(Tensor(a!) self, {_ARGUMENTS}) -> Tensor(a!)",
+    functional=f"npu_quant_scatter(Tensor self, {_ARGUMENTS}) -> Tensor",
+)
+def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, axis):
+    r"""Each row of `updates`, quantized, replaces a segment of `self` along `axis`, in place.
+
+    $$ self[i, \ldots, indices_i + k, \ldots] =
+       \mathrm{round}\left(\frac{updates[i, \ldots, k, \ldots]}{quant\_scales} + quant\_zero\_points\right) $$
+
+    Halves round to even, results saturate, NaN becomes 0. With (row, offset) pairs the segment goes to `self[row]`.
+
+    Args:
+        self: the data, 3 to 8 dimensions; int8. On Ascend950 also float8_e4m3fn, float8_e5m2, and uint8 for hifloat8.
+        indices: int32, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
+        updates: float16 or (not on the Atlas inference series) bfloat16, the rank of `self`; as long as `indices` in
+            dimension 0, at most as long as `self` in `axis` and dimension 0, equal elsewhere.
+        quant_scales: float32 or bfloat16 (not on the Atlas inference series), as many elements as the last dimension.
+        quant_zero_points: int32 or bfloat16 (not on the Atlas inference series), as many elements, or None.
+        axis: the dimension that offsets count along, neither the first nor the last.
+        quant_axis: the last dimension.
+        reduce: "update".
+        dst_type: the type that `self` holds, or None.
+        round_mode: "rint"; for hifloat8 "round".
+
+    Returns:
+        `self`; it is left as it was when an argument is wrong.
+
+    Constraints:
+        The last dimension of `updates` is a multiple of 32 bytes. Segments do not overlap.
+
+    Differs from upstream: an index out of range and segments that overlap raise; upstream leaves both to the caller.
+    """
+    quantised = _quantised(self, updates, quant_scales, quant_zero_points)
+    return _write(self, indices, quantised, axis)
+
+
+@npu_quant_scatter_.check
+def _(
     self,
     indices,
     updates,
@@ -30,7 +88,7 @@ def _check(
     quant_axis,
     reduce,
     dst_type,
-    mode,
+    round_mode,
 ):
     old, new = _chip.on_310p(), _chip.on_950()
     bf16 = () if old else (torch.bfloat16,)
@@ -43,7 +101,7 @@ def _check(
     must.choice("reduce", reduce, ("update",))
     _formats.check("dst_type", dst_type, _HOLDS[self.dtype])
     must.choice(
-        "round_mode", mode, (None, "round") if self.dtype == torch.uint8 else (None, "rint")
+        "round_mode", round_mode, (None, "round") if self.dtype == torch.uint8 else (None, "rint")
     )
     _segments.check(self, indices, updates, axis, last_axis=False)
     _segments.check_disjoint(indices, updates.shape[axis])
@@ -59,21 +117,7 @@ def _check(
             must.hold(factor.numel() == size, name, expected, tuple(factor.shape), ErrCode.PARAM)
 
 
-def _quantised(self, updates, quant_scales, quant_zero_points):
-    y = wide(updates) / wide(quant_scales).flatten()
-    if quant_zero_points is not None:
-        y = y + wide(quant_zero_points).flatten()
-    return _formats.encode(y, _HOLDS[self.dtype])
-
-
-def _write(target, indices, quantised, axis):
-    """8-bit floats go in as bytes: there is no index_put for them."""
-    raw = torch.uint8 if target.dtype.is_floating_point else target.dtype
-    _segments.write(target.view(raw), indices, quantised.view(raw), axis)
-    return target
-
-
-_SAMPLES = [
+npu_quant_scatter_.samples = [
     Sample(
         lambda make: (
             make(2, 6, 32, dtype=torch.int8, low=-9, high=9),
@@ -93,92 +137,3 @@ _SAMPLES = [
         {"axis": 2, "quant_axis": 3},
     ),
 ]
-
-
-@npu_op(
-    "npu_quant_scatter(Tensor self, Tensor indices, Tensor updates, Tensor quant_scales, "
-    "Tensor? quant_zero_points=None, int axis=-2, int quant_axis=-1, str reduce='update', "
-    "int? dst_type=None, str? round_mode='rint') -> Tensor"
-)
-def npu_quant_scatter(self, indices, updates, quant_scales, quant_zero_points, axis):
-    r"""A copy of `self` in which each row of `updates`, quantised, replaces a segment along `axis`.
-
-    $$ out[i, \ldots, indices_i + k, \ldots] =
-       \mathrm{round}\left(\frac{updates[i, \ldots, k, \ldots]}{quant\_scales} + quant\_zero\_points\right) $$
-
-    Halves round to even, results saturate, NaN becomes 0. With (row, offset) pairs the segment goes to `out[row]`.
-
-    Args:
-        self: the data, 3 to 8 dimensions; int8. On Ascend950 also float8_e4m3fn, float8_e5m2, and uint8 for hifloat8.
-        indices: int32, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
-        updates: float16 or (not on the Atlas inference series) bfloat16, the rank of `self`; as long as `indices` in
-            dimension 0, at most as long as `self` in `axis` and dimension 0, equal elsewhere.
-        quant_scales: float32 or bfloat16 (not on the Atlas inference series), as many elements as the last dimension.
-        quant_zero_points: int32 or bfloat16 (not on the Atlas inference series), as many elements, or None.
-        axis: the dimension that offsets count along, neither the first nor the last.
-        quant_axis: the last dimension.
-        reduce: "update".
-        dst_type: the type that `self` holds, or None.
-        round_mode: "rint"; for hifloat8 "round".
-
-    Returns:
-        The updated copy.
-
-    Constraints:
-        The last dimension of `updates` is a multiple of 32 bytes. Segments do not overlap.
-
-    Differs from upstream: an index out of range and segments that overlap raise; upstream leaves both to the caller.
-    """
-    quantised = _quantised(self, updates, quant_scales, quant_zero_points)
-    return _write(self.clone(), indices, quantised, axis)
-
-
-@npu_quant_scatter.check
-def _(
-    self,
-    indices,
-    updates,
-    quant_scales,
-    quant_zero_points,
-    axis,
-    quant_axis,
-    reduce,
-    dst_type,
-    round_mode,
-):
-    scales = (quant_scales, quant_zero_points)
-    _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
-
-
-npu_quant_scatter.samples = _SAMPLES
-
-
-@npu_op(
-    "npu_quant_scatter_(Tensor(a!) self, Tensor indices, Tensor updates, Tensor quant_scales, "
-    "Tensor? quant_zero_points=None, int axis=-2, int quant_axis=-1, str reduce='update', "
-    "int? dst_type=None, str? round_mode='rint') -> Tensor(a!)"
-)
-def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, axis):
-    """`npu_quant_scatter` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
-    quantised = _quantised(self, updates, quant_scales, quant_zero_points)
-    return _write(self, indices, quantised, axis)
-
-
-@npu_quant_scatter_.check
-def _(
-    self,
-    indices,
-    updates,
-    quant_scales,
-    quant_zero_points,
-    axis,
-    quant_axis,
-    reduce,
-    dst_type,
-    round_mode,
-):
-    scales = (quant_scales, quant_zero_points)
-    _check(self, indices, updates, *scales, axis, quant_axis, reduce, dst_type, round_mode)
-
-
-npu_quant_scatter_.samples = _SAMPLES

@@ -11,7 +11,36 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.scatter import _segments
 
 
-def _check(self, indices, updates, axis):
+@npu_op(
+    "scatter_update_(Tensor(a!) self, Tensor indices, Tensor updates, int axis) -> Tensor(a!)",
+    functional="scatter_update(Tensor self, Tensor indices, Tensor updates, int axis) -> Tensor",
+)
+def scatter_update_(self, indices, updates, axis):
+    r"""Each row of `updates` replaces a segment of `self` along `axis`, in place.
+
+    $$ self[i, \ldots, indices_i + k, \ldots] = updates[i, \ldots, k, \ldots] $$
+
+    With (row, offset) pairs the segment goes to `self[row]` instead of `self[i]`.
+
+    Args:
+        self: the data, 2 to 8 dimensions, not empty; int8, float16, float32, int32 or (not on the Atlas training
+            series) bfloat16.
+        indices: int32 or int64, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
+        updates: the dtype and rank of `self`; as long as `indices` in dimension 0, at most as long as `self` in `axis`
+            and in dimension 0, and equal to `self` elsewhere.
+        axis: the dimension that offsets count along, any but the first.
+
+    Returns:
+        `self`; it is left as it was when an argument is wrong.
+
+    Differs from upstream: an index out of range raises; upstream leaves that to the caller. Where segments overlap, the
+    result is that of one of them.
+    """
+    return _segments.write(self, indices, updates, axis)
+
+
+@scatter_update_.check
+def _(self, indices, updates, axis):
     dtypes = (torch.int8, torch.float16, torch.float32, torch.int32)
     if chips.current().family != "910A":
         dtypes = (*dtypes, torch.bfloat16)
@@ -24,7 +53,7 @@ def _check(self, indices, updates, axis):
     _segments.check(self, indices, updates, axis)
 
 
-_SAMPLES = [
+scatter_update_.samples = [
     Sample(
         lambda make: (
             make(2, 3, 8, 4),
@@ -50,50 +79,3 @@ _SAMPLES = [
         )
     ),
 ]
-
-
-@npu_op("scatter_update(Tensor self, Tensor indices, Tensor updates, int axis) -> Tensor")
-def scatter_update(self, indices, updates, axis):
-    r"""A copy of `self` in which each row of `updates` replaces a segment along `axis`.
-
-    $$ out[i, \ldots, indices_i + k, \ldots] = updates[i, \ldots, k, \ldots] $$
-
-    With (row, offset) pairs the segment goes to `out[row]` instead of `out[i]`.
-
-    Args:
-        self: the data, 2 to 8 dimensions, not empty; int8, float16, float32, int32 or (not on the Atlas training
-            series) bfloat16.
-        indices: int32 or int64, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
-        updates: the dtype and rank of `self`; as long as `indices` in dimension 0, at most as long as `self` in `axis`
-            and in dimension 0, and equal to `self` elsewhere.
-        axis: the dimension that offsets count along, any but the first.
-
-    Returns:
-        The updated copy.
-
-    Differs from upstream: an index out of range raises; upstream leaves that to the caller. Where segments overlap, the
-    result is that of one of them.
-    """
-    return _segments.write(self.clone(), indices, updates, axis)
-
-
-@scatter_update.check
-def _(self, indices, updates, axis):
-    _check(self, indices, updates, axis)
-
-
-scatter_update.samples = _SAMPLES
-
-
-@npu_op("scatter_update_(Tensor(a!) self, Tensor indices, Tensor updates, int axis) -> Tensor(a!)")
-def scatter_update_(self, indices, updates, axis):
-    """`scatter_update` in place: `self` is changed and returned, and left as it was when an argument is wrong."""
-    return _segments.write(self, indices, updates, axis)
-
-
-@scatter_update_.check
-def _(self, indices, updates, axis):
-    _check(self, indices, updates, axis)
-
-
-scatter_update_.samples = _SAMPLES

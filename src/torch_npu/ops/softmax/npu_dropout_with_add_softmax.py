@@ -48,6 +48,7 @@ def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     "npu_dropout_with_add_softmax(Tensor self, Tensor x1, Scalar alpha, float prob, int dim)"
     " -> (Tensor, Tensor, Tensor)",
     random=True,
+    output_differentiability=(False, False, True),
 )
 def npu_dropout_with_add_softmax(self, x1, alpha, prob, dim):
     r"""Softmax of a scaled sum, then dropout.
@@ -119,7 +120,7 @@ def _(self, x1, alpha, prob, dim):
 
 
 @npu_dropout_with_add_softmax.backward
-def _(_grad_mask, _grad_softmax, grad, *, alpha, prob, dim, result0, result1):
+def _(grad, *, alpha, prob, dim, result0, result1):
     dself, dx1 = torch.ops.npu.npu_dropout_with_add_softmax_backward(
         grad, result0, result1, alpha, prob, dim
     )
