@@ -1,1 +1,1 @@
-"""The operators of torch_npu, one file each, in rooms."""
+"""The operators of torch_npu, one file each, in folders by family."""

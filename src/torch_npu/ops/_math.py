@@ -1,4 +1,4 @@
-"""Arithmetic that the rooms share."""
+"""Arithmetic that several folders share."""
 
 from __future__ import annotations
 

@@ -262,10 +262,7 @@ class Operator:
 
     @property
     def ge(self) -> str:
-        if self._ge is not None:
-            return self._ge
-        words = self.base.removeprefix("npu_").strip("_").split("_")
-        return "".join(word[:1].upper() + word[1:] for word in words)
+        return self._ge or camel_case(self.base)
 
     def validate(self) -> None:
         """Every argument of the schema is read by a part: nothing is accepted and ignored."""
@@ -279,6 +276,12 @@ class Operator:
         ignored = [a for a in self.arguments if a not in read and a not in self.mutable]
         if ignored:
             raise TypeError(f"{self.name}: no part reads {', '.join(ignored)}")
+
+
+def camel_case(name: str) -> str:
+    """`npu_rms_norm` as CANN names it: RmsNorm."""
+    words = name.removeprefix("npu_").strip("_").split("_")
+    return "".join(word[:1].upper() + word[1:] for word in words)
 
 
 def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:

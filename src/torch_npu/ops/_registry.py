@@ -40,6 +40,7 @@ from torch_npu import _errors
 from torch_npu.ops import _forms
 from torch_npu.ops._autograd import register_autocast
 from torch_npu.ops._operator import (
+    NAMESPACE,
     Operator,
     Sample,
     library_of,
@@ -54,6 +55,7 @@ __all__ = [
     "exports",
     "kernel_generator",
     "npu_op",
+    "operator_of",
     "operators",
     "public",
 ]
@@ -133,6 +135,12 @@ def discover() -> dict[str, Operator]:
         if operator.mutable and "backward" not in operator.parts:
             _C.count_versions(operator.schema.name, operator.schema.overload_name)
     return operators
+
+
+def operator_of(overload: torch._ops.OpOverload) -> Operator | None:
+    """The operator behind `torch.ops.<namespace>.<name>.<overload>`, if it is one of these."""
+    name = overload.name().removesuffix(".default").removeprefix(f"{NAMESPACE}::")
+    return operators.get(name)
 
 
 def exports() -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""What the twins of operators do when host code calls them: see `operators`."""
+"""What the host operators of operators do when host code calls them: see `operators`."""
 
 from __future__ import annotations
 

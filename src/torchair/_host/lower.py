@@ -33,7 +33,7 @@ def lower(
     whole: Sequence[OpOverload] = (),
 ) -> Lowered:
     """Retraces the graph on the host. The given one is left as it is; operators in `whole` are called, not fused."""
-    table = host_decompositions() | {one: operators.whole_twin(one) for one in whole}
+    table = host_decompositions() | {one: operators.whole_host_operator(one) for one in whole}
     constants = _constants(gm)
 
     def run(*inputs: Any) -> Any:
@@ -66,7 +66,7 @@ def _constants(gm: GraphModule) -> list[torch.Tensor]:
 
 
 class _ToHost(Interpreter):
-    """Runs the npu graph on host tensors: npu devices among arguments become cpu, operators without CPU form twins."""
+    """Runs the npu graph on host tensors: npu devices among arguments become cpu, operators without CPU form host operators."""
 
     def __init__(self, gm: GraphModule, held: dict[int, torch.Tensor]):
         super().__init__(gm)
@@ -92,4 +92,4 @@ def _host_device(device: torch.device) -> torch.device:
 
 
 def _host_operator(overload: OpOverload) -> OpOverload:
-    return operators.twin_of(overload) or overload
+    return operators.host_operator_of(overload) or overload

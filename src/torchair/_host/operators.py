@@ -1,7 +1,7 @@
 """Operators of the host graph that stay whole: `softnpu_host::*`, CPU forms of what Inductor shall call, not fuse.
 
 A lowered graph holds CPU tensors on the device's bytes. Three kinds of operators have no CPU kernel that means the
-same there, so each gets a twin with its schema, made when a graph first needs it:
+same there, so each gets a host operator with its schema, made when a graph first needs it:
 
 - operators of torch_npu with a native kernel that is more than a formula, with arguments that they write, or with
   shapes that depend on data;
@@ -30,103 +30,98 @@ NAMESPACE = "softnpu_host"
 
 
 class _Half(NamedTuple):
-    """The body of a product's twin: eager's own kernel for half precision, without Python."""
+    """The body of a product's host operator: eager's own kernel for half precision, without Python."""
 
     original: str
 
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
-#: (kind, operator) -> its twin; kinds are the functions below that make twins
-_twins: dict[tuple[str, OpOverload], OpOverload] = {}
+#: (kind, operator) -> its host operator; kinds are the functions below that make host operators
+_host_operators: dict[tuple[str, OpOverload], OpOverload] = {}
 _lock = threading.Lock()
 
 
-def torch_npu_operator(overload: OpOverload) -> Operator | None:
-    """The definition behind `torch.ops.npu.<name>`, if the overload is one of torch_npu's."""
-    if overload.namespace != "npu":
-        return None
-    name = overload._schema.name.split("::")[-1]
-    label = f"{name}.{overload._overloadname}" if overload._overloadname != "default" else name
-    return _registry.operators.get(label)
-
-
-def kernel_twin(operator: Operator) -> OpOverload:
-    """The twin that runs the operator's kernel on host tensors."""
-    return _twin(
+def kernel_host_operator(operator: Operator) -> OpOverload:
+    """The host operator that runs the operator's kernel on host tensors."""
+    return _host_operator(
         "kernel", operator.overload, operator.as_function("body"), operator.as_function("shapes")
     )
 
 
-def random_twin(overload: OpOverload) -> OpOverload:
-    """The twin of a random ATen operator: its numbers come from the device's generator."""
-    return _twin("random", overload, bodies.seeded(overload), overload)
+def random_host_operator(overload: OpOverload) -> OpOverload:
+    """The host operator of a random ATen operator: its numbers come from the device's generator."""
+    return _host_operator("random", overload, bodies.seeded(overload), overload)
 
 
-def device_twin(overload: OpOverload) -> OpOverload:
-    """The twin that calls the operator itself, with NPU tensors on the host tensors' bytes."""
-    return _twin("device", overload, bodies.on_device(overload), overload)
+def device_host_operator(overload: OpOverload) -> OpOverload:
+    """The host operator that calls the operator itself, with NPU tensors on the host tensors' bytes."""
+    return _host_operator("device", overload, bodies.on_device(overload), overload)
 
 
-def wide_twin(overload: OpOverload) -> OpOverload:
-    """The twin of a product for half precision: fp32 copies, one rounding, as eagerly.
+def wide_host_operator(overload: OpOverload) -> OpOverload:
+    """The host operator of a product for half precision: fp32 copies, one rounding, as eagerly.
 
     It stays whole because Inductor would drop the rounding between two casts, and with it eager's results.
     """
     if "attention" in overload.name():
-        return _twin("wide", overload, bodies.widened(overload), overload)
-    return _twin("wide", overload, _Half(overload.name()), overload)
+        return _host_operator("wide", overload, bodies.widened(overload), overload)
+    return _host_operator("wide", overload, _Half(overload.name()), overload)
 
 
-def whole_twin(overload: OpOverload) -> OpOverload:
-    """The twin that runs the operator's own CPU kernel: Inductor calls it and fuses nothing with it."""
-    return _twin("whole", overload, overload, overload)
+def whole_host_operator(overload: OpOverload) -> OpOverload:
+    """The host operator that runs the operator's own CPU kernel: Inductor calls it and fuses nothing with it."""
+    return _host_operator("whole", overload, overload, overload)
 
 
-def twin_of(overload: OpOverload) -> OpOverload | None:
-    """The twin for an operator that no CPU kernel can stand in for; None if the CPU's own will do."""
-    if ("stand_in", overload) in _twins:
-        return _twins["stand_in", overload]
-    operator = torch_npu_operator(overload)
+def host_operator_of(overload: OpOverload) -> OpOverload | None:
+    """The host operator for an operator that no CPU kernel can stand in for; None if the CPU's own will do."""
+    if ("stand_in", overload) in _host_operators:
+        return _host_operators["stand_in", overload]
+    operator = _registry.operator_of(overload)
     if operator is not None:
-        return device_twin(overload) if operator.compiled == "device" else kernel_twin(operator)
+        return (
+            device_host_operator(overload)
+            if operator.compiled == "device"
+            else kernel_host_operator(operator)
+        )
     if torch.Tag.nondeterministic_seeded in overload.tags and overload.namespace == "aten":
-        return random_twin(overload)
+        return random_host_operator(overload)
     looks = overload.namespace == "npu" and overload in _side_effectful_functions
     if looks or overload.namespace == "_c10d_functional" or not _has_cpu_kernel(overload):
-        return device_twin(overload)
+        return device_host_operator(overload)
     return None
 
 
 def stand_in(
     overload: OpOverload, schema: str, body: Callable[..., Any], shapes: Callable[..., Any]
 ) -> None:
-    """Gives an operator a twin with a schema of its own."""
+    """Gives an operator a host operator with a schema of its own."""
     with _lock:
-        _twins["stand_in", overload] = _make(schema, overload.tags, body, shapes)
+        _host_operators["stand_in", overload] = _make(schema, overload.tags, body, shapes)
 
 
 def restore(kind: str, name: str) -> None:
-    """Makes the twin of `namespace::name.overload` again, for code that was compiled in another process."""
+    """Makes the host operator of `namespace::name.overload` again, for code that was compiled in another process."""
     qualified, _, overload_name = name.partition(".")
     space, _, short = qualified.partition("::")
     overload = getattr(getattr(getattr(torch.ops, space), short), overload_name or "default")
     makers = {
-        "random": random_twin,
-        "wide": wide_twin,
-        "device": device_twin,
-        "whole": whole_twin,
-        "kernel": twin_of,
+        "random": random_host_operator,
+        "wide": wide_host_operator,
+        "device": device_host_operator,
+        "whole": whole_host_operator,
+        "kernel": host_operator_of,
     }
     if kind in makers:
         makers[kind](overload)
 
 
 def originals(source: str) -> list[tuple[str, str]]:
-    """The kinds and qualified names of the operators whose twins the text calls."""
+    """The kinds and qualified names of the operators whose host operators the text calls."""
     return sorted(
         (kind, overload.name())
-        for (kind, overload), twin in _twins.items()
-        if twin._schema.name.replace("::", ".") in source
+        for (kind, overload), made in _host_operators.items()
+        if made._schema.name.replace("::", ".") in source
     )
 
 
@@ -141,7 +136,7 @@ def _has_cpu_kernel(overload: OpOverload) -> bool:
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
 
 
-def _twin(
+def _host_operator(
     kind: str,
     overload: OpOverload,
     body: Callable[..., Any] | _Half | None,
@@ -150,9 +145,9 @@ def _twin(
     if body is None or shapes is None:
         raise TypeError(f"{overload} has no kernel")
     with _lock:
-        if (kind, overload) not in _twins:
-            _twins[kind, overload] = _define(kind, overload, body, shapes)
-        return _twins[kind, overload]
+        if (kind, overload) not in _host_operators:
+            _host_operators[kind, overload] = _define(kind, overload, body, shapes)
+        return _host_operators[kind, overload]
 
 
 def _define(
@@ -167,10 +162,10 @@ def _define(
     qualified = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     text = str(schema).replace(qualified, name, 1)
     # Inductor calls by name, and `from` is no name in Python.
-    twin = _make(re.sub(r"\bfrom\b", "from_", text), overload.tags, body, shapes)
+    made = _make(re.sub(r"\bfrom\b", "from_", text), overload.tags, body, shapes)
     if overload in _side_effectful_functions:
-        has_side_effect(twin)
-    return twin
+        has_side_effect(made)
+    return made
 
 
 def _make(

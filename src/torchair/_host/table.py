@@ -96,8 +96,8 @@ def _allocate(size: list[int], *, dtype: torch.dtype | None = None, **options: A
 
 
 def _call_whole(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    twin = operators.twin_of(overload)
-    return NotImplemented if twin is None else twin(*args, **kwargs)
+    made = operators.host_operator_of(overload)
+    return NotImplemented if made is None else made(*args, **kwargs)
 
 
 def _fused(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +119,7 @@ def _random() -> dict[OpOverload, Callable[..., Any]]:
 
 
 def _call_random(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    return operators.random_twin(overload)(*args, **kwargs)
+    return operators.random_host_operator(overload)(*args, **kwargs)
 
 
 @functools.cache
@@ -146,7 +146,7 @@ def _widened(product: OpOverload, *args: Any, **kwargs: Any) -> Any:
     attention = "attention" in product.name()
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
     if half is not None:
-        return operators.wide_twin(product)(*args, **kwargs)
+        return operators.wide_host_operator(product)(*args, **kwargs)
     if product is aten.mm.default and args[0].dtype != args[1].dtype:
         return _mixed(*args)
     return NotImplemented

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from torch_npu.ops._operator import camel_case
+from torch_npu.ops._registry import operator_of
 from torchair.ge import _supported, attr
 from torchair.ge._types import DataType
 from torchair.ge.graph import Const, Tensor, TensorSpec, attribute, current, node
@@ -21,28 +23,8 @@ from torchair.ge.prototypes import converting
 
 TORCH_OPERATOR = "_torch_operator"
 _converters: dict[Any, Callable[..., Any]] = {}
-#: types that are not the CamelCase of the operator's name
+#: types of others' operators that are not the CamelCase of the name; operators of torch_npu say their own
 _TYPES = {
-    "npu_swiglu": "SwiGlu",
-    "npu_swiglu_backward": "SwiGluGrad",
-    "npu_rms_norm_backward": "RmsNormGrad",
-    "npu_rotary_mul": "RotaryPositionEmbedding",
-    "npu_fusion_attention": "FlashAttentionScore",
-    "npu_fusion_attention_grad": "FlashAttentionScoreGrad",
-    "npu_gelu": "GeluV2",
-    "npu_geglu": "GeGluV2",
-    "npu_ffn": "FFN",
-    "npu_moe_gating_top_k_softmax": "MoeGatingTopKSoftmax",
-    "npu_moe_gating_top_k": "MoeGatingTopK",
-    "npu_anti_quant": "AscendAntiQuantV2",
-    "npu_trans_quant_param": "TransQuantParamV2",
-    "npu_weight_quant_batchmatmul": "WeightQuantBatchMatmulV2",
-    "npu_all_gather_base_mm": "AllGatherMatmul",
-    "npu_mm_reduce_scatter_base": "MatmulReduceScatter",
-    "npu_mm_all_reduce_base": "MatmulAllReduce",
-    "npu_fused_infer_attention_score_v2": "FusedInferAttentionScore",
-    "npu_transpose_batchmatmul": "TransposeBatchMatMul",
-    "npu_kv_rmsnorm_rope_cache": "KvRmsNormRopeCache",
     "all_reduce": "HcomAllReduce",
     "all_gather_into_tensor": "HcomAllGather",
     "reduce_scatter_tensor": "HcomReduceScatter",
@@ -109,11 +91,11 @@ def _specs(meta: Any) -> Any:
 
 def type_of(target: OpOverload) -> str:
     """The type of the node that an operator becomes."""
+    operator = operator_of(target)
+    if operator is not None:
+        return operator.ge
     name = target._schema.name.split("::")[-1]
-    if name in _TYPES:
-        return _TYPES[name]
-    words = name.removeprefix("npu_").strip("_").split("_")
-    return "".join(word[:1].upper() + word[1:] for word in words)
+    return _TYPES.get(name) or camel_case(name)
 
 
 def by_schema(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], meta: Any) -> Any:

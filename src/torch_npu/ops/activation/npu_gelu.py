@@ -13,7 +13,7 @@ from torch_npu.ops.activation._dtypes import vector_floats
 APPROXIMATIONS = ("none", "tanh")
 
 
-@npu_op("npu_gelu(Tensor self, *, str approximate='none') -> Tensor", compiled="fuse")
+@npu_op("npu_gelu(Tensor self, *, str approximate='none') -> Tensor", compiled="fuse", ge="GeluV2")
 def npu_gelu(self, approximate):
     r"""The Gaussian error linear unit of each element.
 

@@ -21,7 +21,7 @@ def _check_split(self, dim):
     must.hold(shape[dim] % 2 == 0, "self", f"of even size in dimension {dim} (dim)", shape)
 
 
-@npu_op("npu_swiglu(Tensor self, int dim=-1) -> Tensor", compiled="fuse")
+@npu_op("npu_swiglu(Tensor self, int dim=-1) -> Tensor", compiled="fuse", ge="SwiGlu")
 def npu_swiglu(self, dim):
     r"""Splits x into halves A and B along `dim`; the Swish of A gates B.
 
@@ -63,7 +63,9 @@ npu_swiglu.samples = [
 
 
 @npu_op(
-    "npu_swiglu_backward(Tensor grad_output, Tensor self, int dim=-1) -> Tensor", compiled="fuse"
+    "npu_swiglu_backward(Tensor grad_output, Tensor self, int dim=-1) -> Tensor",
+    compiled="fuse",
+    ge="SwiGluGrad",
 )
 def npu_swiglu_backward(grad_output, self, dim):
     r"""Gradient of `npu_swiglu`.

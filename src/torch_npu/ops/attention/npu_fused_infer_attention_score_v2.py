@@ -133,7 +133,7 @@ def _sample(**options):
     return {"num_query_heads": 4, "num_key_value_heads": 2, "softmax_scale": 0.25, **options}
 
 
-@npu_op(_SCHEMA)
+@npu_op(_SCHEMA, ge="FusedInferAttentionScore")
 def npu_fused_infer_attention_score_v2(query, key, value, **options):
     r"""Attention for inference, second version: with sinks, without prefixes and left padding.
 

@@ -38,6 +38,7 @@ def _causal_mask(make):
     " Tensor? dropout_mask=None, int seed=0, int offset=0)"
     " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
     output_differentiability=(True, True, True, True, False, False, False),
+    ge="FlashAttentionScore",
 )
 def npu_fusion_attention(**arguments):
     r"""Attention for training, blocked: no matrix of scores is ever held.
@@ -189,7 +190,8 @@ def _backward_of(
     " float keep_prob=1., int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, int seed=0,"
     " int offset=0, int numels=0, int[]? prefix=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None,"
     ' int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None)'
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    ge="FlashAttentionScoreGrad",
 )
 def npu_fusion_attention_grad(**arguments):
     """Gradients of `npu_fusion_attention` for query, key, value, pse and sink.

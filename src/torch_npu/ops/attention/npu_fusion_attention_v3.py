@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.attention import _fusion, _fusion_formula, _fusion_native, _fusion_rules
@@ -94,6 +95,8 @@ def npu_fusion_attention_v3(**arguments):
 
 @npu_fusion_attention_v3.check
 def _(**arguments):
+    family = chips.current().family
+    must.hold(family in ("A2", "A3"), "query", "on a chip of series A2 or A3", family)
     _fusion_rules.check(attention(**arguments))
 
 

@@ -20,12 +20,17 @@ _FAR = 2147483647
 _NAMES = {"dequant_scale1": "deq_scale1", "dequant_scale2": "deq_scale2", "scale": "scale_value"}
 _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 
+#: these are the modes 0 to 4 in the card's high-precision arithmetic, which is the only one here
+_HIGH_PRECISION = range(10, 15)
+
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "NSD", "TND")
 
 
 def _call(query, key, value, options) -> Call:
     kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n != "padding_mask"}
     kept.setdefault("next_tokens", 0)
+    if kept.get("sparse_mode", 0) in _HIGH_PRECISION:
+        kept["sparse_mode"] -= _HIGH_PRECISION.start
     operator = "npu_prompt_flash_attention"
     return Call(query, key, value, operator=operator, names=_NAMES, prompt=True, **kept)
 
@@ -78,8 +83,8 @@ def npu_prompt_flash_attention(query, key, value, **options):
         scale_value: the factor of Q K^T.
         pre_tokens, next_tokens, sparse_mode: 0: the mask, between row - pre_tokens and row +
             next_tokens (by default nothing ahead); 1: the mask; 2: causal from the upper left; 3:
-            causal to the lower right; 4: a band counted from the lower right. Without a mask, mode
-            0 hides nothing.
+            causal to the lower right; 4: a band counted from the lower right; 10 to 14: the same
+            in high precision. Without a mask, mode 0 hides nothing.
         input_layout: BSH, BSND, BNSD, NSD, TND, or BNSD_BSND (the output's layout second).
 
     Returns:
@@ -98,7 +103,7 @@ def npu_prompt_flash_attention(query, key, value, **options):
 def _(query, key, value, padding_mask, **options):
     must.unset("padding_mask", padding_mask)
     call = _call(query, key, value, options)
-    rules.product(call, "A2", "A3", "A5", "310P")
+    rules.product(call, "A2", "A3", "310P")
     rules.layout(call, _LAYOUTS)
     must.dtype("query", query, *rules.FLOATS, torch.int8)
     must.same_dtype("key", key, "query", query)

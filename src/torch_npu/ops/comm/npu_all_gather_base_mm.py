@@ -13,7 +13,8 @@ from torch_npu.ops.comm._products import check_operands, result_dtype, scaled_pr
 @npu_op(
     "npu_all_gather_base_mm(Tensor self, Tensor x2, str hcom, int world_size, *, Tensor? bias=None, "
     "Tensor? x1_scale=None, Tensor? x2_scale=None, int gather_index=0, bool gather_output=True, "
-    "int comm_turn=0, ScalarType? output_dtype=None, str? comm_mode=None) -> (Tensor, Tensor)"
+    "int comm_turn=0, ScalarType? output_dtype=None, str? comm_mode=None) -> (Tensor, Tensor)",
+    ge="AllGatherMatmul",
 )
 def npu_all_gather_base_mm(self, x2, hcom, bias, x1_scale, x2_scale, gather_output, output_dtype):
     r"""Gathers x1 from all ranks of a group and multiplies it by x2: the first half of tensor parallelism.

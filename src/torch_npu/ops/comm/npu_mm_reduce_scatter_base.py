@@ -13,7 +13,8 @@ from torch_npu.ops.comm._products import check_operands, result_dtype, scaled_pr
 @npu_op(
     "npu_mm_reduce_scatter_base(Tensor self, Tensor x2, str hcom, int world_size, *, str reduce_op='sum', "
     "Tensor? bias=None, Tensor? x1_scale=None, Tensor? x2_scale=None, int comm_turn=0, "
-    "ScalarType? output_dtype=None, str? comm_mode=None) -> Tensor"
+    "ScalarType? output_dtype=None, str? comm_mode=None) -> Tensor",
+    ge="MatmulReduceScatter",
 )
 def npu_mm_reduce_scatter_base(self, x2, hcom, bias, x1_scale, x2_scale, output_dtype):
     r"""Multiplies, adds the results of all ranks, and gives each rank its part of the rows.

@@ -1,4 +1,4 @@
-"""The products that the room shares: floats in fp32, integers exact, int4 weights unpacked.
+"""The products that the operators share: floats in fp32, integers exact, int4 weights unpacked.
 
 The card's cube unit multiplies half precision into fp32 and int8 into int32. On a CPU without int8
 instructions the fp32 BLAS is the fastest exact way to the latter: K is cut so that no partial sum

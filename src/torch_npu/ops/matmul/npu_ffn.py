@@ -156,7 +156,8 @@ def _network(x, activation, p):
     "int[]? expert_tokens_index=None, Tensor? bias1=None, Tensor? bias2=None, Tensor? scale=None, "
     "Tensor? offset=None, Tensor? deq_scale1=None, Tensor? deq_scale2=None, Tensor? antiquant_scale1=None, "
     "Tensor? antiquant_scale2=None, Tensor? antiquant_offset1=None, Tensor? antiquant_offset2=None, "
-    "int? inner_precise=None, ScalarType? output_dtype=None) -> Tensor"
+    "int? inner_precise=None, ScalarType? output_dtype=None) -> Tensor",
+    ge="FFN",
 )
 def npu_ffn(
     x,

@@ -322,7 +322,8 @@ def npu_grouped_matmul_List(
         split_item: 0 or 1 for a result for each weight, 2 or 3 for one result.
         output_dtype: the dtype of `x`.
         offset, per_token_scale, activation_input, activation_quant_scale, activation_quant_offset,
-            group_type, group_list_type, act_type: reserved here.
+            group_list_type, act_type: reserved here.
+        group_type: -1 to 2, or None; the lists alone say how `x` is cut.
 
     Returns:
         A list of results.
@@ -363,7 +364,9 @@ def _(
 ):
     _reserved(offset, activation_input, activation_quant_scale, activation_quant_offset)
     must.unset("per_token_scale", per_token_scale or None)
-    must.unset("group_type", group_type)
+    must.choice(
+        "group_type", group_type, (None, -1, 0, 1, 2)
+    )  # this overload looks at the lists alone
     must.unset("group_list_type", group_list_type or 0, 0)
     must.unset("act_type", act_type or 0, 0)
     split = split_item or 0

@@ -108,7 +108,8 @@ def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
 @npu_op(
     "npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "
     "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
-    "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, int? weight_dtype=None) -> Tensor"
+    "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, int? weight_dtype=None) -> Tensor",
+    ge="WeightQuantBatchMatmulV2",
 )
 def npu_weight_quant_batchmatmul(
     x,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.mla import _v3_rules
 from torch_npu.ops.mla._samples import FULL, arguments, scales

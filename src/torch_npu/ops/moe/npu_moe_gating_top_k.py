@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
@@ -11,10 +12,12 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.moe._routing import FLOATS
 from torch_npu.ops.scatter._indices import inside
 
-SOFTMAX, SIGMOID = 0, 1
+SOFTMAX, SIGMOID, SQRT_SOFTPLUS = 0, 1, 2
 
 
 def _scores(x: torch.Tensor, norm_type: int) -> torch.Tensor:
+    if norm_type == SQRT_SOFTPLUS:
+        return torch.nn.functional.softplus(wide(x), threshold=1e4).sqrt()
     return wide(x).sigmoid() if norm_type == SIGMOID else torch.softmax(wide(x), dim=-1)
 
 
@@ -24,7 +27,7 @@ def _best(values: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def _renormalises(norm_type: int, renorm: int) -> bool:
-    return norm_type == SIGMOID or renorm == 1
+    return norm_type != SOFTMAX or renorm == 1
 
 
 def _best_rows(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -78,6 +81,7 @@ def _gate(
     "int renorm=0, int norm_type=0, bool out_flag=False, float routed_scaling_factor=1.0, "
     "float eps=1e-20) -> (Tensor, Tensor, Tensor)",
     output_differentiability=(True, False, False),
+    ge="MoeGatingTopK",
 )
 def npu_moe_gating_top_k(
     x,
@@ -116,8 +120,8 @@ def npu_moe_gating_top_k(
         group_count: into how many equal groups the experts fall; each holds more than two, and a
             group's size rounded up to 32, times the count, is at most 2048.
         group_select_mode: a group's score, 0 its largest value, 1 the sum of its two largest.
-        renorm: 0, the only value that upstream's page allows.
-        norm_type: 0 softmax, 1 sigmoid.
+        renorm: 1 divides the weights by their sum where norm_type is 0 too; 0 does not.
+        norm_type: 0 softmax, 1 sigmoid, and on Ascend950 2, the root of softplus.
         out_flag: whether the third result is filled.
         routed_scaling_factor: multiplies the weights.
         eps: keeps the division of norm_type 1 finite.
@@ -127,8 +131,7 @@ def npu_moe_gating_top_k(
         (rows, experts): zeros unless `out_flag`.
 
     Differs from upstream:
-        The gradient does not need `out_flag`, and exists for softmax too. `renorm=1` (newer CANN:
-        weights of norm_type 0 sum up to 1) works with SOFTNPU_STRICT=0.
+        The gradient does not need `out_flag`, and exists for softmax too.
     """
     return _gate(
         _best, x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, renorm,
@@ -143,8 +146,9 @@ def _(x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, r
     experts = x.size(1)
     must.hold(experts <= 2048, "x", "of at most 2048 experts", experts)
     must.choice("group_select_mode", group_select_mode, (0, 1))
-    must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID))
-    must.choice("renorm", renorm, (0,))
+    newest = (SQRT_SOFTPLUS,) if chips.current().family == "A5" else ()
+    must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID, *newest))
+    must.choice("renorm", renorm, (0, 1))
     fits = group_count > 0 and experts % group_count == 0 and experts // group_count > 2
     must.hold(
         fits,

@@ -15,7 +15,8 @@ from torch_npu.ops.moe._routing import FLOATS
 
 @npu_op(
     "npu_moe_gating_top_k_softmax(Tensor x, Tensor? finished=None, int k=1) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor)",
+    ge="MoeGatingTopKSoftmax",
 )
 def npu_moe_gating_top_k_softmax(x, finished, k):
     r"""Softmax over the experts, then the k largest of each row; of equal ones the first.

@@ -1,4 +1,4 @@
-"""What the RMS norms of this room share: their statistics and the constraints on gamma."""
+"""What the RMS norms share: their statistics and the constraints on gamma."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ npu_rms_norm.samples = [
 @npu_op(
     "npu_rms_norm_backward(Tensor dy, Tensor self, Tensor gamma, Tensor rstd) -> (Tensor, Tensor)",
     compiled="fuse",
+    ge="RmsNormGrad",
 )
 def npu_rms_norm_backward(dy, self, gamma, rstd):
     """Gradients of `npu_rms_norm` with respect to `self` (its dtype) and `gamma` (float32)."""

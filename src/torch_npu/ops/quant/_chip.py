@@ -1,4 +1,4 @@
-"""Which products the room's pages set apart."""
+"""Which products the pages set apart."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ _HOLDS = {
 
 @npu_op(
     "npu_anti_quant(Tensor x, Tensor scale, *, Tensor? offset=None, int? dst_dtype=None, "
-    "int? src_dtype=None) -> Tensor"
+    "int? src_dtype=None) -> Tensor",
+    ge="AscendAntiQuantV2",
 )
 def npu_anti_quant(x, scale, offset, dst_dtype, src_dtype):
     r"""Turns quantised values back into floats.

@@ -28,7 +28,10 @@ def _rounded(bits: torch.Tensor) -> torch.Tensor:
     return torch.where(exponent == 0, bits & 0x80000000, rounded)
 
 
-@npu_op("npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor")
+@npu_op(
+    "npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor",
+    ge="TransQuantParamV2",
+)
 def npu_trans_quant_param(scale, offset, round_mode):
     r"""Packs scales, and offsets if given, into the int64 parameters of the quantised matmuls.
 

@@ -46,7 +46,7 @@ def _check_inputs(kv, gamma, cos, sin, v):
         must.shape("kv", kv, (None, 1, None, key))
         must.shape("gamma", gamma, (key,))
         must.shape("v", v, (batch, 1, length, value))
-    must.shape("cos", cos, (batch, 1, length, rope))
+    must.shape("cos", cos, (batch, 1, 1 if cos.shape[2] == 1 else length, rope))
     must.shape("sin", sin, tuple(cos.shape))
     for name, tensor in (("gamma", gamma), ("cos", cos), ("sin", sin), ("v", v)):
         must.same_dtype(name, tensor, "kv", kv)
@@ -60,7 +60,7 @@ def _check_cache(name, cache, size, scale_name, scale, kv, mode):
         must.same_dtype(name, cache, "kv", kv)
     else:
         must.dtype(scale_name, scale, torch.float32)
-        must.shape(scale_name, scale, (size,))
+        must.shape(scale_name, scale, (size,) if scale.dim() == 1 else (1, size))
         must.dtype(name, cache, *low)
     batch, length = kv.shape[0], kv.shape[2]
     if mode == "Norm":
@@ -90,9 +90,6 @@ def _check_all(
     must.unset("k_rope_offset", k_rope_offset)
     must.unset("c_kv_offset", c_kv_offset)
     _check_inputs(kv, gamma, cos, sin, v)
-    if chips.current().family != "A5" and (k_rope_scale is None) != (c_kv_scale is None):
-        missing, given = ("k_rope_scale", "c_kv_scale")[:: 1 if k_rope_scale is None else -1]
-        must.present(missing, None, f"where '{given}' is")
     key, value = (cos.shape[3], gamma.shape[0]) if v is None else (kv.shape[3], v.shape[3])
     _check_cache("k_cache", k_cache, key, "k_rope_scale", k_rope_scale, kv, cache_mode)
     _check_cache("ckv_cache", ckv_cache, value, "c_kv_scale", c_kv_scale, kv, cache_mode)
@@ -176,7 +173,8 @@ def _sample(mode="Norm", quantised=False, with_value=False, **options):
 
 
 @npu_op(
-    f"npu_kv_rmsnorm_rope_cache{_ARGUMENTS.format(a='', b='')}) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"npu_kv_rmsnorm_rope_cache{_ARGUMENTS.format(a='', b='')}) -> (Tensor, Tensor, Tensor, Tensor)",
+    ge="KvRmsNormRopeCache",
 )
 def npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options):
     r"""Splits kv, normalises the one part, rotates the other, and writes both into caches.
@@ -193,13 +191,13 @@ def npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, **
         kv: (B, 1, S, 576), the RMS part of 512 before the rope part of 64; with `v` (B, 1, S, 192);
             float16 or bfloat16, which gamma, cos, sin and v share.
         gamma: (512,), with `v` (192,).
-        cos, sin: (B, 1, S, 64).
+        cos, sin: (B, 1, S, 64), or (B, 1, 1, 64) for all tokens of a sequence.
         index: int64; its shape and meaning depend on `cache_mode`. A negative value skips its token
             or block; a repeated one leaves undefined which token is kept.
         k_cache, ckv_cache: written in place; their last dimension is 64 and 512 (with `v` 192 and
             128); the dtype of `kv`, or int8 where scales are given.
-        k_rope_scale, c_kv_scale: float32 factors of one cache row; given together, they make the
-            caches int8: round(x * scale), saturating.
+        k_rope_scale, c_kv_scale: float32 factors of one cache row, (D,) or (1, D); each makes its cache
+            int8: round(x * scale), saturating.
         k_rope_offset, c_kv_offset: reserved.
         v: (B, 1, S, 128), see above; not on upstream's page.
         epsilon: added to the mean square.
@@ -221,7 +219,7 @@ def npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, **
 
     Differs from upstream: the page asks for ceil(S / block) * B blocks in every PA mode; those that
     map single tokens need only room for B * S of them here, as inference engines use them. On
-    Ascend950 other sizes, 8-bit float caches and one scale alone are accepted.
+    Ascend950 other sizes and 8-bit float caches are accepted.
     """
     return (
         k_cache,

@@ -32,6 +32,7 @@ def _check_inputs(operator, self, r1, r2, rotary_mode):
     " -> Tensor",
     by_shape=True,
     compiled="fuse",
+    ge="RotaryPositionEmbedding",
 )
 def npu_rotary_mul(self, r1, r2, rotary_mode, rotate):
     r"""Rotary position embedding: pairs of elements of the last dimension, turned by an angle.

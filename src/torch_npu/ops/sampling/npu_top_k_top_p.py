@@ -9,8 +9,6 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
 
-MOST_K = 1024
-
 
 def _between(name, tensor, low, high):
     if must.has_data(tensor) and tensor.numel():
@@ -35,8 +33,8 @@ def npu_top_k_top_p(logits, p, k):
         logits: (batch, V); float16, bfloat16 or float32.
         p: the mass of the nucleus of each row, (batch,) in the dtype of `logits`, in [0, 1]; None:
             no top-p filter.
-        k: how many logits to keep in each row, (batch,) int32, from 1 to 1024 and at most V; None:
-            no top-k filter.
+        k: how many logits to keep in each row, (batch,) int32; 0 and less, V and more, and None mean no
+            top-k filter.
 
     Returns:
         the filtered logits, with the shape and dtype of `logits`.
@@ -65,7 +63,7 @@ def npu_top_k_top_p(logits, p, k):
 def _(logits, p, k):
     must.dtype("logits", logits, torch.float16, torch.bfloat16, torch.float32)
     must.ndim("logits", logits, 2)
-    batch, vocabulary = logits.shape
+    batch = logits.shape[0]
     if k is None:
         must.present("p", p, "where 'k' is None")
     must.same_dtype("p", p, "logits", logits)
@@ -73,7 +71,6 @@ def _(logits, p, k):
     _between("p", p, 0, 1)
     must.dtype("k", k, torch.int32)
     must.shape("k", k, (batch,))
-    _between("k", k, 1, min(MOST_K, vocabulary))
 
 
 @npu_top_k_top_p.native

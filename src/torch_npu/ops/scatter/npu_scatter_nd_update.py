@@ -14,7 +14,9 @@ from torch_npu.ops.scatter._indices import first_bad
 def _check(self, indices, updates):
     dtypes = (torch.float32, torch.float16, torch.bool)
     if chips.current().family not in ("310P", "910A"):
-        dtypes = (*dtypes, torch.bfloat16, torch.int64, torch.int8)
+        dtypes = (*dtypes, torch.bfloat16, torch.int64, torch.int8, torch.int32, torch.int16)
+    if chips.current().family == "A5":
+        dtypes = (*dtypes, torch.uint8, torch.float8_e5m2, torch.float8_e4m3fn)
     must.dtype("self", self, *dtypes)
     must.ndim("self", self, 1, 8)
     must.dtype("indices", indices, torch.int32, torch.int64)
@@ -39,7 +41,12 @@ def _check(self, indices, updates):
 
 def _write(target, indices, updates):
     # contiguous, so that strides do not decide which update wins where an index occurs twice
-    return target.index_put_(tuple(indices.long().contiguous().unbind(-1)), updates.contiguous())
+    raw = (
+        torch.uint8 if target.dtype.itemsize == 1 else target.dtype
+    )  # index_put knows no 8-bit floats
+    places = tuple(indices.long().contiguous().unbind(-1))
+    target.view(raw).index_put_(places, updates.contiguous().view(raw))
+    return target
 
 
 _SAMPLES = [

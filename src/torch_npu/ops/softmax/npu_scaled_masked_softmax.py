@@ -18,6 +18,13 @@ def _expands_to(shape: torch.Size, target: torch.Size) -> bool:
     return len(shape) <= len(target) and all(s in (1, t) for s, t in zip(shape, tail, strict=True))
 
 
+def _hidden(x: torch.Tensor, mask: torch.Tensor, fixed_triu_mask: bool) -> torch.Tensor:
+    """What is hidden: the mask, or all above the diagonal."""
+    if not fixed_triu_mask:
+        return mask
+    return torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+
+
 def _check_mask(mask, x, fixed_triu_mask, scale):
     must.dtype("mask", mask, torch.bool)
     must.hold(
@@ -27,7 +34,7 @@ def _check_mask(mask, x, fixed_triu_mask, scale):
         tuple(mask.shape),
     )
     must.hold(not isinstance(scale, complex), "scale", "an int or a float", repr(scale))
-    must.unset("fixed_triu_mask", fixed_triu_mask, False)
+    must.choice("fixed_triu_mask", fixed_triu_mask, (False, True))
 
 
 @npu_op(
@@ -35,7 +42,7 @@ def _check_mask(mask, x, fixed_triu_mask, scale):
     " -> Tensor",
     compiled="fuse",
 )
-def npu_scaled_masked_softmax(x, mask, scale):
+def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):
     r"""Softmax over the last dimension of scaled logits, of which some are masked.
 
     $$ y = \mathrm{softmax}(z), \qquad
@@ -45,7 +52,7 @@ def npu_scaled_masked_softmax(x, mask, scale):
         x: the logits, (..., H, W); float16, bfloat16 or float32.
         mask: bool, broadcastable to the shape of `x`; True hides an element.
         scale: the factor of `x`.
-        fixed_triu_mask: reserved by upstream, must stay False.
+        fixed_triu_mask: True hides what lies above the diagonal, whatever `mask` says.
 
     Returns:
         y with the shape and dtype of `x`. A row whose elements are all masked is uniform.
@@ -53,7 +60,8 @@ def npu_scaled_masked_softmax(x, mask, scale):
     Constraints:
         H and W are from 32 to 4096 and multiples of 32.
     """
-    return (wide(x) * scale).masked_fill(mask, MASKED).softmax(-1).to(x.dtype)
+    hidden = _hidden(x, mask, fixed_triu_mask)
+    return (wide(x) * scale).masked_fill(hidden, MASKED).softmax(-1).to(x.dtype)
 
 
 @npu_scaled_masked_softmax.check
@@ -70,10 +78,10 @@ def _(x, mask, scale, fixed_triu_mask):
 
 
 @npu_scaled_masked_softmax.native
-def _(x, mask, scale):
+def _(x, mask, scale, fixed_triu_mask):
     if not fits(x) or mask.dtype != torch.bool:
         return NotImplemented
-    return torch.ops.softnpu.masked_softmax(x, mask, scale, MASKED)
+    return torch.ops.softnpu.masked_softmax(x, _hidden(x, mask, fixed_triu_mask), scale, MASKED)
 
 
 @npu_scaled_masked_softmax.backward
@@ -103,7 +111,7 @@ npu_scaled_masked_softmax.samples = [
     " bool fixed_triu_mask) -> Tensor",
     compiled="fuse",
 )
-def npu_scaled_masked_softmax_backward(y_grad, y, mask, scale):
+def npu_scaled_masked_softmax_backward(y_grad, y, mask, scale, fixed_triu_mask):
     r"""Gradient of `npu_scaled_masked_softmax` with respect to `x`.
 
     $$ dx = \begin{cases} 0 & \text{where mask} \\
@@ -119,7 +127,7 @@ def npu_scaled_masked_softmax_backward(y_grad, y, mask, scale):
     """
     dy, p = wide(y_grad), wide(y)
     dz = p * (dy - (dy * p).sum(-1, keepdim=True))
-    return (dz * scale).masked_fill(mask, 0).to(y_grad.dtype)
+    return (dz * scale).masked_fill(_hidden(y, mask, fixed_triu_mask), 0).to(y_grad.dtype)
 
 
 @npu_scaled_masked_softmax_backward.check
@@ -131,10 +139,11 @@ def _(y_grad, y, mask, scale, fixed_triu_mask):
 
 
 @npu_scaled_masked_softmax_backward.native
-def _(y_grad, y, mask, scale):
+def _(y_grad, y, mask, scale, fixed_triu_mask):
     if not fits(y_grad, y) or mask.dtype != torch.bool:
         return NotImplemented
-    return torch.ops.softnpu.masked_softmax_backward(y_grad, y, mask, scale)
+    hidden = _hidden(y, mask, fixed_triu_mask)
+    return torch.ops.softnpu.masked_softmax_backward(y_grad, y, hidden, scale)
 
 
 npu_scaled_masked_softmax_backward.samples = [

@@ -1,4 +1,4 @@
-"""Checks of sizes and permutations that the room's operators share."""
+"""Checks of sizes and permutations that the operators share."""
 
 from __future__ import annotations
 

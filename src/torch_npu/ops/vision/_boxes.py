@@ -1,4 +1,4 @@
-"""What the box operators of this room share: their checks, and the areas of upright boxes."""
+"""What the box operators share: their checks, and the areas of upright boxes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops.scatter._indices import first_bad
 
-#: the dtypes that most of the room's operators take
+#: the dtypes that most of the operators take
 FLOATS = (torch.float16, torch.float32)
 
 
