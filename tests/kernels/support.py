@@ -57,7 +57,7 @@ def compare(
         if strides and got.numel():
             assert got.stride() == want.stride()
         if got.is_floating_point():
-            _close(got, want)
+            assert_near(got, want)
             if exact:
                 _accurate(got, want, right)
         else:
@@ -74,7 +74,8 @@ def _double(t: torch.Tensor) -> torch.Tensor:
     return t.double() if t.is_floating_point() else t
 
 
-def _close(got: torch.Tensor, want: torch.Tensor) -> None:
+def assert_near(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Equal but for a few units of the last place; NaN and infinity in the same places."""
     slack = SLACK[got.dtype]
     scale = want.float().nan_to_num(posinf=0, neginf=0).abs().max().item() if want.numel() else 0.0
     atol = max(scale, 1e-30) * (2e-6 if got.dtype == torch.float32 else slack / 8)

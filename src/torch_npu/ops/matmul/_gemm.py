@@ -61,6 +61,14 @@ def _int8_instructions() -> bool:
     return torch.cpu._is_vnni_supported()
 
 
+def _plain(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix with strides that `_int_mm` reads correctly: it goes wrong where two of them meet or one is 0."""
+    rows, columns = matrix.shape
+    if rows > 1 and columns > 1 and matrix.stride() == (1, rows):
+        return matrix
+    return matrix.contiguous().as_strided(matrix.shape, (columns, 1))
+
+
 def int_product(a: torch.Tensor, b: torch.Tensor, bound: int = 2**14) -> torch.Tensor:
     """a @ b of small integers, exact in int32; `bound` is the largest magnitude of a product.
 
@@ -68,7 +76,7 @@ def int_product(a: torch.Tensor, b: torch.Tensor, bound: int = 2**14) -> torch.T
     """
     plain = a.dtype == b.dtype == torch.int8 and a.dim() == b.dim() == 2
     if plain and a.device.type == "cpu" and a.numel() and b.numel() and _int8_instructions():
-        return torch._int_mm(a, b)
+        return torch._int_mm(_plain(a), _plain(b))
     step, depth = EXACT // bound, a.shape[-1]
     total = torch.matmul(a[..., :step].float(), b[..., :step, :].float()).to(torch.int32)
     for start in range(step, depth, step):
