@@ -141,7 +141,8 @@ class Observer:
 
     def _listen(self) -> None:
         """To refused arguments where the message is made, and to warnings where they are shown."""
-        errors: Any = importlib.import_module("torch_npu._errors")
+        from torch_npu import _errors as errors
+
         make, show = errors.operator_error, warnings.showwarning
 
         def operator_error(operator: str, bad: Any) -> RuntimeError:

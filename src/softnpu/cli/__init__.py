@@ -1,6 +1,6 @@
 """The `softnpu` command: what the device is, which chips it can be, what works, and whether this machine is fit.
 
-The command stands above all floors, so its parts import torch_npu, but only inside the commands that need it. One
+The command is the top layer, so its parts import torch_npu, but only inside the commands that need it. One
 module holds one command; `softnpu.run` and `softnpu.report` hold theirs. `npu-smi` is a command of its own.
 """
 

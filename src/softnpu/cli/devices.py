@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import platform
 from typing import Any
@@ -28,9 +27,11 @@ def info(as_json: bool) -> None:
 
 
 def _gather() -> dict[str, Any]:
-    torch = importlib.import_module("torch")
-    torch_npu = importlib.import_module("torch_npu")
-    registry = importlib.import_module("torch_npu.ops._registry")
+    import torch
+
+    import torch_npu
+    from torch_npu.ops import _registry as registry
+
     chosen, chip = settings.current(), chips.current()
     running = host.processes()
     return {

@@ -104,7 +104,9 @@ def _memory() -> tuple[bool, str]:
 def _compute() -> tuple[bool, str]:
     """A product, a gradient and an operator on the device, against the CPU."""
     try:
-        torch, torch_npu = importlib.import_module("torch"), importlib.import_module("torch_npu")
+        import torch
+
+        import torch_npu
     except ImportError as error:
         return False, f"import torch_npu fails: {error}"
     if not torch_npu.npu.is_available():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -40,7 +39,8 @@ def report(directory: Path, output: Path, as_json: bool = False) -> None:
         raise click.ClickException(f"there is no profile (*_ascend_pt) in {directory}")
     for path in found:
         if not (path / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").exists():
-            analyse = importlib.import_module("torch_npu.profiler.profiler").analyse
+            from torch_npu.profiler.profiler import analyse
+
             with contextlib.redirect_stdout(sys.stderr):  # it says what it does
                 analyse(str(path), max_process_number=1, export_type="text")
     profiles = [Profile.read(path) for path in found]

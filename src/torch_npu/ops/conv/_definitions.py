@@ -41,7 +41,7 @@ def plain_check(ranks: tuple[int, int]) -> Part:
     return check
 
 
-def plain_meta(input, weight, bias, stride, padding, dilation, groups):
+def plain_meta(input, weight, stride, padding, dilation):
     return conv.plain_shape(input, weight, stride, padding, dilation)
 
 
@@ -56,7 +56,7 @@ def transposed_check(ranks: tuple[int, int]) -> Part:
     return check
 
 
-def transposed_meta(input, weight, bias, padding, output_padding, stride, dilation, groups):
+def transposed_meta(input, weight, padding, output_padding, stride, dilation, groups):
     return conv.transposed_shape(input, weight, padding, output_padding, stride, dilation, groups)
 
 
@@ -79,7 +79,7 @@ def backward_by(gradients: str, options: tuple[str, ...]) -> Part:
 def plain_gradients_check(ranks: tuple[int, int], name: str = "grad_output") -> Part:
     """`check` of the gradients of a convolution; `name` is that of the result's gradient."""
 
-    def check(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
+    def check(input, grad_output, weight, stride, padding, dilation, groups):
         conv.check_plain(input, weight, None, stride, padding, dilation, groups, ranks)
         sizes = conv.plain_sizes(input, weight, stride, padding, dilation)
         conv.check_gradients(input, name, grad_output, weight.shape[0], sizes)
@@ -96,9 +96,7 @@ def plain_gradients(input, grad_output, weight, stride, padding, dilation, group
 def transposed_gradients_check(ranks: tuple[int, int], name: str = "grad_output") -> Part:
     """`check` of the gradients of a transposed convolution."""
 
-    def check(
-        input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask
-    ):
+    def check(input, grad_output, weight, padding, output_padding, stride, dilation, groups):
         conv.check_transposed(
             input, weight, None, padding, output_padding, stride, dilation, groups, ranks
         )

@@ -99,9 +99,8 @@ def npu_conv3d_backward(input, grad, weight, stride, padding, dilation, groups, 
 
 
 @npu_conv3d_backward.check
-def _(input, grad, weight, stride, padding, dilation, groups, output_mask):
-    options = (stride, padding, dilation, groups, output_mask)
-    _check_gradients(input, grad, weight, *options)
+def _(input, grad, weight, stride, padding, dilation, groups):
+    _check_gradients(input, grad, weight, stride, padding, dilation, groups)
 
 
 @npu_conv3d_backward.meta

@@ -107,9 +107,8 @@ def npu_convolution_transpose_backward(
 
 
 @npu_convolution_transpose_backward.check
-def _(input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask):
-    options = (padding, output_padding, stride, dilation, groups, grad_input_mask)
-    _check_gradients(input, grad, weight, *options)
+def _(input, grad, weight, padding, output_padding, stride, dilation, groups):
+    _check_gradients(input, grad, weight, padding, output_padding, stride, dilation, groups)
 
 
 @npu_convolution_transpose_backward.meta

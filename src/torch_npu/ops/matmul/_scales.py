@@ -33,7 +33,9 @@ def offset_of(values: torch.Tensor) -> torch.Tensor:
 
 def packed(scale: torch.Tensor, offset: torch.Tensor | None = None) -> torch.Tensor:
     """Packed scales as they are, float ones packed, as the card does before int8 results."""
-    return scale if scale.dtype in PACKED else npu_trans_quant_param.kernel(scale.float(), offset)
+    return (
+        scale if scale.dtype in PACKED else npu_trans_quant_param.kernel(scale.float(), offset, 0)
+    )
 
 
 def requantise(

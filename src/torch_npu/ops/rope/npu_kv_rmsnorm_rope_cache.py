@@ -84,7 +84,7 @@ def _check_cache(name, cache, size, scale_name, scale, kv, mode):
 
 def _check_all(
     kv, gamma, cos, sin, index, k_cache, ckv_cache,
-    k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v, cache_mode, is_output_kv,
+    k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v, cache_mode,
 ):  # fmt: skip
     must.choice("cache_mode", cache_mode, MODES)
     must.unset("k_rope_offset", k_rope_offset)
@@ -266,7 +266,7 @@ def npu_kv_rmsnorm_rope_cache_v2(k_cache_dtype, ckv_cache_dtype, **arguments):
 def _(k_cache_dtype, ckv_cache_dtype, **arguments):
     for name, value in (("k_cache_dtype", k_cache_dtype), ("ckv_cache_dtype", ckv_cache_dtype)):
         must.hold(value is None, name, "None (the cache's own dtype)", value, ErrCode.NOT_SUPPORT)
-    arguments.pop("epsilon")
+    del arguments["epsilon"], arguments["is_output_kv"]
     _check_all(**arguments)
 
 
