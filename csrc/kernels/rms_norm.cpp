@@ -1,15 +1,17 @@
 // The RMS norms: with a residual addition or without, and their gradient, a row at a time.
 //
-//   softnpu::rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift, bool wide)
-//       -> (Tensor y, Tensor rstd, Tensor sum, Tensor wide_y)
+//   softnpu::rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift, bool wide, bool exact_sum,
+//                     bool stepwise) -> (Tensor y, Tensor rstd, Tensor sum, Tensor wide_y)
 //   softnpu::rms_norm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor rstd) -> (Tensor dx, Tensor dgamma)
 //
 // y = x / rms(x) * (gamma + shift) over the trailing dimensions that gamma has. With `addend`, x + addend is rounded,
-// returned as `sum`, and normalised. wide_y is y before rounding, if asked for. What is not asked for is undefined.
+// returned as `sum`, and normalised; `exact_sum` normalises the sum before its rounding. `stepwise` rounds x / rms(x) before
+// gamma is applied. wide_y is y before rounding, if asked for. What is not asked for is undefined.
 #include <ATen/ops/add.h>
 #include <torch/library.h>
 
 #include <cmath>
+#include <vector>
 
 #include "vec.h"
 
@@ -34,8 +36,8 @@ SOFTNPU_WALK float inverse_rms(const T* x, int64_t n, float epsilon) {
   return 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
 }
 
-template <class T>
-SOFTNPU_WALK void normalise(const T* x, const float* gamma, int64_t n, float rstd, T* y, float* wide) {
+template <class S, class T>
+SOFTNPU_WALK void normalise(const S* x, const float* gamma, int64_t n, float rstd, T* y, float* wide) {
   const Vec factor(rstd);
   sweep(n, [&](int64_t i, auto c) {
     const Vec v = read(x + i, c) * factor * read(gamma + i, c);
@@ -44,13 +46,24 @@ SOFTNPU_WALK void normalise(const T* x, const float* gamma, int64_t n, float rst
   });
 }
 
-template <class T>
-SOFTNPU_WALK void add(const T* a, const T* b, int64_t n, T* sum) {
+// Rounds twice: x / rms(x), then its product with gamma.
+template <class S, class T>
+SOFTNPU_WALK void normalise_stepwise(const S* x, const float* gamma, int64_t n, float rstd, T* y) {
+  const Vec factor(rstd);
+  sweep(n, [&](int64_t i, auto c) {
+    write(y + i, read(x + i, c) * factor, c);
+    write(y + i, read(y + i, c) * read(gamma + i, c), c);
+  });
+}
+
+template <class T, class S>
+SOFTNPU_WALK void add(const T* a, const T* b, int64_t n, S* sum) {
   sweep(n, [&](int64_t i, auto c) { write(sum + i, read(a + i, c) + read(b + i, c), c); });
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const MaybeTensor& addend, const Tensor& gamma,
-                                                    double epsilon, double shift, bool wide) {
+                                                    double epsilon, double shift, bool wide, bool exact_sum,
+                                                    bool stepwise) {
   const int64_t inner = gamma.dim();
   const Tensor scale = shift == 0 ? as_float(gamma) : at::add(as_float(gamma), shift);
   const Rows from(x, inner), other = given(addend) ? Rows(*addend, inner) : Rows();
@@ -62,19 +75,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const Maybe
   float* statistics = rstd.data_ptr<float>();
   const float* factors = scale.const_data_ptr<float>();
   const int64_t n = from.width;
+  TORCH_CHECK(!(wide && stepwise), "rms_norm: y before rounding exists for one rounding alone");
   typed(x, "rms_norm", [&](auto type) {
     using T = decltype(type);
     parallel_rows(from.count, n, [&](int64_t begin, int64_t end) {
       Cursor in(from, begin), added(sum ? other : from, begin), out(y.rows, begin);
       Cursor total(sum ? sum->rows : from, begin), unrounded(wide_y ? wide_y->rows : from, begin);
+      std::vector<float> exact(sum && exact_sum ? n : 0);
+      auto finish = [&](int64_t r, const auto* v) {
+        statistics[r] = inverse_rms(v, n, static_cast<float>(epsilon));
+        float* const wide_row = wide_y ? unrounded.row<float>() : nullptr;
+        if (stepwise) {
+          normalise_stepwise(v, factors, n, statistics[r], out.row<T>());
+        } else {
+          normalise(v, factors, n, statistics[r], out.row<T>(), wide_row);
+        }
+      };
       for (int64_t r = begin; r < end; ++r) {
         const T* v = in.row<T>();
+        if (!exact.empty()) add(v, added.row<T>(), n, exact.data());
         if (sum) {
           add(v, added.row<T>(), n, total.row<T>());
           v = total.row<T>();
         }
-        statistics[r] = inverse_rms(v, n, static_cast<float>(epsilon));
-        normalise(v, factors, n, statistics[r], out.row<T>(), wide_y ? unrounded.row<float>() : nullptr);
+        if (exact.empty()) {
+          finish(r, v);
+        } else {
+          finish(r, static_cast<const float*>(exact.data()));
+        }
         for (Cursor* c : {&in, &added, &out, &total, &unrounded}) c->next();
       }
     });
@@ -124,8 +152,8 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& x, 
 
 TORCH_LIBRARY_FRAGMENT(softnpu, m) {
   m.def(
-      "rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift=0.0, bool wide=False) "
-      "-> (Tensor, Tensor, Tensor, Tensor)");
+      "rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift=0.0, bool wide=False, "
+      "bool exact_sum=False, bool stepwise=False) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor rstd) -> (Tensor, Tensor)");
 }
 

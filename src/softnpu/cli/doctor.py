@@ -112,7 +112,7 @@ def _compute() -> tuple[bool, str]:
     if not torch_npu.npu.is_available():
         return True, "SOFTNPU=0: there is no device"
     there = torch.randn(8, 16)
-    x = there.npu().requires_grad_()
+    x = there.to("npu").requires_grad_()
     y, _ = torch_npu.npu_rms_norm(x @ x.t(), torch.ones(8, device="npu"))
     y.sum().backward()
     product = there @ there.t()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.activation._dtypes import vector_floats
@@ -28,16 +31,42 @@ def check_gamma(name: str, x: torch.Tensor, gamma: torch.Tensor) -> None:
     must.shape("gamma", gamma, tuple(x.shape[x.dim() - gamma.dim() :]))
 
 
-def add_rms_norm(
-    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y unrounded, rstd and the sum x = x1 + x2.
+class Roundings(NamedTuple):
+    """Where the card's kernel rounds, beside the results."""
 
-    The sum is rounded to the dtype of x1 once, and the norm works on the rounded sum.
+    exact_sum: bool  # the norm works on the sum before its rounding
+    stepwise: bool  # x / rms(x) is rounded before gamma is applied
+
+
+def roundings(dtype: torch.dtype, cast: bool = False) -> Roundings:
+    """Those of AddRmsNorm, or of AddRmsNormCast.
+
+    The vector units of A2 and A3 add float16 as it is and bfloat16 in fp32; Ascend950 works in fp32 throughout.
     """
-    x = (wide(x1) + wide(x2)).to(x1.dtype)
-    normed, rstd = rms_normalise(x, gamma, epsilon)
+    if chips.current().family == "A5":
+        return Roundings(True, False)
+    if dtype == torch.bfloat16:
+        return Roundings(True, not cast)
+    return Roundings(False, dtype == torch.float16)
+
+
+def add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float, places: Roundings
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y unrounded, rstd and the sum x = x1 + x2, which is rounded to the dtype of x1."""
+    exact = wide(x1) + wide(x2)
+    x = exact.to(x1.dtype)
+    normed, rstd = rms_normalise(exact if places.exact_sum else x, gamma, epsilon)
+    if places.stepwise:
+        normed = wide(normed.to(x1.dtype))
     return normed * wide(gamma), rstd, x
+
+
+def native_add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float, places: Roundings
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`add_rms_norm` by the C++ kernel, with y rounded."""
+    return torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon, 0.0, False, *places)[:3]
 
 
 def check_addends(x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import add_rms_norm, check_addends
+from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
 @npu_op(
@@ -27,14 +27,15 @@ def npu_add_rms_norm(x1, x2, gamma, epsilon):
 
     Returns:
         y with the shape and dtype of `x1`; rstd = 1 / rms in float32, of shape `x1.shape[:n]`
-        followed by ones; x, the sum, with the shape and dtype of `x1`.
+        followed by ones; x, the sum, with the shape and dtype of `x1`. On A2 and A3, float16 sums are
+        rounded before the norm, bfloat16 ones are not, and both round x / rms before gamma.
 
     As upstream, the operator has no derivative: backward raises.
 
     Differs from upstream: empty tensors, which the page excludes, are accepted; rstd holds on Atlas
     inference series too, where upstream leaves it undefined.
     """
-    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
+    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon, roundings(x1.dtype))
     return y.to(x1.dtype), rstd, x
 
 
@@ -47,7 +48,7 @@ def _(x1, x2, gamma):
 def _(x1, x2, gamma, epsilon):
     if not fits(x1, x2, gamma):
         return NotImplemented
-    return torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)[:3]
+    return native_add_rms_norm(x1, x2, gamma, epsilon, roundings(x1.dtype))
 
 
 @npu_add_rms_norm.backward

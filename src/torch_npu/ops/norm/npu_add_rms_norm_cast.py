@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import add_rms_norm, check_addends
+from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
 @npu_op(
@@ -27,11 +28,12 @@ def npu_add_rms_norm_cast(x1, x2, gamma, epsilon):
         epsilon: added to the mean square.
 
     Returns:
-        y in float32; y in the dtype of `x1`; rstd = 1 / rms in float32, of shape `x1.shape[:n]`
+        y, rounded, in float32; y in the dtype of `x1`; rstd = 1 / rms in float32, of shape `x1.shape[:n]`
         followed by ones; x, the sum, with the dtype of `x1`.
     """
-    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
-    return y, y.to(x1.dtype), rstd, x
+    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon, roundings(x1.dtype, cast=True))
+    y = y.to(x1.dtype)
+    return wide(y), y, rstd, x
 
 
 @npu_add_rms_norm_cast.check
@@ -44,8 +46,9 @@ def _(x1, x2, gamma):
 def _(x1, x2, gamma, epsilon):
     if not fits(x1, x2, gamma):
         return NotImplemented
-    y, rstd, x, wide = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon, wide=True)
-    return wide, y, rstd, x
+    places = roundings(x1.dtype, cast=True)
+    y, rstd, x = native_add_rms_norm(x1, x2, gamma, epsilon, places)
+    return y.float(), y, rstd, x
 
 
 npu_add_rms_norm_cast.samples = [

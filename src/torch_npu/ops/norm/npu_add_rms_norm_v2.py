@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import add_rms_norm, check_addends
+from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
 @npu_op(
@@ -29,7 +27,7 @@ def npu_add_rms_norm_v2(x1, x2, gamma, epsilon):
     Returns:
         rstd = 1 / rms in float32, of shape `x1.shape[:n]` followed by ones.
     """
-    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon)
+    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon, roundings(x1.dtype))
     x1.copy_(y)
     x2.copy_(x)
     return rstd
@@ -44,7 +42,7 @@ def _(x1, x2, gamma):
 def _(x1, x2, gamma, epsilon):
     if not fits(x1, x2, gamma):
         return NotImplemented
-    y, rstd, x, _ = torch.ops.softnpu.rms_norm(x1, x2, gamma, epsilon)
+    y, rstd, x = native_add_rms_norm(x1, x2, gamma, epsilon, roundings(x1.dtype))
     x1.copy_(y)
     x2.copy_(x)
     return rstd
