@@ -27,6 +27,7 @@
 #include "torch/border.h"
 #include "torch/defer.h"
 #include "torch/ivalues.h"
+#include "torch/task.h"
 
 namespace py = pybind11;
 
@@ -69,13 +70,17 @@ Watch& watch() {
   return *state;
 }
 
-// While a hook computes, its own launches are not watched.
+// While a hook computes, its own launches are not watched, and autograd does not count what it writes: an operator of
+// Python's comes here with autograd's keys still on.
 thread_local bool quiet = false;
 
 class Quiet {
  public:
-  Quiet() { quiet = true; }
+  Quiet() : below_(kAboveBackend) { quiet = true; }
   ~Quiet() { quiet = false; }
+
+ private:
+  const c10::impl::ExcludeDispatchKeyGuard below_;
 };
 
 // --- products ---------------------------------------------------------------------------------------------------
@@ -273,7 +278,7 @@ class Watcher final : public c10::OperatorKernel {
     if (product_ != nullptr && Faults::all().active() && Faults::all().product_is_corrupt(device)) {
       if (stack.back().isTensor()) flip_a_bit(stack.back().toTensor());
     }
-    if (watch().saturate && was_finite) {
+    if (watch().saturate && was_finite && name_ != "npu::npu_top_k_top_p") {  // its infinities are its result
       each_tensor(stack, returns_, [&](const Tensor& tensor) {
         if (!on_npu(tensor) || !saturates(tensor) || finite(tensor)) return;
         saturate(tensor);
