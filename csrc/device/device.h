@@ -17,8 +17,8 @@ class DeviceError : public std::runtime_error {
 };
 
 struct Device {
-  Device(int index, size_t capacity) : arena(index, capacity), streams(index) {}
-  Arena arena;
+  Device(int index, size_t capacity) : memory(index, capacity), streams(index) {}
+  CachingAllocator memory;
   Streams streams;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "device/stages.h"
+
 namespace softnpu {
 
 namespace {
@@ -18,21 +20,16 @@ bool Faults::State::empty() const {
          stress[0] == 0 && stress[1] == 0;
 }
 
-void Faults::settle() {
+void Faults::note_active() {
   std::erase_if(states_, [](const auto& entry) { return entry.second.empty(); });
   active_ = !states_.empty();
+  Stages::set(kFaultStage, active_);
 }
 
 void Faults::stop(int device) {
   Lock lock(mutex_);
   states_[device].stopped = true;
-  settle();
-}
-
-bool Faults::stopped(int device) {
-  Lock lock(mutex_);
-  const auto found = states_.find(device);
-  return found != states_.end() && found->second.stopped;
+  note_active();
 }
 
 void Faults::restart(int device) {
@@ -41,25 +38,25 @@ void Faults::restart(int device) {
   state.stopped = false;
   state.message.clear();
   state.memory.clear();
-  settle();
+  note_active();
 }
 
 void Faults::clear() {
   Lock lock(mutex_);
   states_.clear();
-  settle();
+  note_active();
 }
 
 void Faults::raise_at_launch(int device, std::string message) {
   Lock lock(mutex_);
   states_[device].message = std::move(message);
-  settle();
+  note_active();
 }
 
 void Faults::corrupt_memory(int device, MemoryFault fault) {
   Lock lock(mutex_);
   states_[device].memory.push_back(fault);
-  settle();
+  note_active();
 }
 
 std::vector<MemoryFault> Faults::memory_faults(int device) {
@@ -71,13 +68,13 @@ std::vector<MemoryFault> Faults::memory_faults(int device) {
 void Faults::keep_memory_faults(int device, std::vector<MemoryFault> left) {
   Lock lock(mutex_);
   states_[device].memory = std::move(left);
-  settle();
+  note_active();
 }
 
 void Faults::corrupt_products(int device, int64_t skip) {
   Lock lock(mutex_);
   states_[device].product_countdown = skip;
-  settle();
+  note_active();
 }
 
 bool Faults::product_is_corrupt(int device) {
@@ -93,7 +90,7 @@ bool Faults::product_is_corrupt(int device) {
 void Faults::set_stress_result(int device, int kind, int result) {
   Lock lock(mutex_);
   states_[device].stress[kind] = result;
-  settle();
+  note_active();
 }
 
 int Faults::stress_result(int device, int kind) {
@@ -105,7 +102,7 @@ int Faults::stress_result(int device, int kind) {
 void Faults::fail_allocation(int device, int64_t nth) {
   Lock lock(mutex_);
   states_[device].allocation_countdown = nth;
-  settle();
+  note_active();
 }
 
 bool Faults::allocation_fails(int device) {
@@ -115,7 +112,7 @@ bool Faults::allocation_fails(int device) {
   if (found == states_.end() || !found->second.allocation_countdown) return false;
   if (--*found->second.allocation_countdown > 0) return false;
   found->second.allocation_countdown.reset();
-  settle();
+  note_active();
   return true;
 }
 

@@ -25,7 +25,6 @@ class Faults {
   bool active() const noexcept { return active_.load(std::memory_order_relaxed); }
 
   void stop(int device);
-  bool stopped(int device);
   void restart(int device);  // ends a stop and repairs everything that a launch would raise
   void clear();              // takes back everything, on every device
 
@@ -54,7 +53,7 @@ class Faults {
     int stress[2] = {0, 0};
     bool empty() const;
   };
-  void settle();
+  void note_active();
 
   std::mutex mutex_;
   std::map<int, State> states_;

@@ -1,4 +1,4 @@
-// Device memory: a caching allocator over lazily committed host pages, one arena per device.
+// Device memory: a caching allocator over lazily committed host pages, one allocator per device.
 //
 // The scheme is the one CUDA users know: requests are rounded to 512 bytes, small (<= 1 MiB) and large requests
 // come from separate pools, a pool hands out the best-fitting free block of the same stream and splits it, free
@@ -62,7 +62,7 @@ struct AllocatorConfig {
   size_t page = 0;                                // large segments are whole pages of this size (page_size:1g)
 };
 
-// A user's allocator (NPUPluggableAllocator) in the arena's place: bytes, device, stream.
+// A user's allocator (NPUPluggableAllocator) in the device's place: bytes, device, stream.
 struct Plugin {
   std::function<void*(size_t, int, int64_t)> allocate;
   std::function<void(void*, size_t, int, int64_t)> free;
@@ -73,12 +73,12 @@ class OutOfMemory : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-class Arena;
+class CachingAllocator;
 struct Segment;
 struct BlockPool;
 
 struct Block {
-  Arena* arena = nullptr;
+  CachingAllocator* allocator = nullptr;
   Segment* segment = nullptr;
   BlockPool* pool = nullptr;
   StreamId stream = 0;
@@ -160,10 +160,10 @@ struct MemoryEvent {
 };
 
 // The memory of one device.
-class Arena {
+class CachingAllocator {
  public:
-  Arena(int device, size_t capacity) : device_(device), capacity_(capacity) {}
-  Arena(const Arena&) = delete;
+  CachingAllocator(int device, size_t capacity) : device_(device), capacity_(capacity) {}
+  CachingAllocator(const CachingAllocator&) = delete;
 
   Block* allocate(size_t bytes, StreamId stream);
   void free(Block* block);
@@ -217,25 +217,26 @@ class Arena {
   };
 
   std::shared_ptr<Plugin> plugin_for(StreamId stream);
-  Block* allocate_foreign(std::shared_ptr<Plugin> plugin, size_t bytes, StreamId stream);
-  void free_foreign(Block* block);
+  Block* allocate_by_plugin(std::shared_ptr<Plugin> plugin, size_t bytes, StreamId stream);
+  void free_by_plugin(Block* block);
 
   // The lock of every public call. What it may run of the interpreter stays outside the lock: where a call comes
-  // from is asked before it, and contexts that fell out of use are let go after it.
+  // from is asked before it, and contexts that fell out of use are released after it.
   class Session {
    public:
-    // `settles`: warm blocks go back to their pool first, so that what the call sees is as if there were none.
-    explicit Session(Arena& arena, bool notes = false, bool settles = true);
+    // `flushes`: recently freed blocks go back to their pool first, so that what the call sees is as if there were
+    // none.
+    explicit Session(CachingAllocator& allocator, bool notes = false, bool flushes = true);
     ~Session();
     Session(const Session&) = delete;
 
    private:
-    Arena& arena_;
+    CachingAllocator& allocator_;
     std::shared_ptr<void> context_, outer_;
     std::vector<std::shared_ptr<void>> unused_;
   };
   std::shared_ptr<void> gather(bool freeing);
-  void let_go(std::shared_ptr<void>& context);
+  void release_context(std::shared_ptr<void>& context);
 
   BlockPool& pool_for(size_t size, StreamId stream);
   size_t round(size_t bytes) const;
@@ -247,9 +248,10 @@ class Arena {
   void split(Block* block, size_t size);
   void give_back(Block* block);
   void return_to_pool(Block* block);
-  void keep_warm(Block* block);
-  Block* take_warm(const BlockPool& pool, size_t size, StreamId stream);
-  void settle();
+  void keep_recent(Block* block);
+  Block* take_recent(const BlockPool& pool, size_t size, StreamId stream);
+  void flush_recent();
+  void drop_retired_pools();
   void finish_deferred();
   bool release_oversize(size_t size);
   void collect_garbage(size_t wanted);
@@ -271,12 +273,13 @@ class Arena {
   BlockPool small_{true, {0, 0}, {}}, large_{false, {0, 0}, {}};
   std::shared_ptr<Plugin> plugin_;
   std::map<PoolId, std::unique_ptr<Private>> private_pools_;
+  std::vector<PoolId> retired_pools_;  // those that may be empty now
   std::vector<std::pair<PoolId, Filter>> active_filters_;
   std::map<char*, std::unique_ptr<Segment>> segments_;
   std::vector<Block*> spare_blocks_;
-  std::vector<Block*> deferred_;  // freed while another stream still uses them
-  std::array<Block*, 4> warm_{};  // the small blocks freed last: the next request of that size needs no search
-  size_t warm_next_ = 0;
+  std::vector<Block*> deferred_;    // freed while another stream still uses them
+  std::array<Block*, 4> recent_{};  // the small blocks freed last: the next request of that size needs no search
+  size_t recent_next_ = 0;
   std::atomic<bool> history_on_ = false, context_on_free_ = false;
   size_t history_most_ = 0;
   std::mutex context_mutex_;

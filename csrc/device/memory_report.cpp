@@ -33,12 +33,12 @@ std::string format_size(size_t bytes) {
   return text;
 }
 
-MemoryStats Arena::stats() {
+MemoryStats CachingAllocator::stats() {
   const Session session(*this);
   return stats_;
 }
 
-size_t Arena::reserved() {
+size_t CachingAllocator::reserved() {
   const Session session(*this);
   return static_cast<size_t>(stats_.reserved_bytes[0].current);
 }
@@ -56,19 +56,19 @@ void each_stat(MemoryStats& stats, Each each) {
 }
 }  // namespace
 
-void Arena::reset_peak() {
+void CachingAllocator::reset_peak() {
   const Session session(*this);
   each_stat(stats_, [](Stat& stat) { stat.reset_peak(); });
 }
 
-void Arena::reset_accumulated() {
+void CachingAllocator::reset_accumulated() {
   const Session session(*this);
   each_stat(stats_, [](Stat& stat) { stat.reset_accumulated(); });
   stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
   stats_.num_device_alloc = stats_.num_device_free = 0;
 }
 
-std::vector<SegmentInfo> Arena::segments() {
+std::vector<SegmentInfo> CachingAllocator::segments() {
   const Session session(*this);
   std::vector<SegmentInfo> found;
   for (const auto& [base, segment] : segments_) {
@@ -97,17 +97,17 @@ std::vector<SegmentInfo> Arena::segments() {
   return found;
 }
 
-void Arena::set_fraction(double fraction) {
+void CachingAllocator::set_fraction(double fraction) {
   const Session session(*this);
   fraction_ = fraction;
 }
 
-void Arena::configure(const AllocatorConfig& config) {
+void CachingAllocator::configure(const AllocatorConfig& config) {
   const Session session(*this);
   config_ = config;
 }
 
-void Arena::record_history(bool on, size_t most, ContextFn context, bool context_on_free) {
+void CachingAllocator::record_history(bool on, size_t most, ContextFn context, bool context_on_free) {
   auto fresh = on && context ? std::make_shared<ContextFn>(std::move(context)) : nullptr;
   {
     const std::lock_guard<std::mutex> lock(context_mutex_);
@@ -117,12 +117,12 @@ void Arena::record_history(bool on, size_t most, ContextFn context, bool context
   history_on_ = on;
   history_most_ = most;
   context_on_free_ = context_on_free;
-  for (MemoryEvent& event : history_) let_go(event.context);
+  for (MemoryEvent& event : history_) release_context(event.context);
   history_.clear();
   history_next_ = 0;
 }
 
-std::shared_ptr<void> Arena::gather(bool freeing) {
+std::shared_ptr<void> CachingAllocator::gather(bool freeing) {
   if (!history_on_ || (freeing && !context_on_free_)) return nullptr;
   std::shared_ptr<ContextFn> context;
   {
@@ -132,28 +132,29 @@ std::shared_ptr<void> Arena::gather(bool freeing) {
   return context ? (*context)() : nullptr;
 }
 
-void Arena::let_go(std::shared_ptr<void>& context) {
+void CachingAllocator::release_context(std::shared_ptr<void>& context) {
   if (context) unused_contexts_.push_back(std::move(context));
   context.reset();
 }
 
-Arena::Session::Session(Arena& arena, bool notes, bool settles) : arena_(arena) {
-  if (notes) context_ = arena.gather(false);
-  arena_.mutex_.lock();
-  if (settles) arena_.settle();
+CachingAllocator::Session::Session(CachingAllocator& allocator, bool notes, bool flushes) : allocator_(allocator) {
+  if (notes) context_ = allocator.gather(false);
+  allocator_.mutex_.lock();
+  if (flushes) allocator_.flush_recent();
+  if (!allocator_.retired_pools_.empty()) allocator_.drop_retired_pools();
   if (notes) {
-    outer_ = std::move(arena_.context_);
-    arena_.context_ = context_;
+    outer_ = std::move(allocator_.context_);
+    allocator_.context_ = context_;
   }
 }
 
-Arena::Session::~Session() {
-  std::swap(unused_, arena_.unused_contexts_);
-  if (context_ || outer_) arena_.context_ = std::move(outer_);
-  arena_.mutex_.unlock();
+CachingAllocator::Session::~Session() {
+  std::swap(unused_, allocator_.unused_contexts_);
+  if (context_ || outer_) allocator_.context_ = std::move(outer_);
+  allocator_.mutex_.unlock();
 }
 
-std::vector<MemoryEvent> Arena::history() {
+std::vector<MemoryEvent> CachingAllocator::history() {
   const Session session(*this);
   std::vector<MemoryEvent> ordered;
   ordered.reserve(history_.size());
@@ -163,19 +164,19 @@ std::vector<MemoryEvent> Arena::history() {
   return ordered;
 }
 
-void Arena::note(MemoryEvent::Action action, const void* address, size_t size, StreamId stream) {
+void CachingAllocator::note(MemoryEvent::Action action, const void* address, size_t size, StreamId stream) {
   if (!history_on_ || history_most_ == 0) return;
   MemoryEvent event{action, reinterpret_cast<uintptr_t>(address), size, stream, wall_clock_ns(), context_};
   if (history_.size() < history_most_) {
     history_.push_back(std::move(event));
     return;
   }
-  let_go(history_[history_next_].context);
+  release_context(history_[history_next_].context);
   history_[history_next_] = std::move(event);
   history_next_ = (history_next_ + 1) % history_most_;
 }
 
-void Arena::out_of_memory(size_t wanted) {
+void CachingAllocator::out_of_memory(size_t wanted) {
   ++stats_.num_ooms;
   const size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
   const size_t left = capacity_ > used ? capacity_ - used : 0;

@@ -40,6 +40,12 @@ struct State {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<Key, Queue> queues;  // only of streams that are or were blocked
+  int waiting = 0;              // jobs in them
+
+  void count(int change) {
+    waiting += change;
+    Stages::set(kQueueStage, waiting > 0);
+  }
 };
 
 State& state() {
@@ -64,7 +70,6 @@ std::string describe(const Key& key, const Queue& queue) {
 
 }  // namespace
 
-std::atomic<int> Queues::waiting_{0};
 std::function<bool()> Queues::others_alive;
 std::function<void(const std::function<void()>&)> Queues::while_waiting;
 
@@ -117,7 +122,7 @@ void Queues::wait(int device, StreamId stream, SignalPtr signal) {
   Queue& queue = state().queues[{device, stream}];
   if (!queue.busy() && signal->given) return;
   queue.jobs.push_back({{std::move(signal)}, {}});
-  ++waiting_;
+  state().count(1);
 }
 
 void Queues::launch(int device, StreamId stream, Work work) {
@@ -128,7 +133,7 @@ void Queues::launch(int device, StreamId stream, Work work) {
     const auto found = state().queues.find(key);
     if (found != state().queues.end() && found->second.busy()) {
       found->second.jobs.push_back({{}, std::move(work)});
-      ++waiting_;
+      state().count(1);
       return;
     }
   }
@@ -137,12 +142,12 @@ void Queues::launch(int device, StreamId stream, Work work) {
   {
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().queues[key].jobs.push_front({std::move(left), std::move(work)});
-    ++waiting_;
+    state().count(1);
   }
   drain();  // a signal may have been given meanwhile
 }
 
-void Queues::give(const SignalPtr& signal) {
+void Queues::signal(const SignalPtr& signal) {
   {
     const std::lock_guard<std::mutex> lock(state().mutex);
     signal->given = true;
@@ -179,15 +184,15 @@ void Queues::drain() {
         queue.running = false;
         if (!left.empty()) {
           queue.jobs.push_front({std::move(left), std::move(job.work)});
-          ++waiting_;
+          state().count(1);
         }
         if (failed) {
-          --waiting_;
+          state().count(-1);
           s.changed.notify_all();
           std::rethrow_exception(failed);
         }
       }
-      --waiting_;
+      state().count(-1);
       break;
     }
   }
@@ -207,8 +212,8 @@ void Queues::wait_until(const std::function<bool()>& done, const std::function<s
       const std::lock_guard<std::mutex> lock(s.mutex);
       if (done()) return;
     }
-    const bool hopeless = !others_alive || !others_alive() || std::chrono::steady_clock::now() - begun > 60s;
-    if (hopeless) throw DeadLock(who());
+    const bool deadlocked = !others_alive || !others_alive() || std::chrono::steady_clock::now() - begun > 60s;
+    if (deadlocked) throw DeadLock(who());
     while_waiting ? while_waiting(sleep) : sleep();
   }
 }
@@ -264,7 +269,7 @@ void record_event(const std::shared_ptr<Event>& event, int device, StreamId stre
   event->time_ns = 0;
   Queues::all().launch(device, stream, [event, signal] {
     if (event->pending == signal) event->time_ns = device_clock_ns();
-    Queues::all().give(signal);
+    Queues::all().signal(signal);
     return AnyOf{};
   });
 }

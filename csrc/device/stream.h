@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/memory.h"
+#include "device/stages.h"
 
 namespace softnpu {
 
@@ -69,14 +70,14 @@ class DeadLock : public std::runtime_error {
 class Queues {
  public:
   static Queues& all();
-  static bool any() { return waiting_.load(std::memory_order_acquire) > 0; }  // is any stream blocked?
+  static bool any() { return Stages::asked(kQueueStage); }  // is any stream blocked?
 
   bool blocked(int device, StreamId stream) const;
   bool device_blocked(int device) const;
   void wait(int device, StreamId stream, SignalPtr signal);
   void launch(int device, StreamId stream, Work work);  // now, or when the stream is free
-  void give(const SignalPtr& signal);                   // and runs what waited for it
-  void take_back(const SignalPtr& signal) { signal->given = false; }
+  void signal(const SignalPtr& signal);                 // and runs what waited for it
+  void reset(const SignalPtr& signal) { signal->given = false; }
 
   // Blocks the calling thread; DeadLock if nobody can give the signal any more.
   void wait_for_stream(int device, StreamId stream);
@@ -90,7 +91,6 @@ class Queues {
  private:
   void drain();
   void wait_until(const std::function<bool()>& done, const std::function<std::string()>& who);
-  static std::atomic<int> waiting_;
 };
 
 // True on a thread that runs queued work: what it launches is not queued again.

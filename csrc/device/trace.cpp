@@ -16,7 +16,7 @@ void Trace::start(bool shapes, size_t most) {
   most_ = most;
   dropped_ = 0;
   shapes_ = shapes;
-  on_ = true;
+  Stages::set(kTraceStage, true);
 }
 
 void Trace::add(TaskRecord record) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/memory.h"
+#include "device/stages.h"
 
 namespace softnpu {
 
@@ -28,17 +29,15 @@ struct TaskRecord {
 class Trace {
  public:
   static Trace& all();
-  static bool on() { return on_.load(std::memory_order_relaxed); }
   bool shapes() const { return shapes_.load(std::memory_order_relaxed); }
   void start(bool shapes, size_t most);
-  void stop() { on_ = false; }
+  void stop() { Stages::set(kTraceStage, false); }
   void add(TaskRecord record);  // dropped, and counted, beyond the most
   std::vector<TaskRecord> take();
   uint64_t dropped() const { return dropped_; }
   uint64_t next_id() { return next_id_++; }
 
  private:
-  static inline std::atomic<bool> on_{false};
   std::atomic<bool> shapes_{false};
   std::atomic<uint64_t> next_id_{1}, dropped_{0};
   std::mutex mutex_;

@@ -8,9 +8,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "device/device.h"
+#include "hccl/deferred_work.h"
 #include "hccl/errors.h"
-#include "hccl/later.h"
-#include "torch/border.h"
+#include "torch/dispatch/cpu_alias.h"
+#include "torch/dispatch/launch.h"
+#include "torch/graph/recording.h"
 
 namespace softnpu::hccl {
 
@@ -137,17 +139,53 @@ intrusive_ptr<Work> ProcessGroupHCCL::note(intrusive_ptr<Work> work) {
   return work;
 }
 
-bool ProcessGroupHCCL::put_off(const Tensors& tensors) {
-  if (tensors.empty()) return hccl::put_off(current_device());
-  return on_npu(tensors[0]) && hccl::put_off(tensors[0].device().index());
+namespace {
+
+// A collective as a launch: it runs now, or its place on the stream is taken by a work that starts it later.
+class CollectiveTask final : public Task {
+ public:
+  using Later = std::function<intrusive_ptr<Work>()>;
+  CollectiveTask(const char* name, int device, bool on_stream, Later now, Later later)
+      : name_(name), device_(device), on_stream_(on_stream), now_(std::move(now)), later_(std::move(later)) {}
+  std::string_view name() const override { return name_; }
+  int device() const override { return device_; }
+  uint32_t stages() const override { return on_stream_ ? kFaultStage | kQueueStage | kCaptureStage : 0; }
+  void run() override { work = now_(); }
+  bool queue(StreamId) override {
+    work = later_();
+    return true;
+  }
+  bool record(Capture&, StreamId) override {
+    work = later_();
+    return true;
+  }
+  intrusive_ptr<Work> work;
+
+ private:
+  const char* const name_;
+  const int device_;
+  const bool on_stream_;  // inside a kernel it is part of the kernel
+  const Later now_, later_;
+};
+
+}  // namespace
+
+intrusive_ptr<Work> ProcessGroupHCCL::submit(c10d::OpType type, const char* name, Lists lists, bool fresh, Run run) {
+  const at::Tensor* first = nullptr;
+  for (const Tensors& list : lists) {
+    if (!list.empty()) first = &list[0];
+  }
+  const bool on_stream = first == nullptr ? KernelScope::device() < 0 : on_npu(*first);
+  const int device = first != nullptr && on_npu(*first) ? first->device().index() : current_device();
+  CollectiveTask task(
+      name, device, on_stream, [&] { return run(lists); },
+      [&] { return defer(type, name, device, lists, fresh, run); });
+  softnpu::launch(task);
+  return std::move(task.work);
 }
 
-intrusive_ptr<Work> ProcessGroupHCCL::later(c10d::OpType type, const char* name, Lists lists, bool fresh,
-                                            std::function<intrusive_ptr<Work>(Lists&)> again) {
-  int device = current_device();
-  for (const Tensors& list : lists) {
-    if (!list.empty()) device = list[0].device().index();
-  }
+intrusive_ptr<Work> ProcessGroupHCCL::defer(c10d::OpType type, const char* name, int device, Lists lists, bool fresh,
+                                            Run run) {
   const Tensors outputs = lists[0];
   if (Capture* capture = Capture::of(device, current_stream(device))) {
     for (Tensors& list : lists) {
@@ -155,8 +193,8 @@ intrusive_ptr<Work> ProcessGroupHCCL::later(c10d::OpType type, const char* name,
     }
   }
   auto self = intrusive_ptr<ProcessGroupHCCL>::unsafe_reclaim_from_nonowning(this);
-  return note(WorkLater::put(rank_, type, name, device, outputs, fresh,
-                             [self, lists, again]() mutable { return again(lists); }));
+  return note(DeferredWork::put(rank_, type, name, device, outputs, fresh,
+                                [self, lists, run]() mutable { return run(lists); }));
 }
 
 void ProcessGroupHCCL::startCoalescing() {

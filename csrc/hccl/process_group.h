@@ -1,8 +1,8 @@
 // The c10d backend `hccl`: collectives on NPU tensors over gloo, without copying a byte on this side.
 //
-// NPU tensors are aliased to CPU tensors (torch/border.h) and given to an inner gloo backend. Data that is only moved
-// travels as bytes, so that every dtype works; reductions use gloo's arithmetic where it has the dtype, and exchange
-// plus local arithmetic in fp32 where it has not (reduce_scatter).
+// NPU tensors are aliased to CPU tensors (torch/dispatch/cpu_alias.h) and given to an inner gloo backend. Data that is
+// only moved travels as bytes, so that every dtype works; reductions use gloo's arithmetic where it has the dtype, and
+// exchange plus local arithmetic in fp32 where it has not (reduce_scatter).
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -110,11 +110,11 @@ class ProcessGroupHCCL final : public c10d::Backend {
                              std::function<void()> finish = nullptr);
   intrusive_ptr<Work> message(const Call& call, Tensors outputs, intrusive_ptr<Work> inner, Tensors wire);
   intrusive_ptr<Work> note(intrusive_ptr<Work> work);
-  // Operations on a stream that does not run now (later.h): whether it is one, and what takes the operation's place.
-  // `lists[0]` are the outputs, written in full if `fresh`; `again` is called with the same tensors when it is time.
-  static bool put_off(const Tensors& tensors);
-  intrusive_ptr<Work> later(c10d::OpType type, const char* name, Lists lists, bool fresh,
-                            std::function<intrusive_ptr<Work>(Lists&)> again);
+  // Every operation is a launch (torch/dispatch/launch.h). `lists[0]` are the outputs, written in full if `fresh`;
+  // `run` is called with the lists now or, on a stream that is blocked or captured, when it is time.
+  using Run = std::function<intrusive_ptr<Work>(Lists&)>;
+  intrusive_ptr<Work> submit(c10d::OpType type, const char* name, Lists lists, bool fresh, Run run);
+  intrusive_ptr<Work> defer(c10d::OpType type, const char* name, int device, Lists lists, bool fresh, Run run);
   void check(const at::Tensor& tensor) const;
   void check_one(const Tensors& tensors) const;
   void check_reduction(const char* name, const at::Tensor& tensor, const c10d::ReduceOp& op, bool bytes_too) const;

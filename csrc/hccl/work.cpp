@@ -104,17 +104,17 @@ void WorkHCCL::complete(std::exception_ptr error) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (settled_) return;
-    settled_ = true;
+    if (completed_once_) return;
+    completed_once_ = true;
     exception_ = error;
     end_ = std::chrono::steady_clock::now();
     future = future_;
   }
-  if (future) settle(*future);
+  if (future) complete_future(*future);
   finish(error);
 }
 
-void WorkHCCL::settle(c10::ivalue::Future& future) const {
+void WorkHCCL::complete_future(c10::ivalue::Future& future) const {
   if (exception_) {
     future.setErrorIfNeeded(std::make_exception_ptr(
         C10_BUILD_ERROR(DistBackendError, "HCCL " + operation() + " failed: " + what(exception_))));
@@ -141,14 +141,14 @@ std::exception_ptr WorkHCCL::exception() const {
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkHCCL::getFuture() {
   if (message_) wait_elsewhere();
-  bool settled = false;
+  bool done = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (future_) return future_;
     future_ = make_future(outputs_);
-    settled = settled_;
+    done = completed_once_;
   }
-  if (settled) settle(*future_);
+  if (done) complete_future(*future_);
   return future_;
 }
 

@@ -44,7 +44,7 @@ class WorkHCCL final : public c10d::Work {
 
  private:
   void complete(std::exception_ptr error);
-  void settle(c10::ivalue::Future& future) const;
+  void complete_future(c10::ivalue::Future& future) const;
   bool wait_for_message(Milliseconds timeout);
   bool wait_for_collective(Milliseconds timeout);
   void wait_elsewhere();  // a message that somebody polls
@@ -60,7 +60,7 @@ class WorkHCCL final : public c10d::Work {
   std::vector<at::Tensor> wire_;  // what the message stands on
   std::mutex message_mutex_;
   bool elsewhere_ = false;
-  bool settled_ = false;
+  bool completed_once_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -1,4 +1,4 @@
-"""softnpu._C, the compiled device; csrc/torch/module.cpp is its definition."""
+"""softnpu._C, the compiled device; csrc/torch/runtime/module.cpp is its definition."""
 
 from typing import Any
 

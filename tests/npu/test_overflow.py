@@ -98,3 +98,24 @@ def test_environment_is_checked(monkeypatch):
         torch_npu.npu.utils.is_support_inf_nan()
     with settings.override(soc="Ascend950"):
         assert torch_npu.npu.utils.is_support_inf_nan() is True  # has no other mode
+
+
+@pytest.mark.parametrize("soc", ["Ascend910A", "Ascend310P3"])
+def test_operators_of_torch_npu_saturate_too(soc):
+    code = """
+        import torch, torch_npu
+        big = torch.full((2, 4), 6e4, dtype=torch.half, device="npu")
+        print((torch_npu.npu_linear(big, big[:1].contiguous(), None) == 65504).all().item())
+        print((torch_npu.npu_swiglu(big) == 65504).all().item(), torch.npu.get_npu_overflow_flag())
+        x = torch.full((2, 4), 6e4, dtype=torch.half, device="npu", requires_grad=True)
+        y = torch_npu.npu_swiglu(x)
+        print((y == 65504).all().item(), y.requires_grad, y._version)
+    """
+    assert output(code, SOFTNPU_SOC=soc).splitlines() == ["True", "True True", "True True 0"]
+
+
+def test_a_filter_that_writes_infinities_runs_in_saturation_mode(saturation):
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]]).npu()
+    kept = torch_npu.npu_top_k_top_p(logits, None, torch.tensor([2], dtype=torch.int32).npu())
+    assert kept.cpu().isfinite().logical_not().tolist() == [[True, False, False, True]]
+    assert not torch.npu.get_npu_overflow_flag()

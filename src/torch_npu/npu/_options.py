@@ -14,7 +14,7 @@ _KEEP, _HF32, _FP16 = (
     0,
     1,
     2,
-)  # how products round their fp32 inputs, as csrc/torch/npu_watch.cpp numbers it
+)  # how products round their fp32 inputs, as csrc/torch/dispatch/launch_hooks.cpp numbers it
 
 KNOWN = frozenset(
     {

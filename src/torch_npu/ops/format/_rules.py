@@ -1,7 +1,7 @@
 """The rules of storage formats: their base formats, padded sizes, and which format a shape gets.
 
 A tensor's bytes stay in natural order here. A private format is a tag and a padded size, kept for each storage
-(csrc/torch/format.cpp), so views and detached tensors share them. The sizes are those of the card: the last two
+(csrc/torch/memory/format.cpp), so views and detached tensors share them. The sizes are those of the card: the last two
 dimensions in blocks of 16 x C0 for FRACTAL_NZ, channels in blocks of 16 for the others.
 
 Differs from upstream: `torch.empty_like` of a tensor in a private format gives a base format (upstream keeps it where

@@ -1,0 +1,104 @@
+#include "hccl/wire.h"
+
+#include <ATen/ATen.h>
+
+#include "hccl/errors.h"
+#include "torch/dispatch/cpu_alias.h"
+
+namespace softnpu::hccl {
+
+namespace {
+
+using c10d::ReduceOp;
+
+// A CPU tensor on the bytes of an NPU tensor (inside a kernel: the tensor, which is one), that may be viewed.
+at::Tensor on_host(const at::Tensor& tensor) {
+  if (!on_npu(tensor)) {
+    return at::Tensor::wrap_tensor_impl(
+        tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+  }
+  at::Tensor alias = cpu_alias(tensor);
+  if (!alias.is_inference()) alias.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
+  return alias;
+}
+
+}  // namespace
+
+// The tensor's memory as one row of a CPU tensor, in its own dtype or as bytes.
+at::Tensor flat(const at::Tensor& tensor, bool as_bytes) {
+  at::Tensor host = on_host(tensor);
+  c10::TensorImpl& impl = *host.unsafeGetTensorImpl();
+  const int64_t unit = as_bytes ? static_cast<int64_t>(impl.itemsize()) : 1;
+  const int64_t offset = impl.storage_offset() * unit, count = impl.numel() * unit;
+  if (as_bytes) impl.set_storage_and_dtype(impl.storage(), caffe2::TypeMeta::Make<uint8_t>());
+  impl.set_storage_offset(offset);
+  impl.set_sizes_contiguous({count});
+  return host;
+}
+
+at::Tensor bytes(const at::Tensor& tensor) { return flat(tensor, true); }
+
+Tensors bytes(const Tensors& tensors) {
+  Tensors all;
+  for (const auto& tensor : tensors) all.push_back(bytes(tensor));
+  return all;
+}
+
+Splits sizes_of(const Tensors& rows) {
+  Splits sizes;
+  for (const auto& row : rows) sizes.push_back(row.numel());
+  return sizes;
+}
+
+// Splits of dimension 0 (equal ones where none are given), in units of `unit` a row.
+Splits splits_of(Splits splits, const at::Tensor& tensor, int ranks, int64_t unit) {
+  HCCL_CHECK(tensor.dim() >= 1, NotSupport, "Scalar tensors (0-dim tensors) cannot be split across a group");
+  if (splits.empty()) {
+    HCCL_CHECK(tensor.size(0) % ranks == 0, Param, "Tensor's dim 0 does not divide equally across group size");
+    splits.assign(static_cast<size_t>(ranks), tensor.size(0) / ranks);
+  }
+  HCCL_CHECK(splits.size() == static_cast<size_t>(ranks), Type, "Number of tensor splits not equal to group size");
+  int64_t sum = 0;
+  for (auto& split : splits) sum += std::exchange(split, split * unit);
+  HCCL_CHECK(sum == tensor.size(0), Type, "Split sizes doesn't match total dim 0 size");
+  return splits;
+}
+
+int64_t row_of(const at::Tensor& tensor) {  // elements of one row
+  int64_t row = 1;
+  for (int64_t d = 1; d < tensor.dim(); ++d) row *= tensor.size(d);
+  return row;
+}
+
+void premultiply(at::Tensor& tensor, const ReduceOp& op) {
+  const auto* by = reinterpret_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (by->tensor_factor.defined()) {
+    const auto factor = by->tensor_factor;
+    tensor.mul_(on_host(factor));
+  } else {
+    tensor.mul_(by->double_factor);
+  }
+}
+
+void average(const at::Tensor& sum, int ranks) {
+  if (at::isIntegralType(sum.scalar_type(), true)) {
+    sum.div_(ranks, "trunc");
+  } else {
+    sum.div_(ranks);
+  }
+}
+
+// Reduces the rows of a matrix; half precision in fp32, rounded once.
+at::Tensor reduce_rows(const at::Tensor& rows, const ReduceOp& op, int ranks) {
+  const auto type = rows.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  if (op == ReduceOp::MIN) return rows.amin(0);
+  if (op == ReduceOp::MAX || type == at::kBool) return op == ReduceOp::PRODUCT ? rows.amin(0) : rows.amax(0);
+  const auto wide = half ? at::kFloat : type;
+  if (op == ReduceOp::PRODUCT) return rows.prod(0, false, wide);
+  at::Tensor sum = rows.sum(0, false, wide);
+  if (op == ReduceOp::AVG) average(sum, ranks);
+  return sum;
+}
+
+}  // namespace softnpu::hccl

@@ -1,0 +1,308 @@
+#include "torch/dispatch/fallback.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <deque>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "device/device.h"
+#include "torch/compute/products.h"
+#include "torch/compute/widen.h"
+#include "torch/dispatch/cpu_alias.h"
+#include "torch/dispatch/ivalues.h"
+#include "torch/dispatch/kernel_frame.h"
+#include "torch/dispatch/launch.h"
+#include "torch/graph/capture.h"
+#include "torch/graph/recording.h"
+#include "torch/runtime/generator.h"
+#include "torch/runtime/sync.h"
+
+namespace softnpu {
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using torch::jit::Stack;
+
+// Whether a CPU tensor may be the argument beside NPU tensors, as on any accelerator: indices and lengths.
+bool takes_host_tensor(const std::string& op, const c10::Argument& argument) {
+  static const std::unordered_set<std::string> indexing{"aten::index",
+                                                        "aten::index_put",
+                                                        "aten::index_put_",
+                                                        "aten::_index_put_impl_",
+                                                        "aten::_unsafe_index",
+                                                        "aten::_unsafe_index_put",
+                                                        "aten::_unsafe_masked_index",
+                                                        "aten::_unsafe_masked_index_put_accumulate"};
+  if (argument.name() == "indices") return indexing.count(op) > 0;
+  return argument.name() == "lengths" && op == "aten::_pack_padded_sequence";
+}
+
+// Composite kernels that must run on NPU tensors: they decide by device, or draw random numbers.
+const std::unordered_set<std::string>& stays_composite() {
+  static const std::unordered_set<std::string> names{"aten::_to_copy",
+                                                     "aten::copy_",
+                                                     "aten::copy",
+                                                     "aten::_copy_from",
+                                                     "aten::lift",
+                                                     "aten::lift_fresh",
+                                                     "aten::lift_fresh_copy",
+                                                     "aten::is_pinned",
+                                                     "aten::_pin_memory",
+                                                     "aten::record_stream",
+                                                     "aten::_lazy_clone",
+                                                     "aten::_fused_sdp_choice",
+                                                     "aten::_has_same_storage_numel",
+                                                     "aten::_new_zeros_with_same_feature_meta",
+                                                     "aten::_nested_tensor_from_mask",
+                                                     "aten::empty_like",
+                                                     "aten::new_empty",
+                                                     "aten::new_empty_strided",
+                                                     "aten::_sparse_coo_tensor_with_dims",
+                                                     "aten::_assert_async",
+                                                     "aten::_assert_tensor_metadata",
+                                                     "aten::_print",
+                                                     "aten::sym_size",
+                                                     "aten::sym_stride",
+                                                     "aten::sym_numel",
+                                                     "aten::sym_storage_offset",
+                                                     "aten::is_set_to",
+                                                     "aten::_efficientzerotensor"};
+  return names;
+}
+
+struct Plan {  // what a call must do, worked out once per operator
+  explicit Plan(const c10::OperatorHandle& op)
+      : operation(operation_of(op)),
+        name(operation.name),
+        arguments(operation.arguments),
+        returns(operation.returns),
+        widens(operation.traits.widens) {
+    const c10::FunctionSchema& schema = op.schema();
+    draws_normal = name == "aten::normal_";
+    if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
+    for (size_t i = 0; i < arguments; ++i) {
+      const auto& argument = schema.arguments()[i];
+      const bool is_written = writes(argument);
+      is_mutable.push_back(is_written);
+      host_ok.push_back(takes_host_tensor(name, argument));
+      any_mutable |= is_written;
+      auto type = argument.type();
+      if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+      if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
+      if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
+    }
+  }
+  const Operation& operation;
+  const std::string& name;
+  const size_t arguments, returns;
+  const bool widens;
+  std::vector<bool> is_mutable, host_ok;
+  bool any_mutable = false, draws_normal = false;
+  int generator = -1, device = -1;
+  int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
+};
+
+// Normal numbers for integers, which the CPU refuses: drawn in fp32 and cut off, as the card does.
+void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
+  IValue& value = (*stack)[stack->size() - plan.arguments];
+  const at::Tensor self = value.toTensor();
+  value = IValue(at::empty(self.sizes(), self.options().dtype(at::kFloat)));
+  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  stack->back() = IValue(self.copy_(stack->back().toTensor()));
+}
+
+// An operator whose result's size the host must know waits for the device.
+void wait_for_data(const c10::OperatorHandle& op, const Plan& plan, int device) {
+  if (!Capture::any() && !Queues::any()) return;
+  if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output)) {
+    wait_for_stream(device, current_stream(device), plan.name.c_str());
+  }
+}
+
+// `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
+void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
+  CpuAliases aliases(plan.name);
+  const size_t first = stack->size() - plan.arguments;
+  for (size_t i = 0; i < plan.arguments; ++i) {
+    each_tensor((*stack)[first + i],
+                [&](const at::Tensor& tensor) { aliases.see(tensor, plan.is_mutable[i], plan.host_ok[i]); });
+  }
+  if (plan.device >= 0) {
+    IValue& device = (*stack)[first + static_cast<size_t>(plan.device)];
+    if (device.isDevice() && device.toDevice().type() == c10::kPrivateUse1) {
+      aliases.see(device.toDevice());
+      device = IValue(c10::Device(c10::kCPU));
+    }
+  }
+  aliases.resolve_device();
+  wait_for_data(op, plan, aliases.device());
+  for (size_t i = 0; i < plan.arguments; ++i) {
+    const bool list = !(*stack)[first + i].isTensor();
+    map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
+      at::Tensor alias = aliases.in(tensor, plan.is_mutable[i], list);
+      // Sparse kernels ask whether gradients will be wanted, and save less if not.
+      if (host != DispatchKey::CPU && tensor.defined() && tensor.requires_grad()) alias.set_requires_grad(true);
+      return alias;
+    });
+  }
+  {
+    const KernelFrame frame(aliases.device());
+    if (plan.generator >= 0) {
+      IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
+      std::optional<at::Generator> given;
+      if (!generator.isNone()) given = generator.toGenerator();
+      TORCH_CHECK(aliases.involves_npu(), "Expected a 'cpu' device type for generator but found 'npu'");
+      generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(aliases.device())));
+    }
+    std::optional<at::ScalarType> half, common;
+    if (plan.widens) {
+      half = shared_half(stack->data() + first, plan.arguments);
+      if (!half && !plan.any_mutable) common = mixed_floats(plan.name, stack->data() + first, plan.arguments);
+    }
+    const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
+    auto call = [op, &plan, host, half, common, integers](Stack* on) {
+      if (half.has_value()) {
+        call_half(op, *half, on);
+      } else if (common.has_value()) {
+        call_promoted(op, *common, on);
+      } else if (integers) {
+        call_normal(op, plan, on);
+      } else {
+        op.redispatchBoxed(DispatchKeySet(host), on);
+      }
+    };
+    if (Recording* recording = Capture::any() ? Recording::current() : nullptr) {
+      recording->call(op, stack, call);
+    } else {
+      call(stack);
+    }
+    for (size_t i = 0; i < plan.returns; ++i) {
+      if (static_cast<int>(i) == plan.host_result) continue;
+      map_tensors((*stack)[stack->size() - plan.returns + i],
+                  [&](at::Tensor tensor) { return aliases.out(std::move(tensor)); });
+    }
+    if (plan.any_mutable) aliases.write_back();
+  }
+  if (plan.host_result >= 0) {  // its bytes leave the device
+    IValue& result = (*stack)[stack->size() - plan.returns + static_cast<size_t>(plan.host_result)];
+    result = IValue(result.toTensor().clone());
+  }
+}
+
+// Plans and their operators live as long as the process.
+void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
+  if (C10_LIKELY(!plan.operation.asked())) return run(op, plan, host, stack);
+  OperatorTask task(plan.operation, stack, [op, &plan, host](Stack* on) { run(op, plan, host, on); });
+  launch(task);
+}
+
+// The kernel of one operator, with its plan inside.
+class CpuKernel final : public c10::OperatorKernel {
+ public:
+  CpuKernel(const c10::OperatorHandle& op, DispatchKey host) : plan_(op), host_(host) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { launch_plan(op, plan_, host_, stack); }
+
+ private:
+  Plan plan_;
+  DispatchKey host_;
+};
+
+// For operators registered later (other libraries), the plan is looked up.
+const Plan& plan_of(const c10::OperatorHandle& op) {
+  static auto* plans = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<Plan>>;
+  static std::shared_mutex mutex;
+  {
+    std::shared_lock lock(mutex);
+    const auto found = plans->find(op);
+    if (found != plans->end()) return *found->second;
+  }
+  std::unique_lock lock(mutex);
+  auto& plan = (*plans)[op];
+  if (!plan) plan = std::make_unique<Plan>(op);
+  return *plan;
+}
+
+template <DispatchKey host>
+void generic(const c10::OperatorHandle& op, Stack* stack) {
+  const Plan& plan = plan_of(op);
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host), "Could not run '", plan.name,
+                              "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel.");
+  launch_plan(op, plan, host, stack);
+}
+
+bool takes_tensor(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    auto type = argument.type();
+    if (type->isSubtypeOf(*c10::TensorType::get()) || type->isSubtypeOf(*c10::ListType::ofTensors())) return true;
+  }
+  return false;
+}
+
+bool wants_cpu_kernel(const c10::OperatorHandle& op) {
+  if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
+  const auto& schema = op.schema();
+  if (stays_composite().count(schema.name())) return false;
+  const bool random_without_generator = op.hasTag(at::Tag::nondeterministic_seeded) && Plan(op).generator < 0;
+  if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator;
+  const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+                         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+  // A window function calls a CPU routine on what it has made, so it must make it on the CPU.
+  const bool own_routine = schema.name() == "aten::kaiser_window";
+  return own_routine || (composite && !random_without_generator && !is_view(schema) && takes_tensor(schema));
+}
+
+#define FALLBACK(npu, host)                                                               \
+  TORCH_LIBRARY_IMPL(_, npu, m) {                                                         \
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&generic<DispatchKey::host>>()); \
+  }
+FALLBACK(PrivateUse1, CPU)
+FALLBACK(SparsePrivateUse1, SparseCPU)
+FALLBACK(SparseCsrPrivateUse1, SparseCsrCPU)
+FALLBACK(QuantizedPrivateUse1, QuantizedCPU)
+FALLBACK(NestedTensorPrivateUse1, NestedTensorCPU)
+#undef FALLBACK
+
+}  // namespace
+
+void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) { launch_plan(op, plan_of(op), DispatchKey::CPU, stack); }
+
+// An explicit kernel for each operator, because a composite kernel would win over a backend fallback.
+void register_fallbacks() {
+  auto library = [](DispatchKey key) {
+    return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  };
+  static auto* dense = library(DispatchKey::PrivateUse1);
+  static const std::pair<DispatchKey, torch::Library*> others[] = {
+      {DispatchKey::SparseCPU, library(DispatchKey::SparsePrivateUse1)},
+      {DispatchKey::SparseCsrCPU, library(DispatchKey::SparseCsrPrivateUse1)},
+      {DispatchKey::QuantizedCPU, library(DispatchKey::QuantizedPrivateUse1)},
+      {DispatchKey::NestedTensorCPU, library(DispatchKey::NestedTensorPrivateUse1)}};
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema()) continue;
+    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    auto kernel = [&](DispatchKey host) {
+      return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(*op, host));
+    };
+    if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel(DispatchKey::CPU));
+    for (const auto& [host, other] : others) {
+      if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel(host));
+    }
+  }
+}
+
+}  // namespace softnpu

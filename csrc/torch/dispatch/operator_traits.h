@@ -1,0 +1,24 @@
+// What is known of operators beyond their schemas, in one table.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace softnpu {
+
+struct OperatorTraits {
+  enum Product { kNone, kMatmul, kConvolution };
+  Product product = kNone;      // runs on the cube unit
+  std::vector<size_t> factors;  // the arguments that it multiplies
+  bool widens = false;          // half precision runs on fp32 copies where the CPU has no such instructions
+  bool describes = false;       // only describes memory: no work of the device
+  bool overwrites = false;      // in place, and does not read what it writes over
+  bool infinite = false;        // infinities are its result, not an overflow
+};
+
+// By qualified name, without overload; the traits of an operator that is not in the table are the defaults.
+const OperatorTraits& traits_of(const std::string& name);
+const std::unordered_map<std::string, OperatorTraits>& all_traits();
+
+}  // namespace softnpu

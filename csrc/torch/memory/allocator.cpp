@@ -1,0 +1,275 @@
+#include "torch/memory/allocator.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "device/device.h"
+
+namespace softnpu {
+
+namespace {
+
+thread_local int kernel_device = -1;
+thread_local Allocations* log = nullptr;
+thread_local std::set<const void*>* written_memory = nullptr;
+thread_local const Allocations* served = nullptr;
+thread_local size_t next_served = 0;
+
+void ignore_address(void*) {}  // the graph's pool keeps the bytes
+
+void free_address(void* address) {
+  // A forked child inherits tensors but no device; the allocator's lock may be held by a thread that it does not have.
+  if (in_forked_child()) return;
+  Block* block = block_at(address);
+  block->allocator->free(block);
+}
+
+Block* allocate_block(int index, size_t bytes) {
+  try {
+    return device(index).memory.allocate(bytes, current_stream(index));
+  } catch (const OutOfMemory& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  }
+}
+
+class NpuAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    ensure_started();
+    const int index = current_device();
+    return allocate_on(index, bytes, c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)));
+  }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+  bool initialized() override { return started(); }
+  void emptyCache(c10::MempoolId_t pool) override {
+    for (int i = 0; i < device_count(); ++i) device(i).memory.empty_cache(pool);
+  }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (Block* block = block_of(data)) block->allocator->record_stream(block, stream.id());
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override;
+  void resetAccumulatedStats(c10::DeviceIndex index) override { device(index).memory.reset_accumulated(); }
+  void resetPeakStats(c10::DeviceIndex index) override { device(index).memory.reset_peak(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    CachingAllocator& allocator = device(index).memory;
+    return {allocator.capacity() - std::min(allocator.reserved(), allocator.capacity()), allocator.capacity()};
+  }
+};
+
+c10::CachingAllocator::StatArray convert(const StatArray& from) {
+  c10::CachingAllocator::StatArray to;
+  for (size_t i = 0; i < from.size(); ++i) {
+    to[i].current = from[i].current;
+    to[i].peak = from[i].peak;
+    to[i].allocated = from[i].allocated;
+    to[i].freed = from[i].freed;
+  }
+  return to;
+}
+
+c10::CachingDeviceAllocator::DeviceStats NpuAllocator::getDeviceStats(c10::DeviceIndex index) {
+  const MemoryStats from = device(index).memory.stats();
+  c10::CachingDeviceAllocator::DeviceStats to;
+  to.allocation = convert(from.allocation);
+  to.segment = convert(from.segment);
+  to.active = convert(from.active);
+  to.inactive_split = convert(from.inactive_split);
+  to.allocated_bytes = convert(from.allocated_bytes);
+  to.reserved_bytes = convert(from.reserved_bytes);
+  to.active_bytes = convert(from.active_bytes);
+  to.inactive_split_bytes = convert(from.inactive_split_bytes);
+  to.requested_bytes = convert(from.requested_bytes);
+  to.num_alloc_retries = from.num_alloc_retries;
+  to.num_ooms = from.num_ooms;
+  to.num_sync_all_streams = from.num_sync_all_streams;
+  to.num_device_alloc = from.num_device_alloc;
+  to.num_device_free = from.num_device_free;
+  return to;
+}
+
+NpuAllocator& npu_allocator_instance() {
+  static auto* allocator = new NpuAllocator;
+  return *allocator;
+}
+
+// Stands in front of PyTorch's CPU allocator; inside a kernel it hands out device memory as CPU memory.
+class KernelCpuAllocator final : public c10::Allocator {
+ public:
+  explicit KernelCpuAllocator(c10::Allocator* host) : host_(host) { host_deleter_ = host->raw_deleter(); }
+  c10::DataPtr allocate(size_t bytes) override {
+    if (kernel_device < 0) return host_->allocate(bytes);
+    if (C10_UNLIKELY(served != nullptr) && next_served < served->size() && (*served)[next_served].bytes == bytes) {
+      void* at = (*served)[next_served++].at;
+      return {at, at, &ignore_address, c10::Device(c10::kCPU)};
+    }
+    c10::DataPtr data = allocate_on(kernel_device, bytes, c10::Device(c10::kCPU));
+    if (C10_UNLIKELY(log != nullptr) && bytes > 0) {
+      log->push_back({data.get(), bytes});
+    } else if (C10_UNLIKELY(written_memory != nullptr)) {
+      written_memory->erase(data.get());
+    }
+    return data;
+  }
+  // oneDNN frees by raw pointer, perhaps outside the kernel that allocated: the address tells whose it is.
+  c10::DeleterFnPtr raw_deleter() const override { return &KernelCpuAllocator::free_raw; }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override { return host_->is_simple_data_ptr(data); }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+
+ private:
+  static bool is_served(const void* address) {
+    return served != nullptr && std::any_of(served->begin(), served->begin() + static_cast<int64_t>(next_served),
+                                            [address](const Allocation& one) { return one.at == address; });
+  }
+  static void free_raw(void* address) {
+    if (is_served(address)) return;
+    if (block_at(address) != nullptr) {
+      free_address(address);
+    } else {
+      host_deleter_(address);
+    }
+  }
+  c10::Allocator* host_;
+  static inline c10::DeleterFnPtr host_deleter_ = nullptr;
+};
+
+// Page-aligned host memory that remembers its ranges, with a cache of freed blocks by size.
+class PinnedAllocator final : public at::HostAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, c10::kCPU};
+    const size_t size = round(bytes);
+    std::lock_guard<std::mutex> lock(mutex_);
+    void* at = nullptr;
+    const auto cached = free_.find(size);
+    if (cached != free_.end()) {
+      at = cached->second;
+      free_.erase(cached);
+    } else {
+      at = std::aligned_alloc(4096, size);
+      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "out of host memory: tried to pin ", bytes, " bytes");
+      blocks_[static_cast<char*>(at)] = size;
+      stats_.allocations.increase(1);
+      stats_.allocated_bytes.increase(size);
+      ++stats_.num_host_alloc;
+    }
+    stats_.active_requests.increase(1);
+    stats_.active_bytes.increase(size);
+    return {at, at, &PinnedAllocator::release, c10::kCPU};
+  }
+  bool record_event(void*, void*, c10::Stream) override { return true; }  // copies end before they return
+  void empty_cache() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto [size, at] : free_) {
+      blocks_.erase(static_cast<char*>(at));
+      std::free(at);
+      stats_.allocations.decrease(1);
+      stats_.allocated_bytes.decrease(size);
+      ++stats_.num_host_free;
+    }
+    free_.clear();
+  }
+  at::HostStats get_stats() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return stats_;
+  }
+  void reset_accumulated_stats() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    each([](at::Stat& stat) { stat.reset_accumulated(); });
+    stats_.num_host_alloc = stats_.num_host_free = 0;
+  }
+  void reset_peak_stats() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    each([](at::Stat& stat) { stat.reset_peak(); });
+  }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+  bool holds(const void* address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    char* at = static_cast<char*>(const_cast<void*>(address));
+    auto it = blocks_.upper_bound(at);
+    if (it == blocks_.begin()) return false;
+    --it;
+    return at < it->first + it->second;
+  }
+  static PinnedAllocator& instance() {
+    static auto* allocator = new PinnedAllocator;
+    return *allocator;
+  }
+
+ private:
+  static size_t round(size_t bytes) { return std::max<size_t>(4096, std::bit_ceil(bytes)); }
+  static void release(void* at) {
+    PinnedAllocator& self = instance();
+    std::lock_guard<std::mutex> lock(self.mutex_);
+    const size_t size = self.blocks_.at(static_cast<char*>(at));
+    self.free_.emplace(size, at);
+    self.stats_.active_requests.decrease(1);
+    self.stats_.active_bytes.decrease(size);
+  }
+  template <class Each>
+  void each(Each function) {
+    for (at::Stat* stat :
+         {&stats_.allocations, &stats_.allocated_bytes, &stats_.active_requests, &stats_.active_bytes}) {
+      function(*stat);
+    }
+  }
+
+  std::mutex mutex_;
+  std::map<char*, size_t> blocks_;
+  std::multimap<size_t, void*> free_;
+  at::HostStats stats_;
+};
+
+}  // namespace
+
+c10::DeviceAllocator* npu_allocator() { return &npu_allocator_instance(); }
+
+c10::DataPtr allocate_on(int index, size_t bytes, c10::Device as) {
+  if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, as};
+  Block* block = allocate_block(index, bytes);
+  return {block->ptr, block->ptr, &free_address, as};
+}
+
+Block* block_of(const c10::DataPtr& data) {
+  return data.get_deleter() == &free_address ? block_at(data.get()) : nullptr;
+}
+
+KernelScope::KernelScope(int device) noexcept : before_(kernel_device), before_device_(exchange_device(device)) {
+  kernel_device = device;
+}
+
+KernelScope::~KernelScope() {
+  kernel_device = before_;
+  exchange_device(before_device_);
+}
+
+int KernelScope::device() noexcept { return kernel_device; }
+
+LogAllocations::LogAllocations(Allocations& to) : before_(std::exchange(log, &to)) {}
+LogAllocations::~LogAllocations() { log = before_; }
+
+NoticeFresh::NoticeFresh(std::set<const void*>& written) { written_memory = &written; }
+NoticeFresh::~NoticeFresh() { written_memory = nullptr; }
+
+ServeAllocations::ServeAllocations(const Allocations& from)
+    : before_(std::exchange(served, &from)), before_next_(std::exchange(next_served, 0)) {}
+ServeAllocations::~ServeAllocations() {
+  served = before_;
+  next_served = before_next_;
+}
+
+bool is_pinned(const void* address) { return PinnedAllocator::instance().holds(address); }
+
+void install_allocators() {
+  c10::SetAllocator(c10::kPrivateUse1, npu_allocator());
+  c10::SetAllocator(c10::kCPU, new KernelCpuAllocator(c10::GetAllocator(c10::kCPU)), 100);
+  at::setHostAllocator(c10::kPrivateUse1, &PinnedAllocator::instance());
+}
+
+}  // namespace softnpu
