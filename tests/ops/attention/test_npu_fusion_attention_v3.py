@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from tests.ops.attention.fusion_reference import TRIANGLE
+from tests.ops.families import on
 from tests.ops.support import make
 
 
@@ -182,3 +183,12 @@ def test_a_replayed_graph_draws_a_new_mask(layout):
         graph.replay()
         assert all(torch.equal(*pair) for pair in zip(results, wanted, strict=True))
     assert not torch.equal(*(out for out, _ in expected))
+
+
+def test_not_on_950():
+    q = make(1, 2, 16, 16)
+    with (
+        on("A5"),
+        pytest.raises(RuntimeError, match="'query' must be on a chip of series A2 or A3"),
+    ):
+        torch_npu.npu_fusion_attention_v3(q, q, q, 2, "BNSD")

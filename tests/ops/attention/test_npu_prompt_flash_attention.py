@@ -14,6 +14,7 @@ from tests.ops.attention.infer_reference import (
     triangle,
     unpack,
 )
+from tests.ops.families import on
 from tests.ops.support import make
 
 HALF, BRAIN = torch.float16, torch.bfloat16
@@ -192,3 +193,21 @@ def test_refuses_on_310p_what_it_leaves_out():
         refuse("'query' must be of dtype torch.float16", b, b, b, **options)
         refuse("'sparse_mode' must be 0", q, q, q, sparse_mode=3, atten_mask=triangle(), **options)
         refuse("'next_tokens' must be 0 or 2147483647", q, q, q, next_tokens=3, **options)
+
+
+@pytest.mark.parametrize("mode", [10, 11, 12, 13, 14])
+def test_high_precision_modes_are_the_plain_ones(mode):
+    q, k, v = (make(1, 2, 16, 16, dtype=torch.float16, seed=i) for i in range(3))
+    size = 2048 if mode >= 12 else 16
+    mask = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+    options = {"num_heads": 2, "input_layout": "BNSD", "atten_mask": mask}
+    want = torch_npu.npu_prompt_flash_attention(q, k, v, sparse_mode=mode - 10, **options)
+    got = torch_npu.npu_prompt_flash_attention(q, k, v, sparse_mode=mode, **options)
+    assert torch.equal(got.cpu(), want.cpu())
+    assert not torch.equal(got.cpu(), torch.zeros_like(got.cpu()))
+
+
+def test_not_on_950():
+    q = make(1, 2, 16, 16, dtype=torch.float16)
+    with on("A5"), pytest.raises(NotImplementedError, match="'query' must be on a chip of series"):
+        torch_npu.npu_prompt_flash_attention(q, q, q, num_heads=2, input_layout="BNSD")

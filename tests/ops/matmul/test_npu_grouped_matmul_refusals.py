@@ -202,9 +202,17 @@ def test_list_of_ints_refused(arguments, message):
         listed(**arguments())
 
 
-@pytest.mark.parametrize("name,value", [("group_type", 0), ("group_list_type", 1), ("act_type", 1)])
+@pytest.mark.parametrize("name,value", [("group_list_type", 1), ("act_type", 1)])
 def test_list_of_ints_reserves(name, value):
     with pytest.raises(NotImplementedError, match=f"'{name}' must be left at"):
         listed(**{name: value})
     with pytest.raises(NotImplementedError, match="'per_token_scale' must be left at None"):
         listed(per_token_scale=[make(6)])
+
+
+@pytest.mark.parametrize("group_type", [-1, 0, 2])
+def test_list_of_ints_says_all_without_group_type(group_type):
+    for got, want in zip(listed(group_type=group_type), listed(), strict=True):
+        assert torch.equal(got.cpu(), want.cpu())
+    with pytest.raises(RuntimeError, match="'group_type' must be None, -1, 0, 1 or 2.*7"):
+        listed(group_type=7)

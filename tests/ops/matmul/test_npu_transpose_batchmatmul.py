@@ -103,10 +103,18 @@ def test_sizes():
         RuntimeError, match=r"'weight' must be \(2, 16, N\) after 'perm_x2'.*\(3, 16, 16\)"
     ):
         call(weight=(3, 16, 16))
-    with pytest.raises(
-        RuntimeError, match="'input' must be of K and N that are multiples of 16.*8"
-    ):
-        call(x=(2, 3, 8), weight=(2, 8, 16))
+    with pytest.raises(RuntimeError, match="'input' must be of at least one batch.*0"):
+        call(x=(0, 3, 16), weight=(0, 16, 16))
+
+
+def test_any_width_and_long_inner_axis():
+    x, w = make(2, 3, 7), make(2, 7, 5)
+    want = (x.cpu().double() @ w.cpu().double()).transpose(0, 1)
+    assert_accurate(torch_npu.npu_transpose_batchmatmul(x, w), want, want.float())
+    long = make(1, 1, 65552, dtype=torch.float16)
+    ones = torch.ones(1, 65552, 1, dtype=torch.float16, device=long.device)
+    got = torch_npu.npu_transpose_batchmatmul(long, ones)
+    assert_accurate(got, long.cpu().double().sum().view(1, 1, 1), got.cpu())
 
 
 def test_split_must_divide():

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.moe.loops import largest, npu
-from tests.ops.support import assert_accurate, gradcheck, make, relaxed
+from tests.ops.support import assert_accurate, gradcheck, make
 
 
 def scores_of(x, norm_type):
@@ -98,8 +99,20 @@ def test_no_rows_and_non_contiguous():
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-@relaxed
-def test_renorm_of_softmax_when_relaxed():
+def test_root_of_softplus_on_950():
+    x = make(4, 8, low=-4, high=4)
+    with on("A5"):
+        y, expert, norm = torch_npu.npu_moe_gating_top_k(x, 3, norm_type=2, out_flag=True)
+    scores = torch.log1p(torch.exp(x.cpu().double())).sqrt()
+    chosen = scores.sort(-1, descending=True, stable=True).indices[:, :3]
+    picked = scores.gather(1, chosen)
+    exact = picked / picked.sum(-1, keepdim=True)
+    assert torch.equal(expert.cpu().long(), chosen)
+    assert_accurate(norm, scores, scores.float())
+    assert_accurate(y, exact, exact.float())
+
+
+def test_renorm_of_softmax():
     x = make(4, 8)
     y, expert, _ = torch_npu.npu_moe_gating_top_k(x, 3, renorm=1)
     exact = weights(x.cpu().double(), expert.cpu().long(), 0, 1.0, 1e-20, renorm=True)
@@ -143,7 +156,8 @@ def test_named_backward():
         ({"group_count": 4, "k_group": 4}, "'group_count' must be a divisor of the 8 experts that leaves more than 2"),
         ({"group_select_mode": 2}, "'group_select_mode' must be 0 or 1, but received 2"),
         ({"norm_type": 2}, "'norm_type' must be 0 or 1, but received 2"),
-        ({"renorm": 1}, "'renorm' must be 0, but received 1"),
+        ({"renorm": 2}, "'renorm' must be 0 or 1, but received 2"),
+        ({"norm_type": 2}, "'norm_type' must be 0 or 1, but received 2"),
         ({"bias": "short"}, r"'bias' must be of shape \(8\).*\(7,\)"),
         ({"bias": "half"}, "'bias' must be of the dtype of 'x'.*float16"),
         ({"input_ids": [0, 1]}, "'tid2eid' must be given together with 'input_ids'"),

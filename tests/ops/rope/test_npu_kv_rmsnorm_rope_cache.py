@@ -213,6 +213,34 @@ def test_float8_cache_on_ascend950(dtype):
     assert_accurate(have.float(), want.clamp(-top, top), want.clamp(-top, top).to(dtype).float())
 
 
+def test_one_scale_alone_and_as_a_row():
+    """Each cache is int8 if its own scale is given; (1, D) is (D,)."""
+    tensors, options = arguments("PA", quantised=True)
+    plain, _ = arguments("PA")
+    both = [t.clone() for t in tensors]
+    torch_npu.npu_kv_rmsnorm_rope_cache(*both, **options)
+    scale = options.pop("k_rope_scale")
+    alone = [t.clone() for t in (*tensors[:5], plain[5], tensors[6])]
+    options["c_kv_scale"] = options["c_kv_scale"].view(1, -1)
+    torch_npu.npu_kv_rmsnorm_rope_cache(*alone, **options)
+    assert torch.equal(alone[6].cpu(), both[6].cpu()) and alone[5].dtype == torch.float16
+    assert scale is not None and alone[5].abs().sum() > 0
+
+
+def test_one_angle_for_all_tokens():
+    tensors, options = arguments("PA")
+    few = [t.clone() for t in tensors]
+    few[2], few[3] = tensors[2][:, :, :1], tensors[3][:, :, :1]
+    full = [t.clone() for t in tensors]
+    full[2], full[3] = (t.expand(-1, -1, tensors[0].shape[2], -1) for t in (few[2], few[3]))
+    for have, want in zip(
+        torch_npu.npu_kv_rmsnorm_rope_cache(*few, **options),
+        torch_npu.npu_kv_rmsnorm_rope_cache(*full, **options),
+        strict=True,
+    ):
+        assert torch.equal(have.cpu(), want.cpu())
+
+
 def test_v2_writes_and_returns_the_outputs():
     tensors, options = arguments("PA_NZ")
     want = torch_npu.npu_kv_rmsnorm_rope_cache(
@@ -264,7 +292,7 @@ def test_widths():
     half = torch.float16
     fails(r"'kv' must be of shape \(\*, 1, \*, 576\)", {0: make(BATCH, 1, LENGTH, 512, dtype=half)})
     fails(r"'gamma' must be of shape \(512\)", {1: make(64, dtype=half)})
-    fails(r"'cos' must be of shape \(2, 1, 5, 64\)", {2: make(BATCH, 1, 1, 64, dtype=half)})
+    fails(r"'cos' must be of shape \(2, 1, 5, 64\)", {2: make(BATCH, 1, 2, 64, dtype=half)})
     fails(r"'k_cache' must be of shape \(\*, \*, 1, 64\)", {5: make(6, 4, 1, 32, dtype=half)})
     fails(r"'v' must be of shape", {0: make(2, 1, 5, 192, dtype=half), 1: make(192, dtype=half)},
           v=make(BATCH, 1, LENGTH, 64, dtype=half))  # fmt: skip
@@ -290,7 +318,6 @@ def test_room():
 
 
 def test_scales():
-    fails("'c_kv_scale' must be given where 'k_rope_scale' is", {}, k_rope_scale=make(64))
     fails("'k_cache' must be of dtype torch.int8.*float16", {},
           k_rope_scale=make(64), c_kv_scale=make(512))  # fmt: skip
     fails(

@@ -119,11 +119,20 @@ def test_bad_shape_of_k():
         torch_npu.npu_top_k_top_p(make(2, 5), None, make(3, dtype=torch.int32, low=1, high=5))
 
 
-@pytest.mark.parametrize("value", [0, 6])
-def test_k_out_of_range(value):
-    k = torch.tensor([1, value], dtype=torch.int32).to(make(1).device)
-    with pytest.raises(RuntimeError, match="argument 'k' must be from 1 to 5, but received values"):
-        torch_npu.npu_top_k_top_p(make(2, 5), None, k)
+@pytest.mark.parametrize("value", [0, -3, 5, 6])
+def test_k_out_of_range_keeps_all(value):
+    logits = make(2, 5)
+    k = torch.tensor([1, value], dtype=torch.int32).to(logits.device)
+    got = torch_npu.npu_top_k_top_p(logits, None, k).cpu()
+    assert torch.equal(got[1], logits.cpu()[1])
+    assert got[0].isfinite().sum() == 1 and got[0].max() == logits.cpu()[0].max()
+
+
+def test_k_beyond_1024():
+    logits = torch.randperm(4000).float().view(1, -1)
+    k = torch.tensor([1500], dtype=torch.int32)
+    got = torch_npu.npu_top_k_top_p(logits.npu(), None, k.npu()).cpu()
+    assert torch.equal(got.isfinite(), logits >= 2500)
 
 
 def test_p_out_of_range():

@@ -109,8 +109,13 @@ def test_mask_that_does_not_broadcast():
         torch_npu.npu_scaled_masked_softmax(make(32, 64), make(2, 64, dtype=torch.bool))
 
 
-def test_fixed_triu_mask_is_reserved():
-    with pytest.raises(
-        NotImplementedError, match="argument 'fixed_triu_mask' must be left at False"
-    ):
-        torch_npu.npu_scaled_masked_softmax(make(32, 32), make(32, 32, dtype=torch.bool), 1.0, True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fixed_triu_mask_hides_what_is_ahead(dtype):
+    x = make(2, 32, 64, dtype=dtype).requires_grad_()
+    nothing = torch.zeros(2, 32, 64, dtype=torch.bool, device=x.device)
+    y = torch_npu.npu_scaled_masked_softmax(x, nothing, 0.5, True)
+    ahead = torch.arange(64)[None, :] > torch.arange(32)[:, None]
+    want = reference(x.detach().cpu().double(), ahead.expand(2, 32, 64), 0.5)
+    assert_accurate(y, want, want.to(dtype))
+    (y * make(2, 32, 64, dtype=dtype)).sum().backward()
+    assert (x.grad.cpu()[ahead.expand(2, 32, 64)] == 0).all() and (x.grad != 0).any()
