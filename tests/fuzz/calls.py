@@ -1,0 +1,287 @@
+"""One call of the fuzzer: a sample of an operator, what was changed in it, and under which modes it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import re
+import traceback
+import warnings
+from typing import Any
+
+import torch
+
+import torch_npu  # noqa: F401
+from softnpu import settings
+from tests import ROOT
+from tests.fuzz import mutations, targets
+from tests.fuzz.mutations import Mutation
+
+MODES = ("plain", "plain", "plain", "inference", "autocast", "fake", "gradient")
+_INTERNAL = re.compile(
+    r"INTERNAL ASSERT|please report a bug|bad_alloc|bad_function_call|vector::_M|map::at|basic_string::"
+)
+#: errors of Python that tell a reader nothing about the argument that was wrong
+_RAW = (
+    TypeError, IndexError, KeyError, AttributeError, AssertionError, ZeroDivisionError, UnboundLocalError,
+    RecursionError, SystemError, OverflowError, StopIteration, MemoryError,
+)  # fmt: skip
+_OURS = str(ROOT / "src")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """`kind`: ok, refused, or a finding: internal, write, crash, hang."""
+
+    kind: str
+    message: str = ""
+
+    @property
+    def found(self) -> bool:
+        return self.kind not in ("ok", "refused")
+
+
+@dataclasses.dataclass
+class Call:
+    target: str
+    sample: int = 0
+    seed: int = 0
+    mutations: tuple[Mutation, ...] = ()
+    mode: str = "plain"
+    strict: int = 1
+    _made: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def drawn(cls, seed: int, index: int, names: list[str]) -> Call:
+        """The call with this number of the run with this seed; the same in every process."""
+        chance = random.Random(f"{seed}/{index}")
+        target = targets.named(chance.choice(names))
+        call = cls(
+            target.name, chance.randrange(target.samples), chance.randrange(2**31),
+            mode=chance.choice(MODES), strict=chance.randrange(2),
+        )  # fmt: skip
+        arguments = call._arguments()
+        chosen: list[Mutation] = []
+        for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 4))):
+            mutation = mutations.choose(chance, arguments)
+            if mutation is not None:
+                with contextlib.suppress(
+                    RuntimeError, NotImplementedError, TypeError, IndexError, ValueError
+                ):
+                    mutations.apply(
+                        arguments, mutation
+                    )  # what PyTorch itself refuses is no mutation
+                    chosen.append(mutation)
+        call.mutations = tuple(chosen)
+        call._made = arguments
+        return call
+
+    def _arguments(self) -> dict[str, Any]:
+        torch.manual_seed(self.seed)
+        return targets.named(self.target).build(self.sample)
+
+    def arguments(self) -> dict[str, Any]:
+        made, self._made = self._made, None  # of the draw
+        if made is not None:
+            return made
+        made = self._arguments()
+        for mutation in self.mutations:
+            mutations.apply(made, Mutation(*mutation))
+        return made
+
+    def run(self) -> Any:
+        """The call as a program makes it; its exceptions are the caller's."""
+        made = self.arguments()
+        return self._call(made["args"], made["kwargs"])
+
+    def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = targets.named(self.target).function
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(settings.override(strict=bool(self.strict)))
+            if self.mode == "inference":
+                stack.enter_context(torch.inference_mode())
+            elif self.mode == "autocast":
+                stack.enter_context(torch.autocast("npu", dtype=torch.bfloat16))
+            elif self.mode == "fake":
+                fake = stack.enter_context(torch._subclasses.FakeTensorMode())
+                args, kwargs = _map((args, kwargs), fake.from_tensor)
+            elif self.mode == "gradient":
+                args, kwargs = _map((args, kwargs), _leaf)
+            result = function(*args, **kwargs)
+            if self.mode == "gradient":
+                outputs = [t for t in _tensors(result) if t.requires_grad]
+                if outputs:
+                    sum(
+                        t.float().sum() if not t.is_complex() else t.abs().sum() for t in outputs
+                    ).backward()
+        return result
+
+    def judged(self, guard: Any = None) -> Outcome:
+        """Runs the call and says what is to be thought of it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = self.arguments()
+            before = (
+                _storages(made) if self.target.startswith("npu.") and self.mode != "fake" else {}
+            )
+            try:
+                result = self._call(made["args"], made["kwargs"])
+                outcome = Outcome("ok")
+                del result
+            except (Exception, KeyboardInterrupt) as wrong:  # every error is judged
+                outcome = _judge_error(wrong, self.strict)
+                wrong.__traceback__ = None
+        if outcome.kind == "ok":
+            changed = _changed_outside(before, made, targets.named(self.target).schema)
+            if changed:
+                outcome = Outcome("write", changed)
+        del before, made
+        damaged = guard.damaged() if guard is not None else 0
+        if damaged:
+            return Outcome("write", f"bytes beside {damaged} allocations were changed")
+        return outcome
+
+    def plain(self) -> dict[str, Any]:
+        """The fields, for the constructor in another process."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+
+    def program(self) -> str:
+        """The call as a small program, with its arguments as comments."""
+        lines = [
+            "from tests.fuzz.calls import Call",
+            "from tests.fuzz.mutations import Mutation",
+            "",
+        ]
+        try:
+            made = self.arguments()
+            lines += [f"# {path} = {_shown(value)}" for path, value in _flat(made)]
+        except Exception as wrong:  # the comment is a help, no more
+            lines.append(f"# arguments: {wrong}")
+        shown = "".join(f"\n    {mutation!r}," for mutation in self.mutations)
+        lines += [
+            f"Call({self.target!r}, sample={self.sample}, seed={self.seed}, mutations=({shown}\n), "
+            f"mode={self.mode!r}, strict={self.strict}).run()"
+        ]
+        return "\n".join(lines)
+
+
+def _map(value: Any, function: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(one, function) for one in value)
+    if isinstance(value, dict):
+        return {key: _map(one, function) for key, one in value.items()}
+    return value
+
+
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_() if x.is_floating_point() or x.is_complex() else x
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    _map(value, found.append)
+    return found
+
+
+def _flat(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
+    pairs = [(f"args[{i}]", value) for i, value in enumerate(arguments["args"])]
+    return pairs + list(arguments["kwargs"].items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        layout = "" if value.is_contiguous() else f", strides {tuple(value.stride())}"
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}{layout}"
+    if isinstance(value, list):
+        return f"[{', '.join(_shown(one) for one in value)}]"
+    return repr(value)
+
+
+def _judge_error(wrong: BaseException, strict: int) -> Outcome:
+    text = f"{type(wrong).__name__}: {str(wrong).strip()}"
+    if _INTERNAL.search(text):
+        return Outcome("internal", text[:600])
+    if strict and isinstance(wrong, _RAW):
+        last = traceback.extract_tb(wrong.__traceback__)[-1]
+        if last.filename.startswith(_OURS) and not (last.line or "").startswith("raise "):
+            where = f"{last.filename.removeprefix(_OURS)}:{last.lineno}"
+            return Outcome("internal", f"{where}: {text[:400]}")
+    return Outcome("refused", text[:200])
+
+
+# --- writes ------------------------------------------------------------------------------------------------
+
+_MOST_BYTES = 1 << 20
+
+
+def _storages(arguments: dict[str, Any]) -> dict[int, tuple[torch.UntypedStorage, torch.Tensor]]:
+    """Each storage of the arguments with a copy of its bytes."""
+    found = {}
+    for tensor in _tensors(arguments):
+        if tensor.device.type == "meta" or tensor.layout != torch.strided:
+            continue
+        storage = tensor.untyped_storage()
+        if 0 < storage.nbytes() <= _MOST_BYTES and storage.data_ptr() not in found:
+            found[storage.data_ptr()] = (storage, _bytes(storage))
+    return found
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu().clone()
+
+
+def _changed_outside(before: dict[int, Any], arguments: dict[str, Any], schema: Any) -> str | None:
+    """Which argument was written to though the schema does not say so, or beside its elements."""
+    if not before or schema is None or schema.name.split("::")[-1] in _undeclared():
+        return None
+    written = _written(arguments, schema)
+    for address, (storage, old) in before.items():
+        changed = (_bytes(storage) != old).nonzero().flatten()
+        if not changed.numel():
+            continue
+        allowed = torch.zeros(storage.nbytes(), dtype=torch.bool)
+        for tensor in written:
+            if tensor.untyped_storage().data_ptr() == address:
+                size = tensor.element_size()
+                elements = torch.arange(storage.nbytes() // size)
+                chosen = elements.as_strided(
+                    tensor.shape, tensor.stride(), tensor.storage_offset()
+                ).flatten()
+                for byte in range(size):
+                    allowed[chosen * size + byte] = True
+        outside = changed[~allowed[changed]]
+        if outside.numel():
+            names = [path for path, value in _flat(arguments) if _holds(value, address)]
+            return f"{', '.join(names)}: {outside.numel()} bytes were changed that the call may not write"
+    return None
+
+
+def _holds(value: Any, address: int) -> bool:
+    return any(
+        t.device.type != "meta" and t.untyped_storage().data_ptr() == address
+        for t in _tensors(value)
+    )
+
+
+def _written(arguments: dict[str, Any], schema: Any) -> list[torch.Tensor]:
+    found = []
+    for index, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = arguments["args"]
+            value = given[index] if index < len(given) else arguments["kwargs"].get(argument.name)
+            found += [t for t in _tensors(value) if t.device.type != "meta"]
+    return found
+
+
+def _undeclared() -> set[str]:
+    """Operators that write arguments which upstream's schema does not declare."""
+    from tests.ops.test_all_operators import EXEMPT
+
+    return {
+        name
+        for (name, _), why in EXEMPT.items()
+        if "undeclared" in why or "does not declare" in why
+    }
