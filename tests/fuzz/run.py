@@ -105,7 +105,8 @@ class Worker:
     def last_words(self) -> str:
         self.said.seek(0)
         text = self.said.read().decode("utf-8", "replace")
-        frames = [line.strip() for line in text.splitlines() if line.strip().startswith("File")]
+        current = text.partition("Current thread")[2].partition("\n\n")[0]
+        frames = [line.strip() for line in current.splitlines() if line.strip().startswith("File")]
         words = [line for line in text.splitlines() if "what()" in line or "terminate" in line]
         return " | ".join(words + frames[:2])
 
