@@ -20,6 +20,7 @@ from torch._library import simple_registry
 
 from softnpu import settings
 from torch_npu import _errors
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _shapes
 
 NAMESPACE = "npu"
@@ -118,6 +119,10 @@ class Operator:
         self._keyword_defaults = tuple(
             zip(self.keywords, defaults[self._positional :], strict=True)
         )
+        #: where the schema wants a tensor
+        self._tensors = tuple(
+            i for i, a in enumerate(self.schema.arguments) if str(a.type) == "Tensor"
+        )
         #: the parts as written
         self.parts: dict[str, Callable[..., Any]] = {}
         self._take("kernel", kernel)
@@ -215,7 +220,14 @@ class Operator:
         )
 
     def run_check(self, args: tuple[Any, ...]) -> None:
-        """Asks the check, if constraints are on; `args` are all arguments."""
+        """Asks the check, if constraints are on; `args` are all arguments.
+
+        That a required tensor is there is no constraint: the dispatcher lets None pass for it.
+        """
+        for index in self._tensors:
+            if args[index] is None:
+                bad = _errors.BadArgument(self.arguments[index], "a tensor", None, ErrCode.TYPE)
+                raise _errors.operator_error(self.name, bad)
         if self._checked is None or not settings.strict():
             return
         try:
