@@ -9,7 +9,7 @@ import time
 
 os.environ.setdefault("SOFTNPU_QUIET", "1")
 
-from tests.fuzz import run, targets
+from tests.fuzz import isolate, run, targets
 from tests.fuzz.guard import compile_guard
 
 
@@ -53,7 +53,7 @@ def main() -> int:
 def report(result: run.Result, plan: run.Plan, seconds: float) -> None:
     for number, finding in enumerate(result.findings.values(), 1):
         kind = finding.outcome.kind
-        smaller = run.minimized(finding.call, kind, plan.guard)
+        smaller = isolate.minimized(finding.call, kind, plan.guard)
         print(
             f"\n--- finding {number}: {kind} in {finding.call.target}, {finding.times} times; call {finding.index}"
         )

@@ -50,6 +50,7 @@ class Call:
     mutations: tuple[Mutation, ...] = ()
     mode: str = "plain"
     strict: int = 1
+    device: str = "npu"
     _made: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -88,7 +89,7 @@ class Call:
         made = self._arguments()
         for mutation in self.mutations:
             mutations.apply(made, Mutation(*mutation))
-        return made
+        return made if self.device == "npu" else _map(made, _on_host)
 
     def run(self) -> Any:
         """The call as a program makes it; its exceptions are the caller's."""
@@ -132,6 +133,8 @@ class Call:
             except (Exception, KeyboardInterrupt) as wrong:  # every error is judged
                 outcome = _judge_error(wrong, self.strict)
                 wrong.__traceback__ = None
+            if outcome.found and self._same_on_cpu(outcome):
+                outcome = Outcome("refused", "as the CPU device does")
         if outcome.kind == "ok":
             changed = _changed_outside(before, made, targets.named(self.target).schema)
             if changed:
@@ -141,6 +144,15 @@ class Call:
         if damaged:
             return Outcome("write", f"bytes beside {damaged} allocations were changed")
         return outcome
+
+    def on_cpu(self) -> Call:
+        return dataclasses.replace(self, device="cpu")
+
+    def _same_on_cpu(self, outcome: Outcome) -> bool:
+        """Whether PyTorch itself says the same on the CPU device: then it is not the npu device's fault."""
+        if self.target.startswith("npu.") or self.device == "cpu":
+            return False
+        return self.on_cpu().judged().kind == outcome.kind
 
     def plain(self) -> dict[str, Any]:
         """The fields, for the constructor in another process."""
@@ -174,6 +186,14 @@ def _map(value: Any, function: Any) -> Any:
     if isinstance(value, dict):
         return {key: _map(one, function) for key, one in value.items()}
     return value
+
+
+def _on_host(x: torch.Tensor) -> torch.Tensor:
+    return (
+        torch.empty_strided(x.size(), x.stride(), dtype=x.dtype).copy_(x)
+        if x.device.type == "npu"
+        else x
+    )
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:

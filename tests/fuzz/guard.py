@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+LIMIT = 64 << 20  # bytes of one allocation
 SOURCE = Path(__file__).with_name("guard.c")
 
 

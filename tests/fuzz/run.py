@@ -7,7 +7,6 @@ the call before it makes it, so that a crash or a hang belongs to a call, and th
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import faulthandler
 import json
@@ -21,15 +20,18 @@ import sys
 import tempfile
 import time
 from typing import Any
+from unittest import SkipTest
 
 import torch
 
 from tests.fuzz.calls import Call, Outcome
-from tests.fuzz.guard import Guard
-from tests.fuzz.mutations import Mutation
+from tests.fuzz.guard import LIMIT, Guard
+from tests.fuzz.isolate import isolated, judged_apart, unpacked
 
-LIMIT = 64 << 20  # bytes of one allocation
-_SLOT = struct.Struct("qd")  # the call, and when it began
+_KINDS = ("ok", "refused", "internal", "write", "no sample")
+_SLOT = struct.Struct(
+    f"qd{len(_KINDS)}q"
+)  # the call, when it began, how many of each kind there were
 
 
 @dataclasses.dataclass
@@ -55,6 +57,10 @@ class Result:
     by_target: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     findings: dict[Any, Finding] = dataclasses.field(default_factory=dict)
 
+    def count(self, counts: dict[str, int]) -> None:
+        self.counts.update({kind: count for kind, count in counts.items() if count})
+        self.calls += sum(counts.values())
+
     def add(self, finding: Finding) -> bool:
         known = self.findings.get(finding.key)
         if known is not None:
@@ -70,7 +76,7 @@ class Worker:
     def __init__(self, plan: Plan, number: int, first: int):
         self.plan, self.number = plan, number
         self.slot = mmap.mmap(-1, _SLOT.size)
-        self.slot[:] = _SLOT.pack(first, time.monotonic())
+        self.slot[:] = _SLOT.pack(first, time.monotonic(), *[0] * len(_KINDS))
         self.said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self.reading, writing = os.pipe()
         self.pid = os.fork()
@@ -81,8 +87,9 @@ class Worker:
         self.rest = b""
 
     @property
-    def current(self) -> tuple[int, float]:
-        return _SLOT.unpack(self.slot[:])
+    def current(self) -> tuple[int, float, dict[str, int]]:
+        index, since, *counts = _SLOT.unpack(self.slot[:])
+        return index, since, dict(zip(_KINDS, counts, strict=True))
 
     def lines(self) -> list[dict[str, Any]]:
         """What it has told since the last time."""
@@ -146,7 +153,7 @@ class Plan:
     def _look(self, worker: Worker, result: Result, end: float) -> Worker | None:
         """The worker itself while it works, a new one after a crash or a hang, None at the end."""
         code = worker.ended()
-        index, since = worker.current
+        index, since, counts = worker.current
         for line in worker.lines():
             self._count(line, result)
         if code is None:
@@ -155,13 +162,22 @@ class Plan:
             worker.kill()
             outcome = Outcome("hang", f"no end after {self.patience:.0f} s")
         elif code == 0:
+            result.count(counts)
             return None
         else:
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             outcome = Outcome("crash", f"{name} {worker.last_words()}")
+        result.count(counts)
         result.calls += 1
-        result.counts[outcome.kind] += 1
-        result.add(Finding(index, self.call(index), outcome))
+        call = self.call(index)
+        if (
+            not call.target.startswith("npu.")
+            and judged_apart(call.on_cpu(), None).kind == outcome.kind
+        ):
+            result.counts[f"{outcome.kind} on the CPU device too"] += 1
+        else:
+            result.counts[outcome.kind] += 1
+            result.add(Finding(index, call, outcome))
         following = index + self.workers
         return (
             Worker(self, worker.number, following)
@@ -170,20 +186,14 @@ class Plan:
         )
 
     def call(self, index: int) -> Call:
-        return _isolated(lambda: Call.drawn(self.seed, index, self.names)) or Call("unknown")
+        return isolated(lambda: Call.drawn(self.seed, index, self.names)) or Call("unknown")
 
     def _count(self, line: dict[str, Any], result: Result) -> None:
-        if "counts" in line:
-            result.counts.update(line["counts"])
+        if "targets" in line:
             result.by_target.update(line["targets"])
-            result.calls += sum(line["counts"].values())
         else:
-            call = _call(line["call"])
+            call = unpacked(line["call"])
             result.add(Finding(line["index"], call, Outcome(**line["outcome"])))
-
-
-def _call(shown: dict[str, Any]) -> Call:
-    return Call(**shown | {"mutations": tuple(Mutation(*one) for one in shown["mutations"])})
 
 
 def _child(plan: Plan, number: int, first: int, slot: mmap.mmap, pipe: int, said: int) -> None:
@@ -211,84 +221,27 @@ def _work(plan: Plan, first: int, slot: mmap.mmap, pipe: int) -> None:
         while data:
             data = data[os.write(pipe, data) :]
 
+    index = first
     for index in range(first, plan.calls, plan.workers):
-        slot[:] = _SLOT.pack(index, time.monotonic())
+        slot[:] = _SLOT.pack(index, time.monotonic(), *(counts[kind] for kind in _KINDS))
         if time.monotonic() > end:
             break
-        call = Call.drawn(plan.seed, index, plan.names)
+        try:
+            call = Call.drawn(plan.seed, index, plan.names)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, SkipTest):
+            counts["no sample"] += 1  # the database's own generator does not know the device
+            continue
         outcome = call.judged(guard)
         counts[outcome.kind] += 1
         names[call.target] += 1
         if outcome.found:
             shown = call.plain()
             tell({"index": index, "call": shown, "outcome": dataclasses.asdict(outcome)})
-        if sum(counts.values()) >= 50:
-            tell({"counts": counts, "targets": names})
-            counts.clear()
+        if sum(names.values()) >= 50:
+            tell({"targets": names})
             names.clear()
-    tell({"counts": counts, "targets": names})
-
-
-# --- minimising --------------------------------------------------------------------------------------------
-
-
-def _isolated(function: Any, patience: float = 60.0) -> Any:
-    """What a function returns in a forked process (plain values or a Call); None if it crashed."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            with open(os.devnull, "w") as nothing:
-                os.dup2(nothing.fileno(), 2)
-            made = function()
-            shown = made.plain() if isinstance(made, Call) else dataclasses.asdict(made)
-            os.write(writing, json.dumps([type(made).__name__, shown]).encode())
-        os._exit(0)
-    os.close(writing)
-    told, end = b"", time.monotonic() + patience
-    while True:
-        left = end - time.monotonic()
-        if left <= 0 or not select.select([reading], [], [], max(left, 0))[0]:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(reading)
-            return Outcome("hang", f"no end after {patience:.0f} s")
-        part = os.read(reading, 1 << 16)
-        if not part:
-            break
-        told += part
-    os.close(reading)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status < 0:
-        return Outcome("crash", signal.Signals(-status).name)
-    if not told:
-        return None
-    kind, shown = json.loads(told)
-    return _call(shown) if kind == "Call" else Outcome(**shown)
-
-
-def judged_apart(call: Call, guard: str | None, patience: float = 30.0) -> Outcome:
-    def judge() -> Outcome:
-        return call.judged(Guard(guard, LIMIT) if guard is not None else None)
-
-    return _isolated(judge, patience) or Outcome("refused")
-
-
-def minimized(call: Call, kind: str, guard: str | None) -> Call:
-    """The call with as few mutations and as plain a mode as still show the finding."""
-    tries = [dataclasses.replace(call, mode="plain"), dataclasses.replace(call, strict=1)]
-    for smaller in tries:
-        if smaller != call and judged_apart(smaller, guard).kind == kind:
-            call = dataclasses.replace(call, mode=smaller.mode, strict=smaller.strict)
-    position = 0
-    while position < len(call.mutations):
-        rest = call.mutations[:position] + call.mutations[position + 1 :]
-        smaller = dataclasses.replace(call, mutations=rest)
-        if judged_apart(smaller, guard).kind == kind:
-            call = smaller
-        else:
-            position += 1
-    return call
+    slot[:] = _SLOT.pack(index, time.monotonic(), *(counts[kind] for kind in _KINDS))
+    tell({"targets": names})
 
 
 def prepare() -> None:

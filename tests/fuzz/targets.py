@@ -80,9 +80,13 @@ def pytorchs() -> dict[str, Target]:
             f".{info.variant_test_name}" if info.variant_test_name else ""
         )
 
-        def build(index: int, info: Any = info) -> dict[str, Any]:
-            samples = _of_database(info)
-            sample = samples[index % len(samples)]
+        @functools.cache
+        def samples(of: Any = functools.partial(_of_database, info)) -> list[Any]:
+            return of()
+
+        def build(index: int, samples: Any = samples) -> dict[str, Any]:
+            found = samples()
+            sample = found[index % len(found)]
             args = [sample.input, *sample.args]
             return {
                 "args": _moved(_plain(args)),
@@ -93,7 +97,6 @@ def pytorchs() -> dict[str, Target]:
     return found
 
 
-@functools.lru_cache(maxsize=64)
 def _of_database(info: Any) -> list[Any]:
     dtype = torch.float32 if info.supports_dtype(torch.float32, "cpu") else torch.int64
     samples = []
