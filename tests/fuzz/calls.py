@@ -17,6 +17,7 @@ from softnpu import settings
 from tests import ROOT
 from tests.fuzz import mutations, targets
 from tests.fuzz.mutations import Mutation
+from tests.fuzz.writes import changed_outside, flat, mapped, storages, tensors
 
 MODES = ("plain", "plain", "plain", "inference", "autocast", "fake", "gradient")
 _INTERNAL = re.compile(
@@ -54,14 +55,20 @@ class Call:
     _made: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
-    def drawn(cls, seed: int, index: int, names: list[str]) -> Call:
-        """The call with this number of the run with this seed; the same in every process."""
+    def begun(cls, seed: int, index: int, names: list[str]) -> tuple[Call, random.Random]:
+        """The call before its mutations, and the dice for them."""
         chance = random.Random(f"{seed}/{index}")
         target = targets.named(chance.choice(names))
         call = cls(
             target.name, chance.randrange(target.samples), chance.randrange(2**31),
             mode=chance.choice(MODES), strict=chance.randrange(2),
         )  # fmt: skip
+        return call, chance
+
+    @classmethod
+    def drawn(cls, seed: int, index: int, names: list[str]) -> Call:
+        """The call with this number of the run with this seed; the same in every process."""
+        call, chance = cls.begun(seed, index, names)
         arguments = call._arguments()
         chosen: list[Mutation] = []
         for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 4))):
@@ -89,7 +96,7 @@ class Call:
         made = self._arguments()
         for mutation in self.mutations:
             mutations.apply(made, Mutation(*mutation))
-        return made if self.device == "npu" else _map(made, _on_host)
+        return made if self.device == "npu" else mapped(made, _on_host)
 
     def run(self) -> Any:
         """The call as a program makes it; its exceptions are the caller's."""
@@ -106,12 +113,12 @@ class Call:
                 stack.enter_context(torch.autocast("npu", dtype=torch.bfloat16))
             elif self.mode == "fake":
                 fake = stack.enter_context(torch._subclasses.FakeTensorMode())
-                args, kwargs = _map((args, kwargs), fake.from_tensor)
+                args, kwargs = mapped((args, kwargs), fake.from_tensor)
             elif self.mode == "gradient":
-                args, kwargs = _map((args, kwargs), _leaf)
+                args, kwargs = mapped((args, kwargs), _leaf)
             result = function(*args, **kwargs)
             if self.mode == "gradient":
-                outputs = [t for t in _tensors(result) if t.requires_grad]
+                outputs = [t for t in tensors(result) if t.requires_grad]
                 if outputs:
                     sum(
                         t.float().sum() if not t.is_complex() else t.abs().sum() for t in outputs
@@ -124,7 +131,7 @@ class Call:
             warnings.simplefilter("ignore")
             made = self.arguments()
             before = (
-                _storages(made) if self.target.startswith("npu.") and self.mode != "fake" else {}
+                storages(made) if self.target.startswith("npu.") and self.mode != "fake" else {}
             )
             try:
                 result = self._call(made["args"], made["kwargs"])
@@ -136,7 +143,7 @@ class Call:
             if outcome.found and self._same_on_cpu(outcome):
                 outcome = Outcome("refused", "as the CPU device does")
         if outcome.kind == "ok":
-            changed = _changed_outside(before, made, targets.named(self.target).schema)
+            changed = changed_outside(before, made, targets.named(self.target).schema)
             if changed:
                 outcome = Outcome("write", changed)
         del before, made
@@ -167,7 +174,7 @@ class Call:
         ]
         try:
             made = self.arguments()
-            lines += [f"# {path} = {_shown(value)}" for path, value in _flat(made)]
+            lines += [f"# {path} = {_shown(value)}" for path, value in flat(made)]
         except Exception as wrong:  # the comment is a help, no more
             lines.append(f"# arguments: {wrong}")
         shown = "".join(f"\n    {mutation!r}," for mutation in self.mutations)
@@ -176,16 +183,6 @@ class Call:
             f"mode={self.mode!r}, strict={self.strict}).run()"
         ]
         return "\n".join(lines)
-
-
-def _map(value: Any, function: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map(one, function) for one in value)
-    if isinstance(value, dict):
-        return {key: _map(one, function) for key, one in value.items()}
-    return value
 
 
 def _on_host(x: torch.Tensor) -> torch.Tensor:
@@ -198,17 +195,6 @@ def _on_host(x: torch.Tensor) -> torch.Tensor:
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:
     return x.detach().requires_grad_() if x.is_floating_point() or x.is_complex() else x
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    _map(value, found.append)
-    return found
-
-
-def _flat(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
-    pairs = [(f"args[{i}]", value) for i, value in enumerate(arguments["args"])]
-    return pairs + list(arguments["kwargs"].items())
 
 
 def _shown(value: Any) -> str:
@@ -230,71 +216,3 @@ def _judge_error(wrong: BaseException, strict: int) -> Outcome:
             where = f"{last.filename.removeprefix(_OURS)}:{last.lineno}"
             return Outcome("internal", f"{where}: {text[:400]}")
     return Outcome("refused", text[:200])
-
-
-# --- writes ------------------------------------------------------------------------------------------------
-
-_MOST_BYTES = 1 << 20
-#: operators that write arguments which upstream's schema does not declare
-_UNDECLARED = (
-    "npu_apply_rotary_pos_emb", "npu_kv_rmsnorm_rope_cache", "npu_mla_prolog", "npu_mla_prolog_v2",
-)  # fmt: skip
-
-
-def _storages(arguments: dict[str, Any]) -> dict[int, tuple[torch.UntypedStorage, torch.Tensor]]:
-    """Each storage of the arguments with a copy of its bytes."""
-    found = {}
-    for tensor in _tensors(arguments):
-        if tensor.device.type == "meta" or tensor.layout != torch.strided:
-            continue
-        storage = tensor.untyped_storage()
-        if 0 < storage.nbytes() <= _MOST_BYTES and storage.data_ptr() not in found:
-            found[storage.data_ptr()] = (storage, _bytes(storage))
-    return found
-
-
-def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu().clone()
-
-
-def _changed_outside(before: dict[int, Any], arguments: dict[str, Any], schema: Any) -> str | None:
-    """Which argument was written to though the schema does not say so, or beside its elements."""
-    if not before or schema is None or schema.name.split("::")[-1] in _UNDECLARED:
-        return None
-    written = _written(arguments, schema)
-    for address, (storage, old) in before.items():
-        changed = (_bytes(storage) != old).nonzero().flatten()
-        if not changed.numel():
-            continue
-        allowed = torch.zeros(storage.nbytes(), dtype=torch.bool)
-        for tensor in written:
-            if tensor.untyped_storage().data_ptr() == address:
-                size = tensor.element_size()
-                elements = torch.arange(storage.nbytes() // size)
-                chosen = elements.as_strided(
-                    tensor.shape, tensor.stride(), tensor.storage_offset()
-                ).flatten()
-                for byte in range(size):
-                    allowed[chosen * size + byte] = True
-        outside = changed[~allowed[changed]]
-        if outside.numel():
-            names = [path for path, value in _flat(arguments) if _holds(value, address)]
-            return f"{', '.join(names)}: {outside.numel()} bytes were changed that the call may not write"
-    return None
-
-
-def _holds(value: Any, address: int) -> bool:
-    return any(
-        t.device.type != "meta" and t.untyped_storage().data_ptr() == address
-        for t in _tensors(value)
-    )
-
-
-def _written(arguments: dict[str, Any], schema: Any) -> list[torch.Tensor]:
-    found = []
-    for index, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = arguments["args"]
-            value = given[index] if index < len(given) else arguments["kwargs"].get(argument.name)
-            found += [t for t in _tensors(value) if t.device.type != "meta"]
-    return found

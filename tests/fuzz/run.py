@@ -186,7 +186,12 @@ class Plan:
         )
 
     def call(self, index: int) -> Call:
-        return isolated(lambda: Call.drawn(self.seed, index, self.names)) or Call("unknown")
+        drawn = isolated(lambda: Call.drawn(self.seed, index, self.names))
+        if isinstance(drawn, Call):
+            return drawn
+        return Call.begun(self.seed, index, self.names)[
+            0
+        ]  # it crashed while a mutation was applied
 
     def _count(self, line: dict[str, Any], result: Result) -> None:
         if "targets" in line:
