@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 _MOST_BYTES = 1 << 20
-#: operators that write arguments which upstream's schema does not declare
+#: operators that write arguments which upstream's schema does not declare, or memory whatever its strides
 _UNDECLARED = (
-    "npu_apply_rotary_pos_emb", "npu_kv_rmsnorm_rope_cache", "npu_mla_prolog", "npu_mla_prolog_v2",
+    "npu_apply_rotary_pos_emb", "npu_kv_rmsnorm_rope_cache", "npu_mla_prolog", "npu_mla_prolog_v2", "copy_memory_",
 )  # fmt: skip
 
 

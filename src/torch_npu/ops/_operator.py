@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._C import FunctionSchema, parse_schema
@@ -119,10 +119,11 @@ class Operator:
         self._keyword_defaults = tuple(
             zip(self.keywords, defaults[self._positional :], strict=True)
         )
-        #: where the schema wants a tensor
-        self._tensors = tuple(
-            i for i, a in enumerate(self.schema.arguments) if str(a.type) == "Tensor"
-        )
+        #: where the schema wants a tensor, a dtype, or so many bools
+        every = list(enumerate(self.schema.arguments))
+        self._tensors = tuple(i for i, a in every if str(a.type) == "Tensor")
+        self._dtypes = tuple(i for i, a in every if "ScalarType" in str(a.real_type))
+        self._masks = tuple((i, a.N) for i, a in every if a.N and str(a.type) == "List[bool]")
         #: the parts as written
         self.parts: dict[str, Callable[..., Any]] = {}
         self._take("kernel", kernel)
@@ -222,18 +223,28 @@ class Operator:
     def run_check(self, args: tuple[Any, ...]) -> None:
         """Asks the check, if constraints are on; `args` are all arguments.
 
-        That a required tensor is there is no constraint: the dispatcher lets None pass for it.
+        What the schema says is no constraint, though the dispatcher lets it pass: None for a required tensor, a number
+        that is no dtype, a mask of another length.
         """
         for index in self._tensors:
             if args[index] is None:
-                bad = _errors.BadArgument(self.arguments[index], "a tensor", None, ErrCode.TYPE)
-                raise _errors.operator_error(self.name, bad)
+                self._refuse(index, "a tensor", None)
+        for index in self._dtypes:
+            if args[index] is not None and not isinstance(args[index], torch.dtype):
+                self._refuse(index, "a torch.dtype", "a number that is none")
+        for index, length in self._masks:
+            if len(args[index]) != length:
+                self._refuse(index, f"a list of {length} bools", list(args[index]))
         if self._checked is None or not settings.strict():
             return
         try:
             self._checked(args)
         except _errors.BadArgument as bad:
             raise _errors.operator_error(self.name, bad) from None
+
+    def _refuse(self, index: int, expected: str, received: Any) -> NoReturn:
+        bad = _errors.BadArgument(self.arguments[index], expected, received, ErrCode.TYPE)
+        raise _errors.operator_error(self.name, bad)
 
     # --- what others ask ---------------------------------------------------------------------------------
 
