@@ -24,7 +24,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from softnpu import ownership
+
 FAULTS = "faults.json"
+_MOST_BYTES = 1 << 22  # of the faults
 _PERIOD = 0.5  # seconds between two notes; a process that is killed loses no more than that
 _CAPACITY = 1 << 22  # tasks between two notes
 
@@ -86,7 +89,7 @@ class Observer:
     def start(self) -> None:
         self._stand_before_the_log()
         self._listen()
-        for fault in json.loads((self.directory / FAULTS).read_text("utf-8")):
+        for fault in json.loads(ownership.read_text(self.directory / FAULTS, _MOST_BYTES)):
             self._inject(dict(fault))
         os.register_at_fork(after_in_child=self.reset)
         threading.Thread(target=self._repeat, name="softnpu run", daemon=True).start()

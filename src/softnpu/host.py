@@ -1,23 +1,35 @@
 """The host: its memory, and the processes on it that use the emulated devices.
 
-A process that starts the device listens on a socket in a folder of its user's; whoever asks there (`softnpu info`,
-`npu-smi info`) is told the memory of each device that the process holds. A process that nobody asks does nothing.
+A process that starts the device listens on a socket of Linux's abstract namespace, which is no file: it is gone when the
+process is, however it ends. Whoever asks there (`softnpu info`, `npu-smi info`) is told the memory of each device that
+the process holds. A process that nobody asks does nothing. Both sides look at who the other one is, as the kernel knows
+it: users see their own processes, root sees everybody's.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
+import re
 import socket
-import tempfile
+import struct
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from softnpu.settings import MAX_DEVICES
+
 _PATIENCE = 1.0  # seconds that a busy process has to answer
+_ALL_PATIENCE = 5.0  # seconds for all of them
+_MOST_BYTES = 1 << 14  # of an answer: 64 devices with 20 digits each are below 2 KiB
+_MOST_PROCESSES = 1024
+_LISTENS = 0x10000  # SO_ACCEPTCON, in the flags of /proc/net/unix
+_SOCKETS = Path("/proc/net/unix")
+_PREFIX = "softnpu"
 
 
 def memory() -> int:
@@ -27,71 +39,144 @@ def memory() -> int:
 
 @dataclass(frozen=True)
 class Process:
-    """A process on the devices: bytes that it holds, by the device's number on the machine."""
+    """A process on the devices: bytes that it holds, by the device's number on the machine; `note` says why if none."""
 
     pid: int
     name: str
     memory: dict[int, int] = field(default_factory=dict)
+    note: str = ""
 
 
-def _folder(user: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"softnpu-{user}"
+class _Bad(Exception):
+    """An answer that is none; the message says why."""
 
 
 def announce(held: Callable[[], dict[int, int]]) -> None:
-    """Lets `processes` find this process; `held` says what it holds. Where no socket can be, it stays unseen."""
-    pid = os.getpid()
-    door = _folder(os.getuid()) / f"{pid}.sock"
+    """Lets `processes` find this process; `held` says what it holds. Where no such socket can be, it stays unseen."""
+    if sys.platform != "linux":
+        return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        door.parent.mkdir(mode=0o700, exist_ok=True)
-        door.unlink(missing_ok=True)
-        listener.bind(str(door))
+        listener.bind(f"\0{_PREFIX}/{os.geteuid()}/{os.getpid()}")
         listener.listen()
-    except OSError:  # a read-only or overlong temporary folder
+    except OSError:  # a sandbox, or somebody has taken the name
         listener.close()
         return
+    os.register_at_fork(after_in_child=listener.close)  # else the name outlives the process
+    threading.Thread(
+        target=_answer, args=(listener, held), name="softnpu processes", daemon=True
+    ).start()
 
-    def answer() -> None:
-        while True:
+
+def _answer(listener: socket.socket, held: Callable[[], dict[int, int]]) -> None:
+    while True:
+        try:
             asker, _ = listener.accept()
-            with asker, contextlib.suppress(OSError):  # who asked may have gone
+        except OSError:  # too many open files, for example
+            time.sleep(_PATIENCE)
+            continue
+        with asker, contextlib.suppress(OSError):  # who asked may have gone
+            asker.settimeout(_PATIENCE)  # or may not listen
+            _, user = _peer(asker)
+            if user in (0, os.geteuid()):
                 asker.sendall(json.dumps(held()).encode())
-
-    def leave() -> None:
-        if os.getpid() == pid:  # not in a fork
-            door.unlink(missing_ok=True)
-
-    threading.Thread(target=answer, name="softnpu processes", daemon=True).start()
-    atexit.register(leave)
 
 
 def processes() -> list[Process]:
     """Those of this user, and of all users for root, in the order of their numbers."""
+    if sys.platform != "linux":
+        return []
     return sorted(_ask_all(), key=lambda process: process.pid)
 
 
 def _ask_all() -> Iterator[Process]:
-    everyone = os.getuid() == 0
-    folders = _folder(0).parent.glob("softnpu-[0-9]*") if everyone else [_folder(os.getuid())]
-    for folder in folders:
-        for door in folder.glob("*.sock"):
-            pid = int(door.stem)
+    end = time.monotonic() + _ALL_PATIENCE
+    for user, address in _addresses():
+        patience = min(_PATIENCE, end - time.monotonic())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(max(patience, 0.001))
             try:
-                name = Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
+                line.connect("\0" + address)
+                pid, owner = _peer(line)
             except OSError:
-                door.unlink(missing_ok=True)  # it was killed
+                continue  # it has ended, or its owner lets nobody in
+            if owner != user or not pid:  # the name says something else
                 continue
-            yield Process(pid, name, _ask(door))
+            name = _name(pid)
+            try:
+                if patience <= 0:
+                    raise _Bad("not asked, others took too long")
+                yield Process(pid, name, _ask(line, time.monotonic() + patience))
+            except _Bad as wrong:
+                yield Process(pid, name, note=str(wrong))
 
 
-def _ask(door: Path) -> dict[int, int]:
-    """What the process behind a door holds; nothing if it does not answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        line.settimeout(_PATIENCE)
+def _addresses() -> list[tuple[int, str]]:
+    """User and name of each listening socket of ours."""
+    try:
+        lines = _SOCKETS.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    found: dict[tuple[int, str], None] = {}
+    for line in lines:
+        fields = line.split(maxsplit=7)
+        match = (
+            re.fullmatch(rf"@({_PREFIX}/([0-9]{{1,10}})/[0-9]{{1,10}})", fields[-1])
+            if fields
+            else None
+        )
+        if match is None or len(fields) != 8 or fields[3] != f"{_LISTENS:08X}":
+            continue
+        if os.geteuid() in (0, int(match[2])):
+            found[int(match[2]), match[1]] = None
+    return list(found)[:_MOST_PROCESSES]
+
+
+def _peer(line: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, as the kernel knows them."""
+    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", credentials)
+    return pid, user
+
+
+def _name(pid: int) -> str:
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return "?"
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def _ask(line: socket.socket, end: float) -> dict[int, int]:
+    """What the process at the other end holds. Raises _Bad if it does not say so in time, or says something else."""
+    told = b""
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise _Bad("did not answer in time")
+        line.settimeout(left)
         try:
-            line.connect(str(door))
-            told = b"".join(iter(lambda: line.recv(65536), b""))
-        except OSError:
-            return {}
-    return {int(device): held for device, held in json.loads(told or b"{}").items()}
+            part = line.recv(_MOST_BYTES)
+        except TimeoutError:
+            raise _Bad("did not answer in time") from None
+        except OSError as wrong:
+            raise _Bad(f"did not answer: {wrong.strerror}") from None
+        told += part
+        if not part:
+            return _parse(told)
+        if len(told) > _MOST_BYTES:
+            raise _Bad(f"answered with more than {_MOST_BYTES} bytes")
+
+
+def _parse(told: bytes) -> dict[int, int]:
+    try:
+        answer = json.loads(told)
+    except (ValueError, RecursionError):
+        raise _Bad("answered with something that is not JSON") from None
+    if not isinstance(answer, dict):
+        raise _Bad("answered with something that is no table of devices")
+    for device, held in answer.items():
+        known = re.fullmatch("[0-9]{1,2}", device) and int(device) < MAX_DEVICES
+        if not known or type(held) is not int or not 0 <= held < 2**63:
+            raise _Bad("answered with a device or a size that cannot be")
+    return {int(device): held for device, held in answer.items()}

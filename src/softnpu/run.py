@@ -19,9 +19,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from softnpu import _observe, chips, settings
+from softnpu import _observe, chips, ownership, settings
 
 _PACKAGES = Path(__file__).resolve().parent.parent
+_MOST_BYTES = 1 << 20  # of a faults file
 _FAULTS = ("memory_error", "link_error", "fail", "corrupt_products", "stress", "out_of_memory")
 _STARTUP = """\
 import importlib.machinery, importlib.util, pathlib, sys
@@ -138,8 +139,10 @@ def read_faults(path: Path, devices: int) -> list[dict[str, Any]]:
     importlib.import_module("torch")  # the extension below links to its libraries
     faults = importlib.import_module("softnpu.faults")
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as wrong:
+        table = tomllib.loads(ownership.read_text(path, _MOST_BYTES))
+    except ownership.Untrusted as wrong:
+        raise ValueError(str(wrong)) from None
+    except (ValueError, RecursionError) as wrong:
         raise ValueError(f"{path} is not TOML: {wrong}") from None
     entries = table.pop("fault", [])
     if table or not isinstance(entries, list):

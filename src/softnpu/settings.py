@@ -18,9 +18,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_DEVICES = 64
+MAX_MEMORY = 2**62  # of a device: sums of two stay in 64 bits
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,20 @@ def _flag(variable: str, text: str) -> bool:
 
 
 def _count(variable: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
-        raise ValueError(f"{variable} must be a number from 1 to {MAX_DEVICES}, but is {text!r}.")
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MAX_DEVICES:
+        raise ValueError(
+            f"{variable} must be a number from 1 to {MAX_DEVICES}, but is {text[:80]!r}."
+        )
     return int(text)
 
 
 def _size(variable: str, text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([BKMGT]?)(?:i?B)?", text, re.IGNORECASE)
-    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if size < 2**21:
+    match = re.fullmatch(r"(\d{1,24}(?:\.\d{1,24})?)\s*([BKMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    size = int(Fraction(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if not 2**21 <= size <= MAX_MEMORY:
         raise ValueError(
-            f"{variable} must be a size of at least 2MiB such as 64GiB or 512MiB, but is {text!r}."
+            f"{variable} must be a size from 2MiB to {MAX_MEMORY // 2**40}TiB such as 64GiB or 512MiB, "
+            f"but is {text[:80]!r}."
         )
     return size
 
@@ -140,7 +145,7 @@ def visible_devices(environment: Mapping[str, str] = os.environ) -> list[int]:
         return list(range(wanted.devices))
     devices: list[int] = []
     for part in filter(None, (p.strip() for p in text.split(","))):
-        if not part.isdecimal():
+        if not part.isdecimal() or len(part) > 9:
             raise ValueError(
                 f"ASCEND_RT_VISIBLE_DEVICES must be device numbers such as 0,1, but is {text!r}."
             )

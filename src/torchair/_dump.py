@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -106,8 +105,7 @@ class EngineDump(Eager):
 
     def _from_file(self, path: str) -> str:
         """CANN's `dump` section, as torch_npu.npu.set_dump takes it."""
-        with open(path, encoding="utf-8") as file:
-            section = device_dump._checked(json.load(file))
+        section = device_dump._checked(device_dump._read(path))
         self.stages = device_dump._MODES[section["dump_mode"]]
         self.layers = {layer.lower() for layer in section["layers"]}
         self.steps, self.statistics = section["steps"], section["dump_data"] == "stats"

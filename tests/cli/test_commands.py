@@ -211,5 +211,13 @@ def test_run_refuses_wrong_faults(tmp_path, text, message):
     assert message in said
 
 
+def test_run_refuses_faults_of_others(tmp_path):
+    faults = tmp_path / "f.toml"
+    faults.write_text('[[fault]]\ncall = "link_error"\n')
+    faults.chmod(0o666)
+    said = "".join(run("run", "--faults", str(faults), __file__, code=1).split())
+    assert "f.tomlmaybewrittenbyeverybody" in said
+
+
 def test_run_refuses_what_is_no_program():
     assert "neither a file nor a command" in run("run", "no_such_program", code=2)

@@ -109,26 +109,3 @@ def test_a_process_is_seen_while_it_lives():
     finally:
         holder.communicate("")
     assert holder.pid not in [p.pid for p in host.processes()]
-
-
-def test_a_killed_process_is_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_folder", lambda user: tmp_path / f"softnpu-{user}")
-    host._folder(host.os.getuid()).mkdir()
-    door = host._folder(host.os.getuid()) / f"{2**22 + 1}.sock"  # above every process number
-    door.touch()
-    assert host.processes() == [] and not door.exists()
-
-
-def test_a_process_that_does_not_answer_is_listed_without_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_folder", lambda user: tmp_path / f"softnpu-{user}")
-    own = host._folder(host.os.getuid()) / f"{host.os.getpid()}.sock"
-    own.parent.mkdir()
-    own.touch()
-    (seen,) = host.processes()
-    assert seen.pid == host.os.getpid() and seen.memory == {}
-
-
-def test_where_no_socket_can_be_the_device_still_works(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_folder", lambda user: tmp_path / "missing" / "folder")
-    host.announce(dict)
-    assert not (tmp_path / "missing").exists()

@@ -65,6 +65,9 @@ def test_defaults_are_the_designs():
         ("SOFTNPU_MEMORY", "0"),
         ("SOFTNPU_MEMORY", "-4GiB"),
         ("SOFTNPU_MEMORY", "1MiB"),
+        ("SOFTNPU_MEMORY", "99999999999999999999"),
+        ("SOFTNPU_MEMORY", "16777216T"),
+        ("SOFTNPU_MEMORY", "9" * 70),
         ("SOFTNPU_CANN_VERSION", "new"),
         ("SOFTNPU_STRICT", "true"),
         ("SOFTNPU_QUIET", "no"),
@@ -74,6 +77,14 @@ def test_a_wrong_value_names_the_variable_and_the_value(variable, text):
     with pytest.raises(ValueError) as error:
         settings.read({variable: text})
     assert variable in str(error.value) and repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize("variable", ["SOFTNPU_MEMORY", "SOFTNPU_DEVICES"])
+def test_numbers_of_any_length_are_answered(variable):
+    with pytest.raises(ValueError, match=f"{variable} must be a .*, but is '9+'"):
+        settings.read({variable: "9" * 10_000})
+    with pytest.raises(ValueError, match="ASCEND_RT_VISIBLE_DEVICES must be device numbers"):
+        settings.visible_devices({"ASCEND_RT_VISIBLE_DEVICES": "9" * 10_000})
 
 
 def test_an_unknown_variable_is_named_with_the_known_ones():

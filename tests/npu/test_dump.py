@@ -156,6 +156,12 @@ def test_bad_files(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
         torch.npu.set_dump(str(tmp_path / "bad.json"))
+    (tmp_path / "bad.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is not JSON"):
+        torch.npu.set_dump(str(tmp_path / "bad.json"))
+    (tmp_path / "bad.json").chmod(0o666)
+    with pytest.raises(PermissionError, match="bad.json may be written by everybody"):
+        torch.npu.set_dump(str(tmp_path / "bad.json"))
     with pytest.raises(ValueError, match="field 'dump' must be an object"):
         torch.npu.set_dump({"dmp": {}})
     with pytest.raises(ValueError, match="field '<root>'"):

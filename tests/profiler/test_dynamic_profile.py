@@ -163,6 +163,11 @@ def test_permissions_and_links_are_checked(tmp_path):
     with pytest.raises(RuntimeError, match="written by everybody"):
         config.load(str(file))
     os.chmod(file, 0o640)
+    if os.geteuid() == 0:  # who else could give it away
+        os.chown(file, 12345, 12345)
+        with pytest.raises(RuntimeError, match="belongs to user 12345"):
+            config.load(str(file))
+        os.chown(file, 0, 0)
     os.symlink(file, tmp_path / "link.json")
     with pytest.raises(RuntimeError, match="symbolic link"):
         config.load(str(tmp_path / "link.json"))

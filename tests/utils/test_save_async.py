@@ -14,6 +14,7 @@ import torch
 
 import torch_npu
 from tests.forking import program
+from tests.utils.test_save_async_files import drafts
 from torch_npu.utils import serialization
 from torch_npu.utils.serialization import save_async
 
@@ -150,8 +151,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     serialization._wait()
 
     def fail(snapshot, target):
-        with open(target, "wb") as file:
-            file.write(b"half")
+        target.write(b"half")
         raise OSError("the disk is full")
 
     monkeypatch.setattr(serialization, "_write_archive", fail)
@@ -207,13 +207,17 @@ def test_a_killed_process_leaves_no_half_file(tmp_path):
         torch_npu.utils.serialization._wait()
         big = torch.ones(30_000_000, device="npu")
         torch_npu.utils.save_async(big, "x.pt")
-        while not any(name.startswith(".x.pt") for name in os.listdir(".")):
+        while not any(name.startswith(".save_async.") for name in os.listdir(".")):
             pass
         os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
     assert done.returncode == -signal.SIGKILL
     assert torch.load(tmp_path / "x.pt").numel() == 1000
+    assert len(drafts(tmp_path)) == 1
+    save_async(1, tmp_path / "y.pt")  # the next save there clears up
+    serialization._wait()
+    assert drafts(tmp_path) == []
 
 
 def test_it_is_public():

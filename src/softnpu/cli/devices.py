@@ -8,6 +8,7 @@ import platform
 from typing import Any
 
 import click
+from rich.text import Text
 
 from softnpu import __version__, chips, host, settings
 from softnpu.cli import _output
@@ -88,10 +89,14 @@ def _show_processes(running: list[dict[str, Any]]) -> None:
     for process in running:
         for device, held in process["memory"].items():
             table.add_row(
-                f"npu {device}", str(process["pid"]), process["name"], f"{held / 2**20:.1f} MiB"
+                f"npu {device}",
+                str(process["pid"]),
+                Text(process["name"]),
+                f"{held / 2**20:.1f} MiB",
             )
         if not process["memory"]:
-            table.add_row("-", str(process["pid"]), process["name"], "none, or it did not answer")
+            what = process["note"] or "none"
+            table.add_row("-", str(process["pid"]), Text(process["name"]), Text(what))
     if running:
         _output.show(table)
     else:

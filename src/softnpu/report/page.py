@@ -19,7 +19,7 @@ _PARTS = (
 def render(profiles: Sequence[Profile]) -> str:
     sections = "".join(_profile(number, profile) for number, profile in enumerate(profiles))
     data = json.dumps([_timeline(profile.tracks) for profile in profiles], separators=(",", ":"))
-    data = data.replace("</", "<\\/")  # a name must not end the script
+    data = data.replace("<", "\\u003c")  # no name ends the script, or begins a comment in it
     links = "".join(
         f'<li><a href="#p{number}">{html.escape(p.name)}</a></li>'
         for number, p in enumerate(profiles)

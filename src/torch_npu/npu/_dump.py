@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from softnpu import _C
+from softnpu import _C, ownership
 from torch_npu._errors import ErrCode, pta_error
 from torch_npu.npu import _observe
 
@@ -45,6 +45,7 @@ _FIXED = {
     "dump_stats": (),
     "dump_kernel_data": (),
 }
+_MAX_CONFIG = 1024 * 1024
 _STATISTICS = ("operator", "stage", "index", "dtype", "shape", "max", "min", "mean", "l2norm")
 
 
@@ -237,17 +238,24 @@ def set_dump(cfg_file: Any) -> None:
             raise AssertionError(
                 f"cfg_file {cfg_file} path does not exists." + pta_error(ErrCode.NOT_FOUND)
             )
-        try:
-            config = json.loads(Path(cfg_file).read_text("utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"set_dump: {cfg_file} is not JSON: {error}" + pta_error(ErrCode.PARAM)
-            ) from error
+        config = _read(cfg_file)
     section = _checked(config)
     if _running is not None:
         _stop()
     _running = _Dump(section)
     _observe.add(_running)
+
+
+def _read(path: Any) -> Any:
+    """The configuration in a file, which nobody else may be able to change: it says what is written where."""
+    try:
+        return json.loads(ownership.read_text(path, _MAX_CONFIG))
+    except ownership.Untrusted as wrong:
+        raise PermissionError(f"set_dump: {wrong}" + pta_error(ErrCode.PARAM)) from wrong
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"set_dump: {path} is not JSON: {error}" + pta_error(ErrCode.PARAM)
+        ) from error
 
 
 def _stop() -> None:

@@ -129,7 +129,10 @@ def register_out(operator: Operator, schema: str) -> None:
         targets = [kwargs.pop(n) for n in outs]
         results = operator.overload(*args, **kwargs)
         results = results if isinstance(results, (tuple, list)) else (results,)
-        for target, result in zip(targets, results, strict=True):
+        for out, target, result in zip(outs, targets, results, strict=True):
+            if target is None:
+                bad = _errors.BadArgument(out, "a tensor", None, _errors.ErrCode.TYPE)
+                raise _errors.operator_error(name, bad)
             if target.dtype != result.dtype:
                 bad = _errors.BadArgument(
                     outs[0], f"of dtype {result.dtype}", target.dtype, _errors.ErrCode.TYPE

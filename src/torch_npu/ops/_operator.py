@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._C import FunctionSchema, parse_schema
@@ -20,6 +20,7 @@ from torch._library import simple_registry
 
 from softnpu import settings
 from torch_npu import _errors
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _shapes
 
 NAMESPACE = "npu"
@@ -118,6 +119,11 @@ class Operator:
         self._keyword_defaults = tuple(
             zip(self.keywords, defaults[self._positional :], strict=True)
         )
+        #: where the schema wants a tensor, a dtype, or so many bools
+        every = list(enumerate(self.schema.arguments))
+        self._tensors = tuple(i for i, a in every if str(a.type) == "Tensor")
+        self._dtypes = tuple(i for i, a in every if "ScalarType" in str(a.real_type))
+        self._masks = tuple((i, a.N) for i, a in every if a.N and str(a.type) == "List[bool]")
         #: the parts as written
         self.parts: dict[str, Callable[..., Any]] = {}
         self._take("kernel", kernel)
@@ -215,13 +221,30 @@ class Operator:
         )
 
     def run_check(self, args: tuple[Any, ...]) -> None:
-        """Asks the check, if constraints are on; `args` are all arguments."""
+        """Asks the check, if constraints are on; `args` are all arguments.
+
+        What the schema says is no constraint, though the dispatcher lets it pass: None for a required tensor, a number
+        that is no dtype, a mask of another length.
+        """
+        for index in self._tensors:
+            if args[index] is None:
+                self._refuse(index, "a tensor", None)
+        for index in self._dtypes:
+            if args[index] is not None and not isinstance(args[index], torch.dtype):
+                self._refuse(index, "a torch.dtype", "a number that is none")
+        for index, length in self._masks:
+            if len(args[index]) != length:
+                self._refuse(index, f"a list of {length} bools", list(args[index]))
         if self._checked is None or not settings.strict():
             return
         try:
             self._checked(args)
         except _errors.BadArgument as bad:
             raise _errors.operator_error(self.name, bad) from None
+
+    def _refuse(self, index: int, expected: str, received: Any) -> NoReturn:
+        bad = _errors.BadArgument(self.arguments[index], expected, received, ErrCode.TYPE)
+        raise _errors.operator_error(self.name, bad)
 
     # --- what others ask ---------------------------------------------------------------------------------
 

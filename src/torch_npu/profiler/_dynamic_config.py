@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from softnpu import ownership
 from torch_npu.profiler._activity import ProfilerActivity
 from torch_npu.profiler._messages import warn
 from torch_npu.profiler.experimental_config import AiCMetrics, ProfilerLevel, _ExperimentalConfig
@@ -93,15 +94,11 @@ def load(path: str) -> DynamicConfig:
     """Reads and checks a file; raises RuntimeError or OSError if it cannot be used at all."""
     PathManager.check_input_file_path(path)
     PathManager.check_directory_path_readable(path)
-    if os.stat(path).st_mode & 0o002:
-        raise RuntimeError(f"{path} may be written by everybody: remove that permission")
-    if os.path.getsize(path) > _MAX_SIZE:
-        raise RuntimeError(f"{path} has more than {_MAX_SIZE} bytes")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
     try:
-        values = json.loads(text)
-    except ValueError as wrong:
+        values = json.loads(ownership.read_text(path, _MAX_SIZE))
+    except ownership.Untrusted as wrong:
+        raise RuntimeError(str(wrong)) from wrong
+    except (ValueError, RecursionError) as wrong:
         raise RuntimeError(f"{path} is not JSON: {wrong}") from None
     if not isinstance(values, dict) or not values:
         raise RuntimeError(f"{path} must hold a JSON object with settings")

@@ -1,16 +1,15 @@
 """torch_npu.utils.save_async: torch.save that does not keep the program waiting for the disk.
 
 A call copies what it saves, so that the program may change it at once, and returns; one thread writes, in the order of the
-calls. A file appears under its name when it is complete. The interpreter ends after the last write.
+calls. A file appears under its name when it is complete. The interpreter ends after the last write; a process that ends
+by os._exit or a signal loses what is not written yet. A forked process has a thread of its own.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import itertools
 import os
 import pickle
+import stat
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ import torch
 from torch.serialization import DEFAULT_PROTOCOL, _check_dill_version, _open_zipfile_writer, _save
 
 from torch_npu._errors import ErrCode, pta_error
+from torch_npu.utils._replace import replace_file
 
 __all__ = ["save_async"]
 
@@ -28,7 +28,6 @@ Target = str | os.PathLike[str] | IO[bytes]
 _lock = threading.Lock()
 _writer: ThreadPoolExecutor | None = None
 _failed: list[tuple[str, BaseException]] = []
-_drafts = itertools.count()
 
 
 class _Snapshot:
@@ -81,7 +80,7 @@ def save_async(
             + pta_error(ErrCode.TYPE)
         )
     if isinstance(f, (str, os.PathLike)):
-        f = os.path.abspath(os.fspath(f))  # the program may change its directory
+        f = os.path.realpath(os.fspath(f))  # the program may change its directory, and its links
     elif not hasattr(f, "write"):
         raise TypeError(
             f"save_async: f must be a path or a file, but received {type(f).__name__}"
@@ -101,25 +100,34 @@ def _thread() -> ThreadPoolExecutor:
     with _lock:
         if _writer is None:
             _writer = ThreadPoolExecutor(1, "npu-save-async")
-            atexit.register(_tell_failures)
+            # Before atexit, and also in processes of multiprocessing, which end without it.
+            threading._register_atexit(_finish)  # type: ignore[attr-defined]
         return _writer
 
 
+def _begin_in_fork() -> None:
+    """The thread, what it has to write and its failures are the parent's."""
+    global _writer, _lock
+    _lock, _writer = threading.Lock(), None
+    _failed.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
+
+
 def _write(snapshot: _Snapshot, f: str | IO[bytes]) -> None:
-    if not isinstance(f, str):
+    if not isinstance(f, str) or _is_special(f):
         _write_archive(snapshot, f)
-        return
-    directory, name = os.path.split(f)
-    draft = os.path.join(directory, f".{name}.{os.getpid()}.{next(_drafts)}")
+    else:
+        replace_file(f, lambda file: _write_archive(snapshot, file))
+
+
+def _is_special(path: str) -> bool:
+    """Whether something other than a file is there, such as a pipe: it is written to, not replaced."""
     try:
-        _write_archive(snapshot, draft)
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, f)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(draft)
-        raise
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _write_archive(snapshot: _Snapshot, target: str | IO[bytes]) -> None:
@@ -145,8 +153,11 @@ def _raise_failure() -> None:
         ) from wrong
 
 
-def _tell_failures() -> None:
-    """The thread has ended before this is called."""
+def _finish() -> None:
+    """At the end of the process: waits for the thread, and tells the failures that no call has raised."""
+    if _writer is None:
+        return
+    _writer.shutdown()
     for name, wrong in _failed:
         print(f"save_async: the save to {name} failed: {wrong!r}", file=sys.stderr, flush=True)
     _failed.clear()

@@ -30,10 +30,14 @@ _EXTERN = {
 
 @contextlib.contextmanager
 def compiled_in(folder: Path) -> Iterator[None]:
-    """Libraries that Inductor compiles meanwhile go to the folder, all of them anew, closed to other users."""
+    """Libraries that Inductor compiles meanwhile go to the folder, all of them anew, closed to other users.
+
+    The folder must be new: Inductor loads and unpickles what it finds there. Graphs are not pickled into it.
+    """
     from torch._inductor import config, utils
 
-    with _libraries_in(folder), config.patch({"cpp_cache_precompile_headers": False}):
+    apart = {"cpp_cache_precompile_headers": False, "fx_graph_cache": False}
+    with _libraries_in(folder), config.patch(apart):
         utils.clear_caches()
         yield
 
@@ -53,6 +57,10 @@ def _libraries_in(folder: Path) -> Iterator[None]:
             os.environ[_FOLDER] = before
 
 
+class NotPortable(Exception):
+    """The program needs Inductor; the message says what for."""
+
+
 @dataclass
 class Portable:
     """A host program that needs torch alone: its text, and kernel -> library, relative to a folder."""
@@ -63,7 +71,8 @@ class Portable:
     @classmethod
     def of(cls, source: str, constants: dict[str, torch.Tensor], folder: Path) -> Portable:
         """From Inductor's text; the libraries are those that Inductor compiled into the folder."""
-        names = _run(source, constants, folder)
+        with _libraries_in(folder):
+            names = _run(source, constants, folder)
         kernels = {}
         for name, value in names.items():
             file = getattr(getattr(value, "__self__", None), "__file__", None)
@@ -73,6 +82,8 @@ class Portable:
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if not _only_compiles(node, kernels)]
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if "async_compile" in used:
+            raise NotPortable("a kernel of its graph is no library of its own")
         tree.body = [node for node in tree.body if not _idle_import(node, used)]
         return cls(ast.unparse(tree), kernels)
 
@@ -87,8 +98,7 @@ def _run(source: str, names: dict[str, Any], folder: Path) -> dict[str, Any]:
     module = types.ModuleType("softnpu_cached_graph")
     module.__file__ = str(folder / "compiled_graph.py")
     vars(module).update(names)
-    with _libraries_in(folder):
-        exec(compile(source, module.__file__, "exec"), vars(module))
+    exec(compile(source, module.__file__, "exec"), vars(module))
     return vars(module)
 
 

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import io
 import marshal
-import platform
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,14 +21,13 @@ from typing import Any
 
 import torch
 
-from softnpu import __version__
 from torchair._capture import Captured, Plan
 from torchair._host import operators
 from torchair._host.run import HostProgram
-from torchair._host.source import Portable, compiled_in
+from torchair._host.source import NotPortable, Portable, compiled_in
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
-from torchair.inference import _store
+from torchair.inference import _binding, _store
 
 
 class Stale(Exception):
@@ -41,12 +39,13 @@ class Saver:
 
     def __init__(
         self,
-        path: Path,
+        place: _store.Place,
+        binding: dict[str, str],
         func: Callable[..., Any],
         config: CompilerConfig,
         decompositions: dict[Any, Any],
     ):
-        self.path, self.func, self.config = path, func, config
+        self.place, self.binding, self.func, self.config = place, binding, func, config
         self.decompositions = decompositions
         self.count = 0
         self.reason: str | None = None
@@ -57,7 +56,7 @@ class Saver:
 
         if self.count:
             self.reason = "it was traced more than once"
-            self.path.unlink(missing_ok=True)
+            self.place.forget()
             warnings.warn(
                 f"cache_compile: {self.func.__qualname__} is no longer cached: {self.reason}",
                 stacklevel=2,
@@ -66,21 +65,23 @@ class Saver:
         placeholders = len(gm.graph.find_nodes(op="placeholder"))
 
         def compile_one(graph: Any, inputs: Sequence[Any], config: Any, **options: Any) -> Any:
-            _store.private_folder(self.path.parent)
-            with compiled_in(self.path.parent / "host"):
+            folder = self.place.new_libraries()
+            with compiled_in(folder):
                 run = compile_graph(graph, inputs, config, **options)
             results = next(iter(reversed(graph.graph.nodes))).args[0]
             same = len(inputs) == placeholders and len(results) == len(outputs)
             if not same:
                 self.reason = "its graph and its arguments do not correspond one to one"
-            self._keep(run, graph, inputs)
+            self._keep(run, graph, inputs, folder)
             return run
 
         run = aot_compile(gm, example_inputs, self.config, self.decompositions, compile_one)
         self.count += 1  # not before: AOTAutograd may ask dynamo to start again
         return run
 
-    def _keep(self, run: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    def _keep(
+        self, run: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any], folder: Path
+    ) -> None:
         program = getattr(run, "program", None)
         captured = program if isinstance(program, Captured) else None
         program = captured.program if captured is not None else program
@@ -92,7 +93,11 @@ class Saver:
             return
         constants = io.BytesIO()
         torch.save((program.constants, [t.cpu() for t in program.held]), constants)
-        portable = Portable.of(program.source, program.constants, self.path.parent / "host")
+        try:
+            portable = Portable.of(program.source, program.constants, folder)
+        except NotPortable as wrong:
+            self.reason = str(wrong)
+            return
         self.record = {
             "source": program.source,
             "program": portable.text,
@@ -111,10 +116,7 @@ class Saver:
 
     def save(self, caller: types.CodeType) -> None:
         if self.reason is not None or not self.record:
-            warnings.warn(
-                f"cache_compile: {self.func.__qualname__} is not cached: {self.reason}",
-                stacklevel=4,
-            )
+            self._give_up(self.reason)
             return
         names = [name for name in _names(caller) if name.startswith("__compiled_fn")]
         try:
@@ -122,23 +124,19 @@ class Saver:
         except ValueError:
             self.reason = "its bytecode holds objects"
         if self.reason is not None or len(names) != 1:
-            warnings.warn(
-                f"cache_compile: {self.func.__qualname__} is not cached: "
-                f"{self.reason or 'it makes several graphs'}",
-                stacklevel=4,
-            )
+            self._give_up(self.reason or "it makes several graphs")
             return
         meta = {
             "name": f"{self.func.__qualname__}{inspect.signature(self.func)}",
             "date": str(datetime.now(tz=UTC)),
-            "version": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
+            **_binding.platform_of(),
         }
-        libraries = _store.digests(self.path.parent / "host")
-        record = self.record | {"meta": meta, "caller": code, "libraries": libraries}
-        _store.write(self.path, record)
-        logger.info("Cache %s saved to %s", meta, self.path)
+        self.place.keep(self.record | {"meta": meta, "binding": self.binding, "caller": code})
+        logger.info("Cache %s saved to %s", meta, self.place.path)
+
+    def _give_up(self, why: str | None) -> None:
+        self.place.drop()
+        warnings.warn(f"cache_compile: {self.func.__qualname__} is not cached: {why}", stacklevel=5)
 
 
 class _Listening:
@@ -162,23 +160,16 @@ class _Listening:
             self.saver.save(self.code)
 
 
-def load(path: Path, func: Any, config: CompilerConfig) -> Callable[..., Any]:
+def load(
+    place: _store.Place, binding: dict[str, str], func: Any, config: CompilerConfig
+) -> Callable[..., Any]:
     """The function that the file keeps. Raises FileNotFoundError or BadCache."""
-    record = _store.read(path)
-    expected = {
-        "version": __version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-    }
-    for key, value in expected.items():
-        if record["meta"].get(key) != value:
-            raise _store.BadCache(f"it was made by {key} {record['meta'].get(key)}, not {value}")
-    host = path.parent / "host"
-    _store.verify(host, record["libraries"])
-    for kind, name in record["operators"]:
-        operators.restore(kind, name)
-    constants, held = torch.load(io.BytesIO(record["constants"]), weights_only=True)
-    code = Portable(record["program"], record["kernels"]).load(constants, host)
+    with place.reading() as (record, folder):
+        _check_binding(record, binding)
+        for kind, name in record["operators"]:
+            operators.restore(kind, name)
+        constants, held = torch.load(io.BytesIO(record["constants"]), weights_only=True)
+        code = Portable(record["program"], record["kernels"]).load(constants, folder)
     device = record["device"]
     held = [tensor.to(f"npu:{device}") for tensor in held]
     program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held)
@@ -205,6 +196,25 @@ def load(path: Path, func: Any, config: CompilerConfig) -> Callable[..., Any]:
     owner = getattr(func, "__self__", None)
     return function if owner is None else types.MethodType(function, owner)
 
+
+def _check_binding(record: dict[str, Any], binding: dict[str, str]) -> None:
+    """Raises BadCache if the record was made elsewhere, by other versions or for another function."""
+    for name, value in _binding.platform_of().items():
+        if record["meta"].get(name) != value:
+            raise _store.BadCache(f"it was made by {name} {record['meta'].get(name)}, not {value}")
+    for name, value in binding.items():
+        made = record["binding"].get(name)
+        if made != value:
+            named = f" ({made}, not {value})" if name == "function" else ""
+            raise _store.BadCache(f"it was made for another {_PARTS[name]}{named}")
+
+
+_PARTS = {
+    "function": "function",
+    "code": "code of the function, or of one that it calls",
+    "values": "model, or for other values that the function reads",
+    "options": "set of options",
+}
 
 #: functions of dynamo that its bytecode calls, without dynamo: what they note down is for graphs that it runs itself
 _HELPERS: dict[str, Callable[..., Any]] = {

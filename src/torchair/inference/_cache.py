@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dis
-import hashlib
-import inspect
+import functools
 import io
 import marshal
 import os
@@ -19,7 +18,7 @@ import torch
 from torchair.configs._sections import rank_and_world
 from torchair.configs.compiler_config import CompilerConfig, check_support
 from torchair.core.utils import logger
-from torchair.inference import _store
+from torchair.inference import _binding, _store
 from torchair.inference._artifact import Saver, Stale, load
 
 __all__ = ["cache_compile", "readable_cache"]
@@ -140,18 +139,22 @@ class _Cached:
                     f"cache_compile: {self.path} does not fit this call ({stale}); it is built again",
                     stacklevel=2,
                 )
-                self.path.unlink(missing_ok=True)
-                self.run = self._compile()
+                self.run = self._compile(rebuild=True)
                 return self.run(*args, **kwargs)
+
+    @functools.cached_property
+    def binding(self) -> dict[str, str]:
+        """What the function was like when it was first called, or asked for its path."""
+        return _binding.of(self.func, self.config, self.decompositions)
 
     @property
     def path(self) -> Path:
-        """<dir>/<class>_<dynamic|static>[_aclgraphcache|_gecache]_<md5>/[ranks/]<function>/compiled_module"""
+        """<dir>/<class>_<dynamic|static>[_aclgraphcache|_gecache]_<key>/[ranks/]<function>/compiled_module"""
         owner = getattr(self.func, "__self__", None)
         name = type(owner).__name__ if owner is not None else self.func.__name__
         parts = [name, "dynamic" if self.dynamic else "static"]
         parts += ["aclgraphcache"] if self.config.captures else ["gecache"] * self.ge_cache
-        folder = self.folder / "_".join([*parts, _key(self.func, self.config, self.decompositions)])
+        folder = self.folder / "_".join([*parts, _binding.key(self.binding)])
         global_rank, tp_rank, pp_rank = self.ranks
         rank, world = rank_and_world()
         where = []
@@ -162,21 +165,32 @@ class _Cached:
         return folder / "_".join(where) / self.func.__name__ / _store.FILE
 
     def _start(self) -> Callable[..., Any]:
+        place = _store.Place(self.path)
+        if place.refused is not None:
+            warnings.warn(
+                f"cache_compile: {self.path} is not used: {place.refused}. The function is built again in a "
+                "private folder, and not kept. Choose another cache_dir, or make this one yours and closed to "
+                "other writers.",
+                stacklevel=3,
+            )
+            return self._compile()
         try:
-            run = load(self.path, self.func, self.config)
+            run = load(place, self.binding, self.func, self.config)
         except FileNotFoundError:
             return self._compile()
         except _store.BadCache as bad:
             warnings.warn(
                 f"cache_compile: {self.path} is not used, and built again: {bad}", stacklevel=3
             )
-            self.path.unlink(missing_ok=True)
-            return self._compile()
+            return self._compile(rebuild=True)
         logger.info("Cache %s loaded", self.path)
         return run
 
-    def _compile(self) -> Callable[..., Any]:
-        saver = Saver(self.path, self.func, self.config, self.decompositions)
+    def _compile(self, rebuild: bool = False) -> Callable[..., Any]:
+        place = _store.Place(self.path)
+        if rebuild:
+            place.forget()
+        saver = Saver(place, self.binding, self.func, self.config, self.decompositions)
         compiled = torch.compile(
             self.func, backend=saver.backend, fullgraph=True, dynamic=self.dynamic
         )
@@ -186,28 +200,3 @@ class _Cached:
                 return compiled(*args, **kwargs)
 
         return call
-
-
-def _key(func: Any, config: CompilerConfig, decompositions: dict[Any, Any]) -> str:
-    """A digest of the code, the model's structure and the options."""
-    parts = [repr(sorted(config.changed(), key=str)), *map(_source, config.changed().values())]
-    parts += [str(key) for key in decompositions] + [_source(v) for v in decompositions.values()]
-    parts.append(_source(func))
-    owner = getattr(func, "__self__", None)
-    if owner is not None:
-        parts.append(str(owner))
-        kinds = {type(owner)}
-        if isinstance(owner, torch.nn.Module):
-            kinds |= {type(module) for module in owner.modules()}
-        own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
-        parts += sorted(_source(kind) for kind in own)
-    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-
-
-def _source(value: Any) -> str:
-    if not callable(value):
-        return repr(value)
-    try:
-        return inspect.getsource(value)
-    except (OSError, TypeError):  # written in C, or typed at a prompt
-        return getattr(value, "__qualname__", type(value).__qualname__)

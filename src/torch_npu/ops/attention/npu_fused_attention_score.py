@@ -214,7 +214,7 @@ npu_fused_attention_score.samples = npu_fused_attention_score_fwd.samples
 def _differentiable(query_layer, key_layer, value_layer, *args, **kwargs):
     """Autograd of the short form: by the fwd form, as upstream does, where a gradient is needed."""
     layers = (query_layer, key_layer, value_layer)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in layers):
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in layers):
         return torch.ops.npu.npu_fused_attention_score_fwd(*layers, *args, **kwargs)[0]
     with torch._C._AutoDispatchBelowAutograd():
         return torch.ops.npu.npu_fused_attention_score(*layers, *args, **kwargs)

@@ -41,6 +41,8 @@ def _check(
     must.hold(min(padding) >= 0, "padding", "not negative", list(padding))
     must.hold(groups >= 1, "groups", "positive", groups)
     must.hold(parts >= 1, "deformable_groups", "positive", parts)
+    two = "a list of 2 integers"
+    must.hold(len(kernel_size) == 2, "kernel_size", two, list(kernel_size), ErrCode.PARAM)
     channels, taps = input.shape[1], kernel_size[0] * kernel_size[1]
     must.hold(min(kernel_size) >= 1, "kernel_size", "positive", list(kernel_size))
     must.hold(

@@ -22,6 +22,10 @@ def _angles(positions, cos_sin_cache, sections, cache_mode):
     """cos and sin of each token, of shape (tokens, 1, rotary_dim / 2)."""
     table = wide(cos_sin_cache)[positions.long()]
     if positions.dim() == 2:
+        if 2 * sum(sections) != table.shape[-1]:
+            raise RuntimeError(
+                f"npu_mrope: mrope_section {list(sections)} does not divide {table.shape[-1]} columns"
+            )
         if cache_mode == "interleave":
             owner = [c % 3 if c < 3 * sections[1] else 0 for c in range(sum(sections))]
         else:

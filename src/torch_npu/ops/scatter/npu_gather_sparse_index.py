@@ -47,7 +47,7 @@ def npu_gather_sparse_index(input, index):
     if input.dim() == 0:
         return input.clone()
     taken = input.index_select(0, index.reshape(-1))
-    return taken.reshape(*index.shape, *input.shape[1:])
+    return taken.reshape((*index.shape, *input.shape[1:]))
 
 
 @npu_gather_sparse_index.check

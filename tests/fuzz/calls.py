@@ -1,0 +1,218 @@
+"""One call of the fuzzer: a sample of an operator, what was changed in it, and under which modes it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import re
+import traceback
+import warnings
+from typing import Any
+
+import torch
+
+import torch_npu  # noqa: F401
+from softnpu import settings
+from tests import ROOT
+from tests.fuzz import mutations, targets
+from tests.fuzz.mutations import Mutation
+from tests.fuzz.writes import changed_outside, flat, mapped, storages, tensors
+
+MODES = ("plain", "plain", "plain", "inference", "autocast", "fake", "gradient")
+_INTERNAL = re.compile(
+    r"INTERNAL ASSERT|please report a bug|bad_alloc|bad_function_call|vector::_M|map::at|basic_string::"
+)
+#: errors of Python that tell a reader nothing about the argument that was wrong
+_RAW = (
+    TypeError, IndexError, KeyError, AttributeError, AssertionError, ZeroDivisionError, UnboundLocalError,
+    RecursionError, SystemError, OverflowError, StopIteration, MemoryError,
+)  # fmt: skip
+_OURS = str(ROOT / "src")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """`kind`: ok, refused, or a finding: internal, write, crash, hang."""
+
+    kind: str
+    message: str = ""
+
+    @property
+    def found(self) -> bool:
+        return self.kind not in ("ok", "refused")
+
+
+@dataclasses.dataclass
+class Call:
+    target: str
+    sample: int = 0
+    seed: int = 0
+    mutations: tuple[Mutation, ...] = ()
+    mode: str = "plain"
+    strict: int = 1
+    device: str = "npu"
+    _made: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def begun(cls, seed: int, index: int, names: list[str]) -> tuple[Call, random.Random]:
+        """The call before its mutations, and the dice for them."""
+        chance = random.Random(f"{seed}/{index}")
+        target = targets.named(chance.choice(names))
+        call = cls(
+            target.name, chance.randrange(target.samples), chance.randrange(2**31),
+            mode=chance.choice(MODES), strict=chance.randrange(2),
+        )  # fmt: skip
+        return call, chance
+
+    @classmethod
+    def drawn(cls, seed: int, index: int, names: list[str]) -> Call:
+        """The call with this number of the run with this seed; the same in every process."""
+        call, chance = cls.begun(seed, index, names)
+        arguments = call._arguments()
+        chosen: list[Mutation] = []
+        for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 4))):
+            mutation = mutations.choose(chance, arguments)
+            if mutation is not None:
+                with contextlib.suppress(
+                    RuntimeError, NotImplementedError, TypeError, IndexError, ValueError
+                ):
+                    mutations.apply(
+                        arguments, mutation
+                    )  # what PyTorch itself refuses is no mutation
+                    chosen.append(mutation)
+        call.mutations = tuple(chosen)
+        call._made = arguments
+        return call
+
+    def _arguments(self) -> dict[str, Any]:
+        torch.manual_seed(self.seed)
+        return targets.named(self.target).build(self.sample)
+
+    def arguments(self) -> dict[str, Any]:
+        made, self._made = self._made, None  # of the draw
+        if made is not None:
+            return made
+        made = self._arguments()
+        for mutation in self.mutations:
+            mutations.apply(made, Mutation(*mutation))
+        return made if self.device == "npu" else mapped(made, _on_host)
+
+    def run(self) -> Any:
+        """The call as a program makes it; its exceptions are the caller's."""
+        made = self.arguments()
+        return self._call(made["args"], made["kwargs"])
+
+    def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = targets.named(self.target).function
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(settings.override(strict=bool(self.strict)))
+            if self.mode == "inference":
+                stack.enter_context(torch.inference_mode())
+            elif self.mode == "autocast":
+                stack.enter_context(torch.autocast("npu", dtype=torch.bfloat16))
+            elif self.mode == "fake":
+                fake = stack.enter_context(torch._subclasses.FakeTensorMode())
+                args, kwargs = mapped((args, kwargs), fake.from_tensor)
+            elif self.mode == "gradient":
+                args, kwargs = mapped((args, kwargs), _leaf)
+            result = function(*args, **kwargs)
+            if self.mode == "gradient":
+                outputs = [t for t in tensors(result) if t.requires_grad]
+                if outputs:
+                    sum(
+                        t.float().sum() if not t.is_complex() else t.abs().sum() for t in outputs
+                    ).backward()
+        return result
+
+    def judged(self, guard: Any = None) -> Outcome:
+        """Runs the call and says what is to be thought of it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = self.arguments()
+            before = (
+                storages(made) if self.target.startswith("npu.") and self.mode != "fake" else {}
+            )
+            try:
+                result = self._call(made["args"], made["kwargs"])
+                outcome = Outcome("ok")
+                del result
+            except (Exception, KeyboardInterrupt) as wrong:  # every error is judged
+                outcome = _judge_error(wrong, self.strict)
+                wrong.__traceback__ = None
+            if outcome.found and self._same_on_cpu(outcome):
+                outcome = Outcome("refused", "as the CPU device does")
+        if outcome.kind == "ok":
+            changed = changed_outside(before, made, targets.named(self.target).schema)
+            if changed:
+                outcome = Outcome("write", changed)
+        del before, made
+        damaged = guard.damaged() if guard is not None else 0
+        if damaged:
+            return Outcome("write", f"bytes beside {damaged} allocations were changed")
+        return outcome
+
+    def on_cpu(self) -> Call:
+        return dataclasses.replace(self, device="cpu")
+
+    def _same_on_cpu(self, outcome: Outcome) -> bool:
+        """Whether PyTorch itself says the same on the CPU device: then it is not the npu device's fault."""
+        if self.target.startswith("npu.") or self.device == "cpu":
+            return False
+        return self.on_cpu().judged().kind == outcome.kind
+
+    def plain(self) -> dict[str, Any]:
+        """The fields, for the constructor in another process."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+
+    def program(self) -> str:
+        """The call as a small program, with its arguments as comments."""
+        lines = [
+            "from tests.fuzz.calls import Call",
+            "from tests.fuzz.mutations import Mutation",
+            "",
+        ]
+        try:
+            made = self.arguments()
+            lines += [f"# {path} = {_shown(value)}" for path, value in flat(made)]
+        except Exception as wrong:  # the comment is a help, no more
+            lines.append(f"# arguments: {wrong}")
+        shown = "".join(f"\n    {mutation!r}," for mutation in self.mutations)
+        lines += [
+            f"Call({self.target!r}, sample={self.sample}, seed={self.seed}, mutations=({shown}\n), "
+            f"mode={self.mode!r}, strict={self.strict}).run()"
+        ]
+        return "\n".join(lines)
+
+
+def _on_host(x: torch.Tensor) -> torch.Tensor:
+    return (
+        torch.empty_strided(x.size(), x.stride(), dtype=x.dtype).copy_(x)
+        if x.device.type == "npu"
+        else x
+    )
+
+
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_() if x.is_floating_point() or x.is_complex() else x
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        layout = "" if value.is_contiguous() else f", strides {tuple(value.stride())}"
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}{layout}"
+    if isinstance(value, list):
+        return f"[{', '.join(_shown(one) for one in value)}]"
+    return repr(value)
+
+
+def _judge_error(wrong: BaseException, strict: int) -> Outcome:
+    text = f"{type(wrong).__name__}: {str(wrong).strip()}"
+    if _INTERNAL.search(text):
+        return Outcome("internal", text[:600])
+    if strict and isinstance(wrong, _RAW):
+        last = traceback.extract_tb(wrong.__traceback__)[-1]
+        if last.filename.startswith(_OURS) and not (last.line or "").startswith("raise "):
+            where = f"{last.filename.removeprefix(_OURS)}:{last.lineno}"
+            return Outcome("internal", f"{where}: {text[:400]}")
+    return Outcome("refused", text[:200])

@@ -1,0 +1,255 @@
+"""Worker processes with a watchdog: they fork from this one, so that a crash costs no import.
+
+The worker with number k makes the calls k, k + workers, k + 2 workers, ... of the seed's sequence. It tells the number of
+the call before it makes it, so that a crash or a hang belongs to a call, and the next worker goes on after it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import faulthandler
+import json
+import mmap
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import tempfile
+import time
+from typing import Any
+from unittest import SkipTest
+
+import torch
+
+from tests.fuzz.calls import Call, Outcome
+from tests.fuzz.guard import LIMIT, Guard
+from tests.fuzz.isolate import isolated, judged_apart, unpacked
+
+_KINDS = ("ok", "refused", "internal", "write", "no sample")
+_SLOT = struct.Struct(
+    f"qd{len(_KINDS)}q"
+)  # the call, when it began, how many of each kind there were
+
+
+@dataclasses.dataclass
+class Finding:
+    index: int
+    call: Call
+    outcome: Outcome
+    times: int = 1
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (
+            self.call.target,
+            self.outcome.kind,
+            re.sub(r"[\d\[\](), -]+", "#", self.outcome.message)[:80],
+        )
+
+
+@dataclasses.dataclass
+class Result:
+    calls: int = 0
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    by_target: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    findings: dict[Any, Finding] = dataclasses.field(default_factory=dict)
+
+    def count(self, counts: dict[str, int]) -> None:
+        self.counts.update({kind: count for kind, count in counts.items() if count})
+        self.calls += sum(counts.values())
+
+    def add(self, finding: Finding) -> bool:
+        known = self.findings.get(finding.key)
+        if known is not None:
+            known.times += 1
+            return False
+        self.findings[finding.key] = finding
+        return True
+
+
+class Worker:
+    """A forked process that makes calls from `first` on."""
+
+    def __init__(self, plan: Plan, number: int, first: int):
+        self.plan, self.number = plan, number
+        self.slot = mmap.mmap(-1, _SLOT.size)
+        self.slot[:] = _SLOT.pack(first, time.monotonic(), *[0] * len(_KINDS))
+        self.said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        self.reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.reading)
+            _child(plan, number, first, self.slot, writing, self.said.fileno())
+        os.close(writing)
+        self.rest = b""
+
+    @property
+    def current(self) -> tuple[int, float, dict[str, int]]:
+        index, since, *counts = _SLOT.unpack(self.slot[:])
+        return index, since, dict(zip(_KINDS, counts, strict=True))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has told since the last time."""
+        while select.select([self.reading], [], [], 0)[0]:
+            part = os.read(self.reading, 1 << 16)
+            if not part:
+                break
+            self.rest += part
+        *whole, self.rest = self.rest.split(b"\n")
+        return [json.loads(line) for line in whole]
+
+    def ended(self) -> int | None:
+        done, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if done else None
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def last_words(self) -> str:
+        self.said.seek(0)
+        text = self.said.read().decode("utf-8", "replace")
+        current = text.partition("Current thread")[2].partition("\n\n")[0]
+        frames = [line.strip() for line in current.splitlines() if line.strip().startswith("File")]
+        words = [line for line in text.splitlines() if "what()" in line or "terminate" in line]
+        return " | ".join(words + frames[:2])
+
+    def close(self) -> None:
+        os.close(self.reading)
+        self.slot.close()
+        self.said.close()
+
+
+@dataclasses.dataclass
+class Plan:
+    seed: int
+    calls: int
+    seconds: float
+    workers: int
+    names: list[str]
+    patience: float = 30.0
+    guard: str | None = None
+
+    def run(self, progress: Any = None) -> Result:
+        result = Result()
+        end = time.monotonic() + self.seconds
+        workers = [Worker(self, k, k) for k in range(self.workers)]
+        while workers:
+            time.sleep(0.2)
+            for worker in list(workers):
+                again = self._look(worker, result, end)
+                if again is not worker:
+                    workers.remove(worker)
+                    worker.close()
+                    if again is not None:
+                        workers.append(again)
+            if progress is not None:
+                progress(result)
+        return result
+
+    def _look(self, worker: Worker, result: Result, end: float) -> Worker | None:
+        """The worker itself while it works, a new one after a crash or a hang, None at the end."""
+        code = worker.ended()
+        index, since, counts = worker.current
+        for line in worker.lines():
+            self._count(line, result)
+        if code is None:
+            if time.monotonic() - since < self.patience:
+                return worker
+            worker.kill()
+            outcome = Outcome("hang", f"no end after {self.patience:.0f} s")
+        elif code == 0:
+            result.count(counts)
+            return None
+        else:
+            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            outcome = Outcome("crash", f"{name} {worker.last_words()}")
+        result.count(counts)
+        result.calls += 1
+        call = self.call(index)
+        if (
+            not call.target.startswith("npu.")
+            and judged_apart(call.on_cpu(), None).kind == outcome.kind
+        ):
+            result.counts[f"{outcome.kind} on the CPU device too"] += 1
+        else:
+            result.counts[outcome.kind] += 1
+            result.add(Finding(index, call, outcome))
+        following = index + self.workers
+        return (
+            Worker(self, worker.number, following)
+            if following < self.calls and time.monotonic() < end
+            else None
+        )
+
+    def call(self, index: int) -> Call:
+        drawn = isolated(lambda: Call.drawn(self.seed, index, self.names))
+        if isinstance(drawn, Call):
+            return drawn
+        return Call.begun(self.seed, index, self.names)[
+            0
+        ]  # it crashed while a mutation was applied
+
+    def _count(self, line: dict[str, Any], result: Result) -> None:
+        if "targets" in line:
+            result.by_target.update(line["targets"])
+        else:
+            call = unpacked(line["call"])
+            result.add(Finding(line["index"], call, Outcome(**line["outcome"])))
+
+
+def _child(plan: Plan, number: int, first: int, slot: mmap.mmap, pipe: int, said: int) -> None:
+    """Never returns."""
+    code = 70
+    try:
+        os.dup2(said, 2)
+        faulthandler.enable(said)
+        _work(plan, first, slot, pipe)
+        code = 0
+    except BaseException as wrong:  # the parent is told by the exit code
+        sys.stderr.write(f"File worker: {type(wrong).__name__}: {wrong}\n")
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _work(plan: Plan, first: int, slot: mmap.mmap, pipe: int) -> None:
+    guard = Guard(plan.guard, LIMIT) if plan.guard is not None else None
+    end = time.monotonic() + plan.seconds
+    counts: collections.Counter[str] = collections.Counter()
+    names: collections.Counter[str] = collections.Counter()
+
+    def tell(line: dict[str, Any]) -> None:
+        data = (json.dumps(line) + "\n").encode()
+        while data:
+            data = data[os.write(pipe, data) :]
+
+    index = first
+    for index in range(first, plan.calls, plan.workers):
+        slot[:] = _SLOT.pack(index, time.monotonic(), *(counts[kind] for kind in _KINDS))
+        if time.monotonic() > end:
+            break
+        try:
+            call = Call.drawn(plan.seed, index, plan.names)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, SkipTest):
+            counts["no sample"] += 1  # the database's own generator does not know the device
+            continue
+        outcome = call.judged(guard)
+        counts[outcome.kind] += 1
+        names[call.target] += 1
+        if outcome.found:
+            shown = call.plain()
+            tell({"index": index, "call": shown, "outcome": dataclasses.asdict(outcome)})
+        if sum(names.values()) >= 50:
+            tell({"targets": names})
+            names.clear()
+    slot[:] = _SLOT.pack(index, time.monotonic(), *(counts[kind] for kind in _KINDS))
+    tell({"targets": names})
+
+
+def prepare() -> None:
+    """Before the first fork: one thread, nothing started."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("SOFTNPU_QUIET", "1")

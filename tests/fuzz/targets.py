@@ -1,0 +1,125 @@
+"""What is called: every operator of torch_npu's registry, and PyTorch's operator database, with their samples."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from tests.ops.support import make
+from torch_npu.ops._registry import operators
+
+
+class Target(NamedTuple):
+    """A function, how many samples it has, and its schema where it has one."""
+
+    name: str
+    function: Callable[..., Any]
+    schema: Any
+    samples: int
+    build: Callable[[int], dict[str, Any]]  # sample -> {"args": [...], "kwargs": {...}}
+
+
+def _samples(operator: Any) -> list[Any]:
+    return getattr(operator, "samples", None) or getattr(
+        getattr(operator, "definition", None), "samples", []
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _value(*shape: int, **options: Any) -> torch.Tensor:
+    return make(*shape, device="cpu", **options)
+
+
+def _make(*shape: int, requires_grad: bool = False, **options: Any) -> torch.Tensor:
+    """tests.ops.support.make, which draws the same numbers for the same shape: once."""
+    return _value(*shape, **options).to("npu").requires_grad_(requires_grad)
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that mutations can change them."""
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
+        return [_plain(one) for one in value]
+    return value
+
+
+@functools.cache
+def ours() -> dict[str, Target]:
+    found = {}
+    for name, operator in sorted(operators.items()):
+        samples = _samples(operator)
+
+        def build(index: int, samples: list[Any] = samples) -> dict[str, Any]:
+            args, kwargs = samples[index].inputs(_make)
+            return {"args": _plain(args), "kwargs": {k: _plain(v) for k, v in kwargs.items()}}
+
+        if samples:
+            found[f"npu.{name}"] = Target(
+                f"npu.{name}", operator.overload, operator.schema, len(samples), build
+            )
+    return found
+
+
+_MOST_SAMPLES = 8
+
+
+@functools.cache
+def pytorchs() -> dict[str, Target]:
+    """PyTorch's operators: what its operator database calls with float32 on the CPU, on the npu."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    found = {}
+    for info in op_db:
+        if not info.supports_dtype(torch.float32, "cpu") and not info.supports_dtype(
+            torch.int64, "cpu"
+        ):
+            continue
+        name = f"torch.{info.name}" + (
+            f".{info.variant_test_name}" if info.variant_test_name else ""
+        )
+
+        @functools.cache
+        def samples(of: Any = functools.partial(_of_database, info)) -> list[Any]:
+            return of()
+
+        def build(index: int, samples: Any = samples) -> dict[str, Any]:
+            found = samples()
+            sample = found[index % len(found)]
+            args = [sample.input, *sample.args]
+            return {
+                "args": _moved(_plain(args)),
+                "kwargs": {k: _moved(_plain(v)) for k, v in sample.kwargs.items()},
+            }
+
+        found[name] = Target(name, info.op, None, _MOST_SAMPLES, build)
+    return found
+
+
+def _of_database(info: Any) -> list[Any]:
+    dtype = torch.float32 if info.supports_dtype(torch.float32, "cpu") else torch.int64
+    samples = []
+    for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
+        samples.append(sample)
+        if len(samples) == _MOST_SAMPLES:
+            break
+    return samples
+
+
+def _moved(value: Any) -> Any:
+    if (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+    ):
+        return value.detach().clone().to("npu")
+    if isinstance(value, list):
+        return [_moved(one) for one in value]
+    if value == "cpu" or (isinstance(value, torch.device) and value.type == "cpu"):
+        return torch.device("npu")
+    return value
+
+
+def named(name: str) -> Target:
+    return ours()[name] if name.startswith("npu.") else pytorchs()[name]

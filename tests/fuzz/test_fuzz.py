@@ -1,0 +1,144 @@
+"""A sample of the fuzzer, with fixed seeds, and the fuzzer itself: that it sees what it looks for."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests import ROOT
+from tests.fuzz import mutations
+from tests.fuzz.calls import Call, Outcome, _judge_error
+from tests.fuzz.mutations import Mutation
+
+SECONDS = 40
+
+
+@pytest.mark.parametrize("what", ["npu", "torch"])
+def test_a_sample(what):
+    """Two processes beside each other for a while; findings are printed as programs."""
+    command = [sys.executable, "-m", "tests.fuzz", "--what", what, "--seed", "18", "--workers", "1"]
+    command += ["--calls", "2500" if what == "npu" else "1000", "--seconds", str(SECONDS)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    assert " 0 findings" in run.stdout and "on guard pages" in run.stdout
+
+
+def test_seeds_reproduce():
+    names = ["npu.npu_rms_norm", "npu.npu_swiglu", "npu.npu_quantize"]
+    one, two = ([Call.drawn(7, index, names) for index in range(30)] for _ in range(2))
+    assert one == two and len({call.mutations for call in one}) > 10
+    assert Call.drawn(8, 0, names) != one[0] or Call.drawn(8, 1, names) != one[1]
+
+
+GUARDED = """
+import ctypes, sys, torch, torch_npu
+from tests.fuzz.guard import Guard, compile_guard
+guard = Guard(compile_guard(), 1 << 20)
+x = torch.ones(100, dtype=torch.uint8, device="npu")
+ctypes.memset(x.data_ptr() + {offset}, 7, 1)
+del x
+print("damaged", guard.damaged())
+"""
+
+
+@pytest.mark.parametrize(
+    ("offset", "seen"),
+    [(99, "damaged 0"), (100, "damaged 1"), (-1, "damaged 1"), (130, "crash"), (-5000, "crash")],
+)
+def test_writes_outside_are_seen(offset, seen):
+    run = subprocess.run(
+        [sys.executable, "-c", GUARDED.format(offset=offset)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (seen in run.stdout) if seen != "crash" else run.returncode == -11, run.stderr
+
+
+FINDER = """
+import ctypes, os, torch, torch_npu, time
+from tests.fuzz import isolate, run, targets
+from tests.fuzz.guard import compile_guard
+run.prepare()
+
+def broken(x, kind):
+    if kind == "crash": ctypes.string_at(0)
+    if kind == "hang": time.sleep(1000)
+    if kind == "write": ctypes.memset(x.data_ptr() + x.nbytes, 7, 1)
+    if kind == "internal": raise RuntimeError("x INTERNAL ASSERT FAILED")
+    if kind == "refused": raise RuntimeError("x must be positive")
+    return x
+
+kinds = ["crash", "hang", "write", "internal", "refused", "ok"]
+made = {f"npu.{kind}": targets.Target(f"npu.{kind}", broken, None, 1,
+        lambda index, kind=kind: {"args": [torch.ones(3, device="npu"), kind], "kwargs": {}}) for kind in kinds}
+targets.ours = lambda: made
+plan = run.Plan(0, 60, 60, 2, list(made), patience=1.0, guard=compile_guard())
+run.Call.drawn = classmethod(lambda cls, seed, index, names: cls(names[index % len(names)]))
+plan.calls = 12
+result = plan.run()
+for finding in result.findings.values():
+    assert isolate.judged_apart(finding.call, plan.guard, 1.0).kind == finding.outcome.kind
+print(result.calls, sorted((f.outcome.kind, f.call.target, f.times) for f in result.findings.values()))
+"""
+
+
+def test_crashes_hangs_writes_and_internal_errors_are_found():
+    run = subprocess.run(
+        [sys.executable, "-c", FINDER], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    expected = [(kind, f"npu.{kind}", 2) for kind in ("crash", "hang", "internal", "write")]
+    assert run.stdout.strip() == f"12 {expected}", run.stderr
+
+
+def test_writes_to_arguments_that_the_schema_protects(monkeypatch):
+    from tests.fuzz import targets
+
+    target = targets.ours()["npu.npu_rms_norm"]
+
+    def bad(x, gamma, **kwargs):
+        ctypes.memset(gamma.data_ptr(), 0, 4)
+        return x
+
+    monkeypatch.setitem(targets.ours(), target.name, target._replace(function=bad))
+    outcome = Call(target.name).judged()
+    assert outcome.kind == "write" and "args[1]: " in outcome.message
+
+
+def test_what_is_internal():
+    assert _judge_error(RuntimeError("x INTERNAL ASSERT FAILED at y"), 0).kind == "internal"
+    assert _judge_error(RuntimeError("npu_x: argument 'k' must be positive"), 1).kind == "refused"
+    assert not Outcome("refused").found and Outcome("hang").found
+
+
+@pytest.mark.parametrize("kind", ["dtype", "shape", "stride", "device", "values", "alias", "none"])
+def test_mutations_change_something(kind):
+    import random
+
+    seen = set()
+    for number in range(400):
+        arguments = {
+            "args": [torch.ones(4, 6, device="npu"), torch.zeros(4, 6, device="npu")],
+            "kwargs": {},
+        }
+        mutation = mutations.choose(random.Random(number), arguments)
+        if mutation is not None and mutation.kind == kind:
+            mutations.apply(arguments, mutation)
+            changed = arguments["args"][int(mutation.where[-1])]
+            seen.add(
+                None if changed is None
+                else (changed.dtype, changed.shape, changed.stride(), changed.device.type, changed.data_ptr())
+            )  # fmt: skip
+    assert seen, f"{kind} was never chosen"
+
+
+def test_a_mutation_of_what_is_gone_is_none():
+    arguments = {"args": [[]], "kwargs": {}}
+    for where in ("args.0.3", "args.7", "kwargs.x", "args.0.0.1"):
+        mutations.apply(arguments, Mutation(where, "value", 1))
+    assert arguments == {"args": [[]], "kwargs": {}}
