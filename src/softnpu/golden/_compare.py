@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -64,7 +65,16 @@ class Difference:
     def as_json(self) -> dict[str, Any]:
         found = asdict(self)
         found.pop("picture")
-        return found
+        return _json(found)
+
+
+def _json(value: Any) -> Any:
+    """JSON has no Infinity and no NaN: they become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {k: _json(v) for k, v in value.items()}
+    return [_json(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def compare(
