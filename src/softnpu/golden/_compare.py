@@ -178,7 +178,10 @@ def _ulps(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         lowest = -(2 ** (8 * t.element_size() - 1))
         return torch.where(bits < 0, lowest - bits, bits)
 
-    return (ordered(a).double() - ordered(b).double()).abs()
+    x, y = ordered(a), ordered(b)
+    # Exact where a double would not be; numbers of two signs may lie further apart than an int64 can say.
+    apart = x.double().abs() + y.double().abs()
+    return torch.where((x < 0) == (y < 0), (x - y).abs().double(), apart)
 
 
 def _places(mask: torch.Tensor, shape: torch.Size) -> list[list[int]]:

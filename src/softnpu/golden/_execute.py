@@ -21,8 +21,10 @@ class Skip(Exception):
         self.status = status
 
 
-def operator(recording: Recording, call: dict[str, Any], device: str) -> dict[str, torch.Tensor]:
-    """Results and written arguments, named as in the recording."""
+def operator(
+    recording: Recording, call: dict[str, Any], device: str
+) -> tuple[dict[str, torch.Tensor], Any]:
+    """Results and written arguments, named as in the recording, and what the result is besides tensors."""
     function = _overload(call)
     args = _values.decode(call["args"], recording.tensor, device)
     kwargs = _values.decode({"dict": call["kwargs"]}, recording.tensor, device)
@@ -38,7 +40,8 @@ def operator(recording: Recording, call: dict[str, Any], device: str) -> dict[st
     result = function(*args, **kwargs)
     found = {f"output {name}".strip(): t for name, t in _values.named(result).items()}
     given = {**_values.named(list(args)), **_values.named(kwargs)}
-    return {**found, **{f"written {name}": given[name] for name in call["written"]}}
+    found.update({f"written {name}": given[name] for name in call["written"]})
+    return found, _values.plain(_values.encode(result, lambda tensor: ""))
 
 
 def _overload(call: dict[str, Any]) -> Callable[..., Any]:

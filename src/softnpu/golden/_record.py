@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from softnpu._version import __version__
@@ -271,8 +271,8 @@ def made_by() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
-    """Copies to the host are ours: no gradients, no autocast."""
-    with torch.no_grad():
+    """Copies to the host are ours: no gradients, and nobody records them."""
+    with torch.no_grad(), _disable_current_modes():
         yield
 
 

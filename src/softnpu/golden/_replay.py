@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from softnpu.golden import _execute, _load
+from softnpu.golden import _execute, _load, _values
 from softnpu.golden._compare import Difference, Tolerance, compare
 from softnpu.golden._store import Recording
 
@@ -88,7 +88,11 @@ def _results(
         result = Result(process, call, "same")
         try:
             if isinstance(run, Recording):
-                result.computed = _execute.operator(run, call, device)
+                result.computed, rest = _execute.operator(run, call, device)
+                recorded = _values.plain(call["outputs"])
+                if rest != recorded:
+                    result.status = "beyond"
+                    result.reason = f"the operator returns {rest}, in the recording {recorded}"
             else:
                 assert api is not None
                 result.computed = api.compute(call)
@@ -115,7 +119,7 @@ def _compare(run: _load.Run, result: Result, tolerance: Tolerance, picture: bool
     differences = [difference for _, difference in result.outputs]
     if not all(d.within for d in differences):
         result.status = "beyond"
-    elif not all(d.bitwise for d in differences):
+    elif result.status == "same" and not all(d.bitwise for d in differences):
         result.status = "within"
 
 

@@ -105,8 +105,8 @@ class Where:
             "source": _source(),
             "phase": "forward",
         }
-        # The node of this operator has been made, and is the last one.
-        self.forward[torch._C._autograd._get_sequence_nr() - 1] = place
+        # The node of this operator is the last one; operators that make no node come after it.
+        self.forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
         if len(self.forward) > _REMEMBERED:
             self.forward.popitem(last=False)
         return place
