@@ -324,3 +324,12 @@ def test_the_entry_point_leads_to_the_plugin():
     program = f"import sys, {module} as p; assert p.npu and 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+@pytest.mark.slow
+def test_the_tests_on_the_page_pass(pytester, monkeypatch):
+    from tests.test_docs import blocks
+
+    for number, text in enumerate(blocks(ROOT / "docs" / "pytest.md")):
+        (pytester.path / f"test_page{number}.py").write_text(text, "utf-8")
+    run(pytester, monkeypatch).assert_outcomes(passed=4)
