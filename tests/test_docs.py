@@ -147,7 +147,9 @@ if "RANK" in os.environ:
 
 def launch(words: list[str], folder: Path, wait: bool = True):
     """A command of this environment, installed or not."""
-    module = {"softnpu": "softnpu", "torchrun": "torch.distributed.run", "pytest": "pytest"}[words[0]]
+    module = {"softnpu": "softnpu", "torchrun": "torch.distributed.run", "pytest": "pytest"}[
+        words[0]
+    ]
     plugin = ["-p", "softnpu.pytest_plugin"] if words[0] == "pytest" else []
     command = [sys.executable, "-m", module, *plugin, *words[1:]]
     path = os.pathsep.join([PYTHONPATH, str(folder)])

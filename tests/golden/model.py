@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 import torch_npu
 
 LAYERS, WIDTH = 12, 32

@@ -48,9 +48,15 @@ def test_one_wrong_product_in_layer_7(good, tmp_path):
             model.run()
         finally:
             faults.clear()
-    found = json.loads(diff(good, tmp_path / "b", "--json", "--rtol", "0", "--atol", "0", "--share", "0", code=1))
+    found = json.loads(
+        diff(good, tmp_path / "b", "--json", "--rtol", "0", "--atol", "0", "--share", "0", code=1)
+    )
     first = found["first"]
-    assert (first["op"], first["module"], first["phase"]) == ("aten::addmm", "Model.layers.7.down", "forward")
+    assert (first["op"], first["module"], first["phase"]) == (
+        "aten::addmm",
+        "Model.layers.7.down",
+        "forward",
+    )
     assert all(d["bitwise"] for d in first["inputs"]) and not first["outputs"][0]["bitwise"]
 
 

@@ -50,7 +50,9 @@ class Dumping:
             "output": self.value(output, f"{name}.output"),
         }
         if parameters:
-            entry["parameters"] = {k: self.tensor(v, f"{name}.parameters.{k}") for k, v in parameters.items()}
+            entry["parameters"] = {
+                k: self.tensor(v, f"{name}.parameters.{k}") for k, v in parameters.items()
+            }
         self.data[name] = entry
 
     def backward(self, name: str, grads, outputs) -> None:
@@ -60,7 +62,13 @@ class Dumping:
         }
 
     def close(self, level: str = "L1") -> Path:
-        whole = {"task": "tensor", "level": level, "framework": "pytorch", "dump_data_dir": "/gone", "data": self.data}
+        whole = {
+            "task": "tensor",
+            "level": level,
+            "framework": "pytorch",
+            "dump_data_dir": "/gone",
+            "data": self.data,
+        }
         (self.directory / "dump.json").write_text(json.dumps(whole))
         stack = {"0": [list(self.data), ["File model.py, line 12, in forward, \n x = f(x)"]]}
         (self.directory / "stack.json").write_text(json.dumps(stack))
@@ -82,12 +90,18 @@ def api_dump(directory: Path, suffix: str = "pt", wrong: float = 0.0) -> Path:
     dump.backward("Functional.linear.0.backward", [grad], [z.grad, w.grad])
     dump.forward("Torch.cat.0.forward", [[x, x]], {"dim": 1}, [torch.cat([x, x], dim=1)])
     dump.forward("Tensor.to.0.forward", [x, torch.bfloat16], {}, [x.to(torch.bfloat16)])
-    dump.data["Distributed.all_reduce.0.forward"] = {"input_args": [], "input_kwargs": {}, "output": []}
+    dump.data["Distributed.all_reduce.0.forward"] = {
+        "input_args": [],
+        "input_kwargs": {},
+        "output": [],
+    }
     return dump.close()
 
 
 def replay(*arguments: object, code: int = 0) -> str:
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.main, ["golden", "replay", *map(str, arguments)])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(
+        cli.main, ["golden", "replay", *map(str, arguments)]
+    )
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
@@ -98,7 +112,12 @@ def test_apis_forward_and_backward(tmp_path, suffix):
     assert "5 same" in said and "1 skipped" in said and "process group" in said
     assert "5 same" in replay(tmp_path / "d" / "dump.json")
     call = _msprobe.Dump(tmp_path / "d").calls[0]
-    assert call["source"] == {"file": "model.py", "line": 12, "function": "forward", "text": "x = f(x)"}
+    assert call["source"] == {
+        "file": "model.py",
+        "line": 12,
+        "function": "forward",
+        "text": "x = f(x)",
+    }
 
 
 def test_steps_and_ranks(tmp_path):
@@ -131,11 +150,19 @@ def module_dump(directory: Path, bias: float = 0.0) -> Path:
     torch.manual_seed(1)
     dump, model = Dumping(directory), Net()
     x = torch.randn(1, 1, 4, 4)
-    y = torch.nn.functional.conv2d(x.npu(), model.conv.weight.npu(), model.conv.bias.npu(), padding=1)
-    dump.forward("Module.conv.Conv2d.forward.0", [x], {}, [y], weight=model.conv.weight, bias=model.conv.bias)
+    y = torch.nn.functional.conv2d(
+        x.npu(), model.conv.weight.npu(), model.conv.bias.npu(), padding=1
+    )
+    dump.forward(
+        "Module.conv.Conv2d.forward.0", [x], {}, [y], weight=model.conv.weight, bias=model.conv.bias
+    )
     z = torch.nn.functional.linear(y, model.head.weight.npu(), model.head.bias.npu()) + bias
-    dump.forward("Module.head.Linear.forward.0", [y], {}, [z], weight=model.head.weight, bias=model.head.bias)
-    dump.data["Module.head.Linear.parameters_grad.0"] = {"bias": [dump.tensor(model.head.bias, "g")]}
+    dump.forward(
+        "Module.head.Linear.forward.0", [y], {}, [z], weight=model.head.weight, bias=model.head.bias
+    )
+    dump.data["Module.head.Linear.parameters_grad.0"] = {
+        "bias": [dump.tensor(model.head.bias, "g")]
+    }
     return dump.close("L0")
 
 
@@ -176,18 +203,33 @@ def test_what_is_written_is_a_dump_of_both_sides(tmp_path):
         torch_npu.npu_swiglu(x)
         torch_npu.npu_swiglu(x + 1)
     replay(tmp_path / "r", "--msprobe", tmp_path / "out")
-    sides = [json.loads((tmp_path / "out" / s / "dump.json").read_text()) for s in ("recorded", "softnpu")]
+    sides = [
+        json.loads((tmp_path / "out" / s / "dump.json").read_text())
+        for s in ("recorded", "softnpu")
+    ]
     names = ["NPU.npu_rms_norm.0.forward", "NPU.npu_swiglu.0.forward", "NPU.npu_swiglu.1.forward"]
     for side in sides:
-        assert {k: side[k] for k in ("task", "level", "framework")} == {"task": "tensor", "level": "L1", "framework": "pytorch"}
+        assert {k: side[k] for k in ("task", "level", "framework")} == {
+            "task": "tensor",
+            "level": "L1",
+            "framework": "pytorch",
+        }
         assert list(side["data"]) == names
         first = side["data"][names[0]]
         assert set(first) == {"input_args", "input_kwargs", "output"} and len(first["output"]) == 2
         leaf = first["output"][0]
-        assert leaf["data_name"] == "NPU.npu_rms_norm.0.forward.output.0.pt" and leaf["shape"] == [4, 8]
+        assert leaf["data_name"] == "NPU.npu_rms_norm.0.forward.output.0.pt" and leaf["shape"] == [
+            4,
+            8,
+        ]
         saved = torch.load(Path(side["dump_data_dir"]) / leaf["data_name"], weights_only=True)
-        assert leaf["Max"] == saved.max().item() and leaf["Norm"] == pytest.approx(saved.norm().item())
-        assert side["data"][names[1]]["output"][0]["data_name"] == "NPU.npu_swiglu.0.forward.output.0.pt"
+        assert leaf["Max"] == saved.max().item() and leaf["Norm"] == pytest.approx(
+            saved.norm().item()
+        )
+        assert (
+            side["data"][names[1]]["output"][0]["data_name"]
+            == "NPU.npu_swiglu.0.forward.output.0.pt"
+        )
     # What we write, we read: the dumps agree, and computing them again gives the same.
     assert golden.diff(tmp_path / "out" / "recorded", tmp_path / "out" / "softnpu").alike
     assert "3 same" in replay(tmp_path / "out" / "softnpu")

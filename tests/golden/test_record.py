@@ -35,7 +35,9 @@ def test_a_call_has_its_inputs_attributes_outputs_and_place(tmp_path):
     (call,) = run.calls
     assert call["op"] == "npu::npu_rms_norm" and 1e-5 in [*call["args"], *call["kwargs"].values()]
     assert torch.equal(run.tensor(run.inputs(call)[0][1]), x.cpu())
-    assert [torch.equal(run.tensor(e), o.cpu()) for (_, e), o in zip(run.outputs(call), out)] == [True] * 2
+    assert [torch.equal(run.tensor(e), o.cpu()) for (_, e), o in zip(run.outputs(call), out)] == [
+        True
+    ] * 2
     assert call["source"]["file"] == __file__ and "npu_rms_norm(x" in call["source"]["text"]
     made = run.about["made_by"]
     assert made["emulated"] is True and made["device"].startswith("Ascend910B3")
@@ -99,7 +101,9 @@ def test_written_arguments_are_recorded_before_and_after(tmp_path):
     first, second = run.calls
     assert run.tensor(run.inputs(second)[0][1]).tolist() == [1, 1, 1]
     assert run.tensor(dict(run.outputs(second))["written 0"]).tolist() == [2, 2, 2]
-    assert first["written"]["0"]["tensor"] == second["args"][0]["tensor"], "the same content is kept once"
+    assert first["written"]["0"]["tensor"] == second["args"][0]["tensor"], (
+        "the same content is kept once"
+    )
     assert len(run.tensors) == 3
 
 
@@ -121,7 +125,9 @@ class Block(torch.nn.Module):
 def test_modules_lines_and_backward(tmp_path):
     model = Block().npu()
     with golden.record(tmp_path / "r", ops="*", modules=True):
-        model(torch.ones(2, 4, device="npu"), scale=torch.tensor(2.0, device="npu")).sum().backward()
+        model(
+            torch.ones(2, 4, device="npu"), scale=torch.tensor(2.0, device="npu")
+        ).sum().backward()
     calls = only(tmp_path / "r").calls
     places = {(c["op"], c["module"], c["phase"]) for c in calls}
     assert ("aten::addmm", "Block.inner.0", "forward") in places
@@ -172,12 +178,17 @@ def test_a_program_that_was_killed_keeps_what_was_written(tmp_path, monkeypatch)
 def test_another_program_cannot_continue(tmp_path):
     with golden.record(tmp_path / "r"):
         rms(torch.ones(2, 8, device="npu"))
-    with pytest.raises(RuntimeError, match="call 0 is npu::npu_swiglu, in the recording it is npu::npu_rms_norm"):  # fmt: skip
-        with golden.record(tmp_path / "r", resume=True):
-            torch_npu.npu_swiglu(torch.ones(2, 8, device="npu"))
-    with pytest.raises(ValueError, match="can only be continued with the same"):
-        with golden.record(tmp_path / "r", ops="*", resume=True):
-            pass
+    message = "call 0 is npu::npu_swiglu, in the recording it is npu::npu_rms_norm"
+    with (
+        pytest.raises(RuntimeError, match=message),
+        golden.record(tmp_path / "r", resume=True),
+    ):
+        torch_npu.npu_swiglu(torch.ones(2, 8, device="npu"))
+    with (
+        pytest.raises(ValueError, match="can only be continued with the same"),
+        golden.record(tmp_path / "r", ops="*", resume=True),
+    ):
+        pass
 
 
 def test_at_most_so_many_of_each(tmp_path):
@@ -192,7 +203,11 @@ def test_at_most_so_many_of_each(tmp_path):
 
 @pytest.mark.parametrize(
     "options,message",
-    [({"limit": "much"}, "limit must be a size"), ({"each": 0}, "each must be"), ({"ops": ""}, "ops must name")],
+    [
+        ({"limit": "much"}, "limit must be a size"),
+        ({"each": 0}, "each must be"),
+        ({"ops": ""}, "ops must name"),
+    ],
 )
 def test_wrong_arguments(tmp_path, options, message):
     with pytest.raises(ValueError, match=message), golden.record(tmp_path / "r", **options):
@@ -233,14 +248,33 @@ def test_the_recorder_in_one_file_needs_torch_alone(tmp_path):
     assert done.exit_code == 0, done.output
     (tmp_path / "prog.py").write_text(PROGRAM)
     environment = {"PATH": os.environ["PATH"], "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    command = [sys.executable, str(packed), "record", "-o", "out", "--ops", "*softmax*", "prog.py", "5", str(packed)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        str(packed),
+        "record",
+        "-o",
+        "out",
+        "--ops",
+        "*softmax*",
+        "prog.py",
+        "5",
+        str(packed),
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "out: 1 calls" in done.stderr
     (call,) = only(tmp_path / "out").calls
     assert call["op"] == "aten::_softmax" and call["source"]["line"] == 5
-    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert again.returncode == 1 and "holds a recording" in again.stderr and "Traceback" not in again.stderr
+    again = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (
+        again.returncode == 1
+        and "holds a recording" in again.stderr
+        and "Traceback" not in again.stderr
+    )
 
 
 def test_importing_loads_neither_torch_nor_the_extension():

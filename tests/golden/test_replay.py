@@ -26,7 +26,9 @@ def test_errors_against_numpy():
     assert found.max_abs == error.max()
     assert found.max_rel == pytest.approx((error / np.abs(y)).max(), rel=1e-12)
     assert found.share == (error > 1e-4 + 1e-3 * np.abs(y)).mean()
-    assert found.cosine == pytest.approx((x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum()), rel=1e-12)
+    assert found.cosine == pytest.approx(
+        (x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum()), rel=1e-12
+    )
     where = np.unravel_index(error.argmax(), error.shape)
     assert found.worst[0]["index"] == list(where) and found.worst[0]["golden"] == b[where].item()
     assert not found.bitwise and len(found.worst) == 8
@@ -34,6 +36,7 @@ def test_errors_against_numpy():
 
 def ulps(a: float, b: float) -> int:
     """Between two float32, by their bits."""
+
     def ordered(x: float) -> int:
         (bits,) = struct.unpack("<i", struct.pack("<f", x))
         return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
@@ -41,13 +44,17 @@ def ulps(a: float, b: float) -> int:
     return abs(ordered(a) - ordered(b))
 
 
-@pytest.mark.parametrize("a,b", [(1.0, 1.0000001), (-1e-45, 1e-45), (0.0, -0.0), (3.0, -2.0), (1e30, 1e-30)])
+@pytest.mark.parametrize(
+    "a,b", [(1.0, 1.0000001), (-1e-45, 1e-45), (0.0, -0.0), (3.0, -2.0), (1e30, 1e-30)]
+)
 def test_ulps_in_fp32(a, b):
     found = compare(torch.tensor([a]), torch.tensor([b]))
     assert found.max_ulp == ulps(a, b)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn]
+)
 def test_a_neighbour_is_one_ulp_away(dtype):
     one = torch.ones(1, dtype=dtype)
     integers = {1: torch.uint8, 2: torch.int16, 8: torch.int64}[one.element_size()]
@@ -72,12 +79,19 @@ def test_integers_must_be_equal_and_dtypes_may_differ():
     assert compare(torch.tensor([1, 2]), torch.tensor([1, 3])).share == 0.5
     x = torch.linspace(1, 2, 100)
     found = compare(x.bfloat16(), x)
-    assert found.within and not found.bitwise and found.dtype == "float32 (here bfloat16)" and found.max_ulp == 0
+    assert (
+        found.within
+        and not found.bitwise
+        and found.dtype == "float32 (here bfloat16)"
+        and found.max_ulp == 0
+    )
     shapes = compare(torch.ones(2), torch.ones(3))
     assert not shapes.within and "shape (2,) here, (3,) recorded" in shapes.mismatch
 
 
-@pytest.mark.parametrize("dtype,limit", [(torch.float32, 1e-4), (torch.float16, 1e-3), (torch.bfloat16, 4e-3)])
+@pytest.mark.parametrize(
+    "dtype,limit", [(torch.float32, 1e-4), (torch.float16, 1e-3), (torch.bfloat16, 4e-3)]
+)
 def test_default_tolerance(dtype, limit):
     """One thousandth of the elements may be beyond one thousandth, in fp16; and so on."""
     b = torch.ones(10_000, dtype=dtype)
@@ -106,7 +120,9 @@ def change(recording, number: int, **changes) -> None:
 
 
 def replay(*arguments: object, code: int = 0) -> str:
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.main, ["golden", "replay", *map(str, arguments)])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(
+        cli.main, ["golden", "replay", *map(str, arguments)]
+    )
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
@@ -131,7 +147,11 @@ def test_a_difference_beyond_and_within_tolerance(recording, tmp_path, monkeypat
     assert 0.001 < wrong["outputs"][0]["max_rel"] < 0.02
     text = page.read_text("utf-8")
     assert text.count("<section>") == 2, "both outputs are drawn"
-    assert "<circle" in text and "<rect" in text and str(wrong["outputs"][0]["worst"][0]["index"]) in text
+    assert (
+        "<circle" in text
+        and "<rect" in text
+        and str(wrong["outputs"][0]["worst"][0]["index"]) in text
+    )
     assert "1 within" in replay(recording, "--rtol", "0.1", "--atol", "0.1")
     assert "1 beyond" in replay(recording, "--rtol", "0.1", "--atol", "0.1", "--bitwise", code=1)
     assert "1 within" in replay(recording, "--share", "1")
@@ -141,7 +161,11 @@ def test_missing_failed_and_random(recording, tmp_path):
     change(recording, 0, op="npu::npu_of_tomorrow")
     change(recording, 1, args=[])
     said = replay(recording, code=1)
-    assert "1 missing" in said and "1 failed" in said and "there is no operator npu::npu_of_tomorrow" in said
+    assert (
+        "1 missing" in said
+        and "1 failed" in said
+        and "there is no operator npu::npu_of_tomorrow" in said
+    )
     assert "1 same" in replay(recording, "--ops", "npu_dtype_cast")
     with golden.record(tmp_path / "random", ops="*"):
         torch.rand(4, device="npu")
@@ -158,7 +182,12 @@ def test_names_cannot_break_the_page(recording):
     results = golden.replay(recording, picture=True)
     results[0].outputs[0] = ("<i>", compare(torch.ones(3), torch.zeros(3), picture=True))
     text = _page.render("<recording>", results)
-    assert "&lt;recording&gt;" in text and "<script>" not in text and "<i>" not in text and "<b>" not in text
+    assert (
+        "&lt;recording&gt;" in text
+        and "<script>" not in text
+        and "<i>" not in text
+        and "<b>" not in text
+    )
 
 
 def test_ranks_of_a_job(tmp_path, monkeypatch):

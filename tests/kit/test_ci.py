@@ -107,12 +107,21 @@ def run_action(machine: Machine, hit: str = "", **given: str) -> None:
     inputs = {f"inputs.{k}": str(v["default"]) for k, v in ACTION["inputs"].items()}
     unknown = {f"inputs.{k}" for k in given} - set(inputs)
     assert not unknown, f"the action has no {unknown}"
-    known = {**inputs, **{f"inputs.{k}": v for k, v in given.items()}, "github.action_path": str(ROOT)}
+    known = {
+        **inputs,
+        **{f"inputs.{k}": v for k, v in given.items()},
+        "github.action_path": str(ROOT),
+    }
     for step in ACTION["runs"]["steps"]:
         if "run" not in step:
-            assert step["uses"] == "actions/cache@v4" and "steps.key.outputs.key" in step["with"]["key"]
+            assert (
+                step["uses"] == "actions/cache@v4"
+                and "steps.key.outputs.key" in step["with"]["key"]
+            )
             continue
-        assert step["shell"] == "bash" and "${{" not in step["run"], "inputs reach the shell by variables alone"
+        assert step["shell"] == "bash" and "${{" not in step["run"], (
+            "inputs reach the shell by variables alone"
+        )
         if step.get("if") == "steps.wheel.outputs.cache-hit != 'true'" and hit:
             continue
         variables = {k: value(v, known) for k, v in step.get("env", {}).items()}
@@ -182,4 +191,6 @@ def test_the_dockerfile():
             for source in rest.split()[:-1]:
                 assert (ROOT / source).exists(), source
     needed = {"csrc", "src", "setup.py", "pyproject.toml", "README.md", "LICENSE"}
-    assert needed <= set(re.findall(r"[\w.]+", " ".join(re.findall(r"^COPY (.*)$", text, re.MULTILINE))))
+    assert needed <= set(
+        re.findall(r"[\w.]+", " ".join(re.findall(r"^COPY (.*)$", text, re.MULTILINE)))
+    )

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from softnpu import cli
 from softnpu.cli import _mocks
 
-CONFTEST = '''
+CONFTEST = """
 import sys, types
 from unittest.mock import MagicMock, patch
 
@@ -35,7 +35,7 @@ def test(a, b, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_npu.npu", MagicMock())
     with patch.dict("sys.modules", {"acl.rt": MagicMock(), "os": None}), patch("os.getcwd"):
         x = torch.npu.current_stream()
-'''
+"""
 
 FOUND = [
     (5, "module in sys.modules", "torch_npu", "delete: the import works"),
@@ -56,7 +56,9 @@ FOUND = [
 
 
 def invoke(*arguments: object, code: int = 0) -> str:
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.main, ["migrate-mocks", *map(str, arguments)])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(
+        cli.main, ["migrate-mocks", *map(str, arguments)]
+    )
     assert done.exit_code == code, (done.output, done.exception)
     return done.stdout
 

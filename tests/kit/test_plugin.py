@@ -103,7 +103,11 @@ def test_settings_by_mark(pytester, monkeypatch, distributed):
         "*UserWarning: take care",
     ):
         done.stdout.fnmatch_lines([line])
-    assert ">       assert n == 1" in said and "n is 2" in said and "Fatal Python error: Aborted" in said
+    assert (
+        ">       assert n == 1" in said
+        and "n is 2" in said
+        and "Fatal Python error: Aborted" in said
+    )
     assert said.count("place is made") == 1 or distributed
     xml = (pytester.path / "result.xml").read_text("utf-8")
     assert '<property name="n" value="1"' in xml and "place is made" in said
@@ -249,7 +253,13 @@ def test_ranks(pytester, monkeypatch):
     done = run(pytester, monkeypatch, "--npu-summary")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(
-        ["2 of 2 ranks failed: 1, 0", "=== rank 1 ===", "*rank one is wrong*", "=== rank 0 ===", "*rank 1 *"]
+        [
+            "2 of 2 ranks failed: 1, 0",
+            "=== rank 1 ===",
+            "*rank one is wrong*",
+            "=== rank 0 ===",
+            "*rank 1 *",
+        ]
     )
     said = done.stdout.str()
     assert "hello from 0" in said and "hello from 1" in said and "all_reduce" in said
@@ -322,7 +332,10 @@ def test_the_entry_point_leads_to_the_plugin():
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     (module,) = table["project"]["entry-points"]["pytest11"].values()
     program = f"import sys, {module} as p; assert p.npu and 'torch' not in sys.modules"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")]),
+    }
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 

@@ -74,7 +74,9 @@ class _Finder(ast.NodeVisitor):
         second = node.args[1] if len(node.args) > 1 else None
         if called.endswith("patch.dict") or short == "update" and "sys.modules" in called:
             table = second if called.endswith("patch.dict") else first
-            where = _dotted(first) or _text(first) if called.endswith("patch.dict") else "sys.modules"
+            where = (
+                _dotted(first) or _text(first) if called.endswith("patch.dict") else "sys.modules"
+            )
             if where == "sys.modules":
                 for key in _keys(table):
                     self._add(node, "module in sys.modules", key)
@@ -82,7 +84,9 @@ class _Finder(ast.NodeVisitor):
             self._add(node, "module in sys.modules", _text(first))
         elif short == "setitem" and _dotted(first) == "sys.modules":
             self._add(node, "module in sys.modules", _text(second))
-        elif short == "object" and called.endswith("patch.object") or short in ("setattr", "delattr"):
+        elif (
+            short == "object" and called.endswith("patch.object") or short in ("setattr", "delattr")
+        ):
             self._patched_object(node, short, first, second)
         elif short in ("patch", "multiple") and _text(first) is not None:
             self._add(node, "patch", _text(first))

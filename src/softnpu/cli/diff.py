@@ -28,7 +28,9 @@ def diff(
     """
     tolerance = importlib.import_module("softnpu.golden._compare").Tolerance(rtol, atol, share)
     try:
-        found = importlib.import_module("softnpu.golden._diff").diff(run_a, run_b, tolerance=tolerance)
+        found = importlib.import_module("softnpu.golden._diff").diff(
+            run_a, run_b, tolerance=tolerance
+        )
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
     if as_json:
@@ -51,12 +53,16 @@ def _show(found: Any) -> None:
         click.echo("first operator whose output differs though its inputs agree:")
         _pair(found.first)
     elif found.differing:
-        click.echo("no operator differs with inputs that agree: the runs start from different values")
+        click.echo(
+            "no operator differs with inputs that agree: the runs start from different values"
+        )
 
 
 def _pair(pair: Any) -> None:
     call = pair.b
-    click.echo(f"  operator  {call.get('name') or call['op']} (call {call['seq']}, {call['phase']})")
+    click.echo(
+        f"  operator  {call.get('name') or call['op']} (call {call['seq']}, {call['phase']})"
+    )
     if pair.process:
         click.echo(f"  process   {pair.process}")
     click.echo(f"  module    {call['module'] or 'none'}")

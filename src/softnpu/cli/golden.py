@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import sys
 import zipfile
@@ -26,7 +25,9 @@ def golden() -> None:
 @golden.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("golden"),
               show_default=True, help="The directory of the recording.")  # fmt: skip
-@click.option("--ops", default="npu_*", show_default=True, help="Patterns of operators, between commas.")
+@click.option(
+    "--ops", default="npu_*", show_default=True, help="Patterns of operators, between commas."
+)
 @click.option("--modules", is_flag=True, help="Record the calls of modules too.")
 @click.option("--limit", default="4GiB", show_default=True, help="Bytes of tensors.")
 @click.option("--each", type=click.IntRange(min=1), help="At most so many calls of one operator.")
@@ -68,12 +69,16 @@ def tolerance_options(command: Any) -> Any:
 
 @golden.command()
 @click.argument("recording", type=click.Path(exists=True, path_type=Path))
-@click.option("--ops", default="*", show_default=True, help="Patterns of operators, between commas.")
+@click.option(
+    "--ops", default="*", show_default=True, help="Patterns of operators, between commas."
+)
 @click.option("--device", type=click.Choice(["npu", "cpu"]), default="npu", show_default=True,
               help="Where to compute.")  # fmt: skip
 @tolerance_options
 @click.option("--bitwise", is_flag=True, help="Nothing but the same bits will do.")
-@click.option("--model", help="MODULE:FUNCTION that returns the model, for module-level dumps of msprobe.")
+@click.option(
+    "--model", help="MODULE:FUNCTION that returns the model, for module-level dumps of msprobe."
+)
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page.")
 @click.option("--msprobe", type=click.Path(file_okay=False, path_type=Path),
               help="Write both sides as dumps that `msprobe compare` reads.")  # fmt: skip
@@ -89,7 +94,9 @@ def replay(
     tolerance, is missing here or fails.
     """
     replays = importlib.import_module("softnpu.golden._replay")
-    tolerance = importlib.import_module("softnpu.golden._compare").Tolerance(rtol, atol, share, bitwise)
+    tolerance = importlib.import_module("softnpu.golden._compare").Tolerance(
+        rtol, atol, share, bitwise
+    )
     export = None
     try:
         if msprobe is not None:
@@ -127,7 +134,18 @@ def _model(name: str | None) -> Any:
 
 
 def _show(results: Any, everything: bool) -> None:
-    columns = ("call", "operator", "status", "output", "max abs", "max rel", "ULPs", "cosine", "beyond", "NaN/Inf")
+    columns = (
+        "call",
+        "operator",
+        "status",
+        "output",
+        "max abs",
+        "max rel",
+        "ULPs",
+        "cosine",
+        "beyond",
+        "NaN/Inf",
+    )
     table = _output.table("calls that differ" if not everything else "calls", *columns)
     for result in results:
         if result.status == "same" and not everything:

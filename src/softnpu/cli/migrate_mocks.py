@@ -91,9 +91,7 @@ def becomes(fake: _mocks.Fake) -> str:
         return f"keep: softnpu has no {fake.target}"
     note = "" if state == "works" else f" (partly: {state})"
     if fake.kind.startswith("patch"):
-        return (
-            f"delete, and assert on the result; to count calls keep it with wraps={fake.target}{note}"
-        )
+        return f"delete, and assert on the result; to count calls keep it with wraps={fake.target}{note}"
     return f"delete: softnpu has it{note}"
 
 

@@ -36,7 +36,9 @@ class Tolerance:
     def of(self, dtype: torch.dtype) -> tuple[float, float, float]:
         exact = not (dtype.is_floating_point or dtype.is_complex)
         default = 0.0 if exact else _BY_DTYPE.get(dtype, 0.125)  # the rest are 8-bit formats
-        rtol, atol, share = (default if x is None else x for x in (self.rtol, self.atol, self.share))
+        rtol, atol, share = (
+            default if x is None else x for x in (self.rtol, self.atol, self.share)
+        )
         return (0.0, 0.0, share) if exact else (rtol, atol, share)
 
 
@@ -78,7 +80,10 @@ def _json(value: Any) -> Any:
 
 
 def compare(
-    here: torch.Tensor, golden: torch.Tensor, tolerance: Tolerance | None = None, picture: bool = False
+    here: torch.Tensor,
+    golden: torch.Tensor,
+    tolerance: Tolerance | None = None,
+    picture: bool = False,
 ) -> Difference:
     """Two tensors of one shape; of two dtypes they are compared as the coarser one."""
     tolerance = tolerance or Tolerance()
@@ -108,7 +113,9 @@ def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 
 def _bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    flat = [t.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    flat = [
+        t.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)
+    ]
     return torch.equal(*flat)
 
 

@@ -95,7 +95,9 @@ def _walk(
     calls_a, calls_b = _keyed(run_a.calls), _keyed(run_b.calls)
     found.only_a.update(c["op"] for k, c in calls_a.items() if k not in calls_b)
     found.only_b.update(c["op"] for k, c in calls_b.items() if k not in calls_a)
-    uneven = {k[:-1] for k in calls_a.keys() ^ calls_b.keys()}  # which is whose counterpart is not sure there
+    uneven = {
+        k[:-1] for k in calls_a.keys() ^ calls_b.keys()
+    }  # which is whose counterpart is not sure there
     for key, call in calls_b.items():
         if key not in calls_a:
             continue

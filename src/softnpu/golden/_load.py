@@ -23,7 +23,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Run]:
     if found is not None:
         return {"": found}
     if not path.is_dir():
-        raise ValueError(f"{path} does not exist" if not path.exists() else f"{path} is no directory")
+        raise ValueError(
+            f"{path} does not exist" if not path.exists() else f"{path} is no directory"
+        )
     runs: dict[str, Run] = {}
     for inner in sorted(p for p in path.glob("*") if p.is_dir()):
         one = _one(inner)

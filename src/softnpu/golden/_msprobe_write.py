@@ -98,7 +98,9 @@ class DumpWriter:
             return {"type": "ellipsis", "value": "..."}
         return {"type": kind, "value": content}
 
-    def _tensor(self, tensor: torch.Tensor, label: str, requires_grad: bool = False) -> dict[str, Any]:
+    def _tensor(
+        self, tensor: torch.Tensor, label: str, requires_grad: bool = False
+    ) -> dict[str, Any]:
         tensor = tensor.detach().cpu().contiguous().clone()
         file = f"{label}.pt"
         torch.save(tensor, self.directory / "dump_tensor_data" / file)

@@ -62,7 +62,9 @@ def render(recording: str, results: Sequence[Result]) -> str:
     """The worst calls first: those beyond tolerance, by their share of elements beyond it."""
     pairs = [(r, name, d) for r in results for name, d in r.outputs if d.picture]
     pairs.sort(key=lambda p: (p[2].within, -p[2].share, -p[2].max_rel))
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
     return environment.from_string(_PAGE).render(
         recording=recording,
         counts=counts(results),

@@ -58,7 +58,9 @@ def record(
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns and not modules:
         raise ValueError("ops must name at least one pattern, such as npu_*")
-    recorder = Recorder(_of_rank(Path(directory)), patterns, modules, _store.size(limit), each, resume)
+    recorder = Recorder(
+        _of_rank(Path(directory)), patterns, modules, _store.size(limit), each, resume
+    )
     try:
         with recorder.where.watching(), recorder:
             yield recorder

@@ -68,7 +68,9 @@ def replay(
     patterns = ops.split(",") if isinstance(ops, str) else list(ops)
     results = []
     for process, run in _load.load(path).items():
-        for result in _results(process, run, device, patterns, tolerance or Tolerance(), model, picture):
+        for result in _results(
+            process, run, device, patterns, tolerance or Tolerance(), model, picture
+        ):
             if computed is not None:
                 computed(result)
             result.computed = {}

@@ -118,7 +118,11 @@ def _source() -> dict[str, Any] | None:
     while frame is not None:
         name = frame.f_code.co_filename
         inner = name.startswith(_SKIPPED) or name.startswith(_HERE) or name in _SKIPPED_FILES
-        if not inner and not name.startswith("<frozen") and os.sep + "torch_npu" + os.sep not in name:
+        if (
+            not inner
+            and not name.startswith("<frozen")
+            and os.sep + "torch_npu" + os.sep not in name
+        ):
             line = frame.f_lineno
             return {
                 "file": name,

@@ -115,7 +115,9 @@ def after_teardown(item: pytest.Item, failed: bool) -> None:
     total = sum(left.values())
     if total > _settings.allowed_leak(item):
         biggest = sorted(left.items(), key=lambda entry: -entry[1])[:5]
-        lines = [f"  npu:{device} {size} bytes at {address:#x}" for (device, address), size in biggest]
+        lines = [
+            f"  npu:{device} {size} bytes at {address:#x}" for (device, address), size in biggest
+        ]
         pytest.fail(
             f"the test leaves {total} bytes of device memory in {len(left)} blocks behind:\n"
             + "\n".join(lines)

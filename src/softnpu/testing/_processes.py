@@ -100,7 +100,9 @@ class Worker:
             elif message[0] == "warning":
                 yield message
             elif message[0] == "end":
-                raise WorkerDied("\n".join(["the process of the test collected nothing", *problems]))
+                raise WorkerDied(
+                    "\n".join(["the process of the test collected nothing", *problems])
+                )
             self.ready = message[0] == "ready"
         self.link.send((name, following))
         while True:

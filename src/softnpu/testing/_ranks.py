@@ -49,7 +49,9 @@ class Ranks:
         self.results: list[list[Any]] = []
         self.summaries: list[dict[str, Any]] = []
 
-    def __call__(self, n: int, *, timeout: float = 600.0) -> Callable[[Callable[..., Any]], list[Any]]:
+    def __call__(
+        self, n: int, *, timeout: float = 600.0
+    ) -> Callable[[Callable[..., Any]], list[Any]]:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise ValueError(f"npu_ranks takes the number of ranks, at least 1, but received {n!r}")
 

@@ -13,7 +13,9 @@ import pytest
 from softnpu._observe import Observer
 from softnpu.testing._fixtures import RANKS
 
-_BY_CHIP = re.compile(r"on an? (chip|Atlas|Ascend)")  # what a refusal expects that no argument can mend
+_BY_CHIP = re.compile(
+    r"on an? (chip|Atlas|Ascend)"
+)  # what a refusal expects that no argument can mend
 _TESTS = 20
 
 
@@ -80,7 +82,9 @@ class Summary:
     """Gathers the parts and writes them under the tests' results."""
 
     def __init__(self) -> None:
-        self.total: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        self.total: dict[str, collections.Counter[str]] = collections.defaultdict(
+            collections.Counter
+        )
         self.peaks: dict[str, int] = {}
 
     def add(self, report: Any) -> None:
