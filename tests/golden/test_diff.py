@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def diff(*arguments: object, code: int) -> str:
 
 
 def line_of(text: str) -> int:
-    lines = open(model.__file__, encoding="utf-8").read().splitlines()
+    lines = Path(model.__file__).read_text("utf-8").splitlines()
     (number,) = [n for n, line in enumerate(lines, 1) if text in line]
     return number
 

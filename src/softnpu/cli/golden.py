@@ -53,7 +53,7 @@ def record(
         except (FileExistsError, ValueError) as wrong:
             raise click.ClickException(str(wrong)) from None
         stack.callback(lambda: click.echo(main.said(recording, output), err=True))
-        recorder.run_program(program, arguments, module)
+        importlib.import_module("softnpu.golden._program").run_program(program, arguments, module)
 
 
 def tolerance_options(command: Any) -> Any:

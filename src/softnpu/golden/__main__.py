@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
 
-    from softnpu.golden._record import record, run_program
+    from softnpu.golden._program import run_program
+    from softnpu.golden._record import record
 
     options = {k: getattr(given, k) for k in ("ops", "modules", "limit", "each", "resume")}
     with contextlib.ExitStack() as stack:

@@ -41,11 +41,9 @@ class DumpWriter:
         one = isinstance(call["outputs"], dict) and "tensor" in call["outputs"]
         given = {("output 0" if one and k == "output" else k): v for k, v in outputs.items()}
         entry["output"] = self._part(run, results, f"{name}.output", given)
-        for number, (written, tensor) in enumerate(sorted(
-            (k, v) for k, v in given.items() if k.startswith("written")
-        )):  # fmt: skip
-            label = f"{name}.output.{len(results) + number}"
-            entry["output"].append(self._tensor(tensor, label))
+        written = [given[name] for name in sorted(given) if name.startswith("written")]
+        for number, tensor in enumerate(written, len(results)):
+            entry["output"].append(self._tensor(tensor, f"{name}.output.{number}"))
         if call.get("parameters"):
             parameters = {"dict": call["parameters"]}
             entry["parameters"] = self._part(run, parameters, f"{name}.parameters")

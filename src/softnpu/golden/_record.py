@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import importlib
 import os
-import platform
-import sys
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,8 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from softnpu._version import __version__
 from softnpu.golden import _store, _values
+from softnpu.golden._program import made_by
 from softnpu.golden._where import Where
 
 #: results that nobody has computed
@@ -252,25 +248,6 @@ class Recorder(TorchDispatchMode):
             self.writer.flush()
 
 
-def made_by() -> dict[str, Any]:
-    """What a reader of the recording must know of this machine."""
-    about: dict[str, Any] = {
-        "softnpu": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-    module = sys.modules.get("torch_npu")
-    if module is not None:
-        about["torch_npu"] = getattr(module, "__version__", "")
-        if torch.npu.is_available():
-            properties = torch.npu.get_device_properties(torch.npu.current_device())
-            about["device"] = properties.name
-            about["emulated"] = bool(getattr(properties, "emulated", False))
-    return about
-
-
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
     """Copies to the host are ours: no gradients, and nobody records them."""
@@ -324,15 +301,3 @@ def _written(schema: Any, args: Any, kwargs: Any) -> dict[str, torch.Tensor]:
 
 def _named(args: Any, kwargs: Any) -> dict[str, torch.Tensor]:
     return {**_values.named(list(args)), **_values.named(kwargs)}
-
-
-def run_program(program: str, arguments: Sequence[str], module: bool) -> None:
-    """As `python program arguments` does, in this process."""
-    runpy = importlib.import_module("runpy")
-    sys.argv = [program, *arguments]
-    if module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(program).resolve().parent))
-        runpy.run_path(program, run_name="__main__")

@@ -54,7 +54,7 @@ class Worker:
     ) -> None:  # fmt: skip
         ours, theirs = multiprocessing.Pipe()
         self.link = ours
-        self.printed = tempfile.TemporaryFile()
+        self.printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         shown = config.getoption("capture") == "no"
         command = [sys.executable, "-m", "softnpu.testing._worker", str(theirs.fileno())]
         path = os.pathsep.join(p for p in sys.path if p)
