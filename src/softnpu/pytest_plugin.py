@@ -94,7 +94,7 @@ class _Tests:
         report = yield
         if call.excinfo is not None and call.excinfo.errisinstance(Done):
             report.outcome, report.longrepr = "passed", None
-            report.npu_rank_result = call.excinfo.value.result
+            report.npu_rank_result = call.excinfo.value.result  # type: ignore[attr-defined]
         elif report.when == "call" and report.failed:
             item.stash[_FAILED] = True  # a unittest's failure raises nothing here
         if report.when == "teardown" and self.watch is not None:

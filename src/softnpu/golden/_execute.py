@@ -139,7 +139,7 @@ def _known_module(kind: str, parameters: dict[str, torch.Tensor]) -> Callable[..
 
 
 def _function(call: dict[str, Any]) -> Callable[..., Any]:
-    homes = {
+    homes: dict[str, list[Any]] = {
         "Functional": [torch.nn.functional],
         "Torch": [torch],
         "Tensor": [torch.Tensor],

@@ -41,7 +41,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor on the CPU, in the order of its elements."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    array: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    return memoryview(array)
 
 
 def content_hash(tensor: torch.Tensor, data: memoryview) -> str:

@@ -58,7 +58,7 @@ class Dump:
             "written": {},
             "why": "",
         }
-        parts = {"args": [], "kwargs": {}, "parameters": {}, "outputs": []}
+        parts: dict[str, Any] = {"args": [], "kwargs": {}, "parameters": {}, "outputs": []}
         if phase == "parameters_grad":
             parts["outputs"] = entry
             call["why"] = "gradients of parameters are compared, not computed"

@@ -15,7 +15,7 @@ import pytest
 from softnpu.testing import _settings
 from softnpu.testing._ranks import Ranks
 
-WATCHED = pytest.StashKey[set[tuple[int, int]]]()
+WATCHED = pytest.StashKey[Any]()  # a set of (device, address)
 RANKS = pytest.StashKey[Ranks]()
 
 

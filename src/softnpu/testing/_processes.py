@@ -19,7 +19,7 @@ import pytest
 from _pytest.reports import TestReport
 
 #: options that make no sense in a worker: it is one process, without a terminal
-_RESET = {
+_RESET: dict[str, Any] = {
     "numprocesses": None,
     "maxprocesses": None,
     "dist": "no",

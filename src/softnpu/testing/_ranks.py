@@ -158,7 +158,7 @@ class _Answer:
             self.summaries.append(data["npu"])
         report = pytest.TestReport._from_json(data)
         if report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
+            crash: Any = getattr(report.longrepr, "reprcrash", None)
             lost = crash is not None and "DistBackendError" in crash.message
             # That another rank is gone needs no traceback.
             self._fail(crash.message if lost else report.longreprtext)
