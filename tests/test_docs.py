@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import golden
 from softnpu.run import read_faults
 from tests import PYTHONPATH, ROOT
 from tools import differences, opdocs
@@ -105,6 +106,9 @@ def test_shell_command_works(command, tmp_path):
         (tmp_path / "faults.toml").write_text(
             blocks(ROOT / "docs" / "faults.md", "toml")[0], "utf-8"
         )
+        for name in ("recording", "run_a", "run_b"):
+            with golden.record(tmp_path / name):
+                torch_npu.npu_swiglu(torch.ones(2, 8, device="npu"))
         done = launch(words, tmp_path)
         assert done.returncode == 0, done.stderr
         assert words[1] != "run" or "process(es) on emulated" in done.stderr
@@ -143,8 +147,11 @@ if "RANK" in os.environ:
 
 def launch(words: list[str], folder: Path, wait: bool = True):
     """A command of this environment, installed or not."""
-    module = {"softnpu": "softnpu", "torchrun": "torch.distributed.run"}[words[0]]
-    command = [sys.executable, "-m", module, *words[1:]]
+    module = {"softnpu": "softnpu", "torchrun": "torch.distributed.run", "pytest": "pytest"}[
+        words[0]
+    ]
+    plugin = ["-p", "softnpu.pytest_plugin"] if words[0] == "pytest" else []
+    command = [sys.executable, "-m", module, *plugin, *words[1:]]
     path = os.pathsep.join([PYTHONPATH, str(folder)])
     options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": path}, "text": True}
     if wait:

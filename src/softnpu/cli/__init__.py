@@ -12,7 +12,10 @@ from click.shell_completion import get_completion_class
 from softnpu import __version__, settings
 from softnpu.cli.coverage import coverage
 from softnpu.cli.devices import info, list_chips
+from softnpu.cli.diff import diff
 from softnpu.cli.doctor import doctor
+from softnpu.cli.golden import golden
+from softnpu.cli.migrate_mocks import migrate_mocks
 from softnpu.report import report
 from softnpu.run import run
 
@@ -48,5 +51,5 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "softnpu", "_SOFTNPU_COMPLETE").source())
 
 
-for command in (info, list_chips, coverage, doctor, report, run):
+for command in (info, list_chips, coverage, doctor, report, run, golden, diff, migrate_mocks):
     main.add_command(command)

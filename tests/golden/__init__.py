@@ -1,0 +1,1 @@
+"""Golden data: recording, replay, msprobe, diff."""

@@ -1,0 +1,1 @@
+"""The pytest plugin, the commands for CI and their files."""
