@@ -19,7 +19,8 @@ def normed(
     dims = gamma.dim() if dims is None else dims
     row = x.shape[x.dim() - dims :]
     x = wide(x)
-    rstd = 1 / torch.sqrt(x.square().mean(tuple(range(-dims, 0)), keepdim=True) + epsilon)
+    mean = x.square().mean(tuple(range(-dims, 0)), keepdim=True) + epsilon
+    rstd = torch.rsqrt(mean.double()).to(x.dtype)
     y = x * rstd * wide(gamma).reshape(row)
     return y if beta is None else y + wide(beta).reshape(row), rstd
 
