@@ -28,7 +28,9 @@ def both(self, *args, **options):
 
 
 @pytest.mark.parametrize("depth", [1, 64, 70, 200])
-@pytest.mark.parametrize("kinds", [(torch.float8_e4m3fn, torch.float8_e5m2), (torch.float8_e5m2,) * 2])
+@pytest.mark.parametrize(
+    "kinds", [(torch.float8_e4m3fn, torch.float8_e5m2), (torch.float8_e5m2,) * 2]
+)
 @pytest.mark.parametrize("coded", [True, False])
 def test_microscaling(depth, kinds, coded):
     (x1, a), (x2, b) = eights(depth, 4, dtype=kinds[0]), eights(depth, 6, dtype=kinds[1], seed=1)

@@ -81,7 +81,11 @@ def test_bad_arguments():
         ((x1, x2, s1, s2.half()), {}, "'x2_scale' must be of dtype torch.float32 or"),
         ((x1, x2, s1, s2), {"bias": s1}, r"'bias' must be of shape \(8,\) or \(1, 8\)"),
         ((x1, x2, s1, s2), {"approximate": "none"}, "'approximate' must be 'gelu_tanh' or"),
-        ((x1[None].repeat(3, 1, 1), x2[None].repeat(2, 1, 1), s1, s2), {}, "'x2' must be of batches"),
+        (
+            (x1[None].repeat(3, 1, 1), x2[None].repeat(2, 1, 1), s1, s2),
+            {},
+            "'x2' must be of batches",
+        ),
     ]:
         with pytest.raises(RuntimeError, match="npu_quant_matmul_gelu: argument " + text):
             torch_npu.npu_quant_matmul_gelu(*args, **options)

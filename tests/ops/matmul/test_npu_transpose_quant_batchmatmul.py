@@ -70,7 +70,9 @@ def test_hifloat8(single):
         x1, x2, torch.float16, x1_scale=s1, x2_scale=s2, **codes
     )
     compare(y, want, torch.float16)
-    q = torch_npu.npu_transpose_quant_batchmatmul(x1, x2, HIFLOAT8, x1_scale=s1, x2_scale=s2, **codes)
+    q = torch_npu.npu_transpose_quant_batchmatmul(
+        x1, x2, HIFLOAT8, x1_scale=s1, x2_scale=s2, **codes
+    )
     back = torch_npu.npu_dtype_cast(q, torch.float32, input_dtype=HIFLOAT8).cpu().double()
     assert q.dtype == torch.uint8 and ((back - want).abs() <= want.abs() / 8 + 1e-6).all()
 
@@ -82,7 +84,11 @@ def test_bad_arguments():
         ((x1, x2[0], 5), {}, "'x2' must be a tensor of 3 dimensions"),
         ((x1, x2, 5), {"x1_scale": s1}, "'x2_scale' must be given in the microscaling form"),
         ((x1, x2, 5), {}, "'x2_scale' must be given always"),
-        ((x1, x2, 6), {"x1_scale": s1, "x2_scale": s2}, "'dtype' must be the type float16 or bfloat"),
+        (
+            (x1, x2, 6),
+            {"x1_scale": s1, "x2_scale": s2},
+            "'dtype' must be the type float16 or bfloat",
+        ),
         ((x1, x2, 5), {"perm_x1": [0, 1, 2]}, r"'perm_x1' must be \[1, 0, 2\]"),
         ((x1, x2, 5), {"batch_split_factor": 2}, "'batch_split_factor' must be None or 1"),
         (

@@ -63,7 +63,11 @@ def test_bad_arguments():
         ((dy, x, rstd[:3], gamma, scale), {}, r"'rstd' must be of shape \(4,\), perhaps"),
         ((dy, x, rstd, gamma[:2], scale), {}, r"'gamma' must be of shape \(6\)"),
         ((dy, x, rstd, gamma, gamma), {}, r"'scale_x' must be of shape \(1\)"),
-        ((dy, x, rstd, gamma, scale), {"offset_x": scale}, "'offset_x' must be of dtype torch.int32"),
+        (
+            (dy, x, rstd, gamma, scale),
+            {"offset_x": scale},
+            "'offset_x' must be of dtype torch.int32",
+        ),
         ((dy, x, rstd, gamma, scale), {"quant_mode": "dynamic"}, "'quant_mode' must be 'static'"),
         ((dy, x, rstd, gamma, scale), {"dst_type": 292}, "'dst_type' must be the type int8 or hif"),
     ]:

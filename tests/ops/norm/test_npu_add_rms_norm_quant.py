@@ -27,7 +27,13 @@ def values(x, gamma, scale, zero, beta=None, divide=True, epsilon=1e-6):
 
 @pytest.mark.parametrize(
     "shape,over",
-    [((16,), (16,)), ((2, 16), (2, 16)), ((3, 5, 33), (33,)), ((2, 3, 4, 8), (4, 8)), ((4, 1), (1,))],
+    [
+        ((16,), (16,)),
+        ((2, 16), (2, 16)),
+        ((3, 5, 33), (33,)),
+        ((2, 3, 4, 8), (4, 8)),
+        ((4, 1), (1,)),
+    ],
 )
 @pytest.mark.parametrize("types", [(HALF, FLOAT, INT), (BF16, BF16, BF16), (BF16, FLOAT, INT)])
 def test_both_results(shape, over, types):

@@ -100,7 +100,11 @@ def test_v2_bad_arguments():
     x, gamma, beta, scale, offset = inputs(4, 12)
     for args, options, text in [
         ((x, gamma, gamma[:5]), {}, r"'scale' must be of shape \(1,\) or \(12,\)"),
-        ((x, gamma, scale.bfloat16()), {}, "'scale' must be of dtype torch.float16 or torch.float32"),
+        (
+            (x, gamma, scale.bfloat16()),
+            {},
+            "'scale' must be of dtype torch.float16 or torch.float32",
+        ),
         ((x, gamma, scale), {"offset": gamma}, r"'offset' must be of shape \(1\)"),
         ((x, gamma, scale), {"offset": offset.bool()}, "'offset' must be of dtype torch.int8"),
     ]:

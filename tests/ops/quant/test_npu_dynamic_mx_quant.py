@@ -88,7 +88,7 @@ def test_extremes(dst, alg):
         return
     x = torch.zeros(8, 64, dtype=torch.bfloat16)
     x[0, 3], x[1, 3], x[2, 40] = math.inf, math.nan, -math.inf
-    x[3, 0], x[4, 0] = torch.finfo(torch.bfloat16).max, -2.0**-126
+    x[3, 0], x[4, 0] = torch.finfo(torch.bfloat16).max, -(2.0**-126)
     x[5, 0], x[6, 0] = 2.0**-133, 2.0**-124
     x = x.npu()
     y, scale = torch_npu.npu_dynamic_mx_quant(x, dst_type=dst, scale_alg=alg)
@@ -123,9 +123,15 @@ def test_round_trip():
     "options,text",
     [
         ({"axis": 2}, "'axis' must be from -2 to 1, but received 2"),
-        ({"block_size": 48}, "'block_size' must be a multiple of 32 from 32 to 1024, but received 48"),
+        (
+            {"block_size": 48},
+            "'block_size' must be a multiple of 32 from 32 to 1024, but received 48",
+        ),
         ({"dst_type": 290}, "'dst_type' must be the type float8_e4m3fn, .*, but received hifloat8"),
-        ({"dst_type": 292, "round_mode": "floor"}, "'round_mode' must be 'rint', but received 'floor'"),
+        (
+            {"dst_type": 292, "round_mode": "floor"},
+            "'round_mode' must be 'rint', but received 'floor'",
+        ),
         ({"scale_alg": 1}, "'scale_alg' must be 0 or 2, but received 1"),
         ({"dst_type": 297, "scale_alg": 2}, "'scale_alg' must be 0, but received 2"),
         ({"scale_alg": 2, "block_size": 64}, "'block_size' must be 32, but received 64"),
@@ -139,7 +145,9 @@ def test_bad_options(options, text):
 
 
 def test_bad_input():
-    with pytest.raises(RuntimeError, match="'input' must be of dtype .*, but received torch.float64"):
+    with pytest.raises(
+        RuntimeError, match="'input' must be of dtype .*, but received torch.float64"
+    ):
         torch_npu.npu_dynamic_mx_quant(make(2, 64, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="'input' must be of a last dimension divisible by 2"):
         torch_npu.npu_dynamic_mx_quant(make(2, 33, dtype=torch.float16))
@@ -147,6 +155,8 @@ def test_bad_input():
         torch_npu.npu_dynamic_mx_quant(make(2, 30))
     with (
         on("A2"),
-        pytest.raises(NotImplementedError, match="'device' must be Ascend950, but received Ascend910B"),
+        pytest.raises(
+            NotImplementedError, match="'device' must be Ascend950, but received Ascend910B"
+        ),
     ):
         torch_npu.npu_dynamic_mx_quant(make(2, 64, dtype=torch.float16))

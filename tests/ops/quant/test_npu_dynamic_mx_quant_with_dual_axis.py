@@ -16,7 +16,9 @@ def _ascend950():
 
 
 def compare(x, dst, seen=None, **options):
-    y1, scale1, y2, scale2 = torch_npu.npu_dynamic_mx_quant_with_dual_axis(x, dst_type=dst, **options)
+    y1, scale1, y2, scale2 = torch_npu.npu_dynamic_mx_quant_with_dual_axis(
+        x, dst_type=dst, **options
+    )
     names = {"round_mode": "mode", "scale_alg": "alg", "dst_type_max": "limit"}
     plain = {names[k]: v for k, v in options.items()}
     mx.same(y1, scale1, mx.quantize(mx.f64(x), dst, -1, seen=seen, **plain), dst)
@@ -38,9 +40,7 @@ def test_other_algorithms():
 def test_mantissas_in_bfloat16():
     x = torch.zeros(32, 32)
     x[torch.arange(32), torch.arange(32)] = 1.5 + torch.arange(32) / 1024
-    compare(
-        x.half().npu(), mx.E2M1, lambda top: float(torch.tensor(top).bfloat16()), scale_alg=2
-    )
+    compare(x.half().npu(), mx.E2M1, lambda top: float(torch.tensor(top).bfloat16()), scale_alg=2)
 
 
 def test_bad_arguments():

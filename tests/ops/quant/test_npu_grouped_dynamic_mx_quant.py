@@ -74,11 +74,19 @@ def test_bad_arguments():
     for args, options, text in [
         ((x.float(), index), {}, "'x' must be of dtype torch.float16 or torch.bfloat16"),
         ((x, index.long()), {}, "'group_index' must be of dtype torch.int32"),
-        ((x, index[:1]), {}, r"'group_index' must be a list that ends with the number of rows \(8\)"),
+        (
+            (x, index[:1]),
+            {},
+            r"'group_index' must be a list that ends with the number of rows \(8\)",
+        ),
         ((x, index.flip(0)), {}, "'group_index' must be non-decreasing"),
         ((x, index), {"blocksize": 64}, "'blocksize' must be 32, but received 64"),
         ((x, index), {"scale_alg": 2}, "'scale_alg' must be 0 or 1, but received 2"),
-        ((x, index), {"dst_type": 297, "dst_type_max": 6.0}, "'dst_type_max' must be 0 or from 1.75"),
+        (
+            (x, index),
+            {"dst_type": 297, "dst_type_max": 6.0},
+            "'dst_type_max' must be 0 or from 1.75",
+        ),
     ]:
         with pytest.raises(RuntimeError, match="npu_grouped_dynamic_mx_quant: argument " + text):
             torch_npu.npu_grouped_dynamic_mx_quant(*args, **options)

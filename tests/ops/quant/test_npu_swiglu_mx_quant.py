@@ -42,7 +42,13 @@ def test_halves(dst, left, dim, axis):
 def test_clamped_form(dtype):
     x = make(5, 132, dtype=dtype, low=-9, high=9)
     y, scale = torch_npu.npu_swiglu_mx_quant(
-        x, swiglu_mode=1, clamp_limit=3.0, glu_alpha=1.25, glu_bias=0.5, dst_type=mx.E4M3, scale_alg=1
+        x,
+        swiglu_mode=1,
+        clamp_limit=3.0,
+        glu_alpha=1.25,
+        glu_bias=0.5,
+        dst_type=mx.E4M3,
+        scale_alg=1,
     )
     mx.same(y, scale, mx.quantize(hidden(x, -1, 0, 1, 3.0, 1.25, 0.5), mx.E4M3, alg=1), mx.E4M3)
 
@@ -52,12 +58,16 @@ def grouped(h, sizes, dst, axis, **options):
     values = np.zeros_like(h)
     if axis == -1:
         values[:rows], bytes_ = mx.quantize(h[:rows], dst, -1, **options)
-        return values, np.concatenate((bytes_, np.zeros((len(h) - rows, *bytes_.shape[1:]), np.uint8)))
+        return values, np.concatenate(
+            (bytes_, np.zeros((len(h) - rows, *bytes_.shape[1:]), np.uint8))
+        )
     scales = np.zeros((len(h) // 64 + len(sizes), h.shape[1], 2), np.uint8)
     start = first = 0
     for size in sizes:
         if size:
-            values[start : start + size], bytes_ = mx.quantize(h[start : start + size], dst, 0, **options)
+            values[start : start + size], bytes_ = mx.quantize(
+                h[start : start + size], dst, 0, **options
+            )
             scales[first : first + len(bytes_)] = bytes_
             first += len(bytes_)
         start += size

@@ -55,7 +55,11 @@ def test_bad_arguments():
         (x[:, :65], {}, "'x' must be of a last dimension divisible by 2"),
         (x, {"dst_type": 296, "scale_alg": 0}, "'x' must be of a last dimension divisible by 4"),
         (x, {"dst_type": 296}, "'scale_alg' must be 0, but received 1"),
-        (x, {"group_index": torch.tensor([3]).npu()}, "'group_index' must be a list that ends with"),
+        (
+            x,
+            {"group_index": torch.tensor([3]).npu()},
+            "'group_index' must be a list that ends with",
+        ),
         (x[None], {}, "'x' must be a tensor of 2 dimensions"),
     ]:
         match = "npu_swiglu_mx_quant_with_dual_axis: argument " + text

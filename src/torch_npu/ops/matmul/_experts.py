@@ -52,7 +52,9 @@ class Rows:
             return "mx"
         if self.weight.dtype == torch.int32:
             return "a4w4" if self.x.dtype == torch.int32 else "a8w4"
-        return "a8w8" if self.weight.dtype == torch.int8 and not _high(self.weight_dtype) else "float8"
+        return (
+            "a8w8" if self.weight.dtype == torch.int8 and not _high(self.weight_dtype) else "float8"
+        )
 
     @property
     def columns(self) -> int:
@@ -66,7 +68,9 @@ class Rows:
         x, weight, tokens = self.x[part], self.weight[group.weight], self.per_token[part]
         if self.mx:
             left = _mx.left(x, self.x_dtype, tokens)
-            return torch.matmul(left, _mx.right(weight, self.weight_dtype, self._powers(group.weight)))
+            return torch.matmul(
+                left, _mx.right(weight, self.weight_dtype, self._powers(group.weight))
+            )
         scale = scale_of(self.scale[group.weight])
         tokens = tokens.float().reshape(-1, 1)
         if self.form == "a8w4":
@@ -109,7 +113,13 @@ def check(rows: Rows, names: dict[str, str], formats: Sequence[str]) -> None:
     must.ndim(names["weight"], weight, 3)
     form = rows.form
     known = f"of a form among {must.one_of(formats)}"
-    must.hold(form in formats, names["weight"], known, f"{form} ({x.dtype} by {weight.dtype})", ErrCode.TYPE)
+    must.hold(
+        form in formats,
+        names["weight"],
+        known,
+        f"{form} ({x.dtype} by {weight.dtype})",
+        ErrCode.TYPE,
+    )
     experts = weight.shape[0]
     if form == "mx":
         _check_mx(rows, names)
@@ -124,7 +134,9 @@ def check(rows: Rows, names: dict[str, str], formats: Sequence[str]) -> None:
     must.dtype(names["scale"], scale, *(PACKED if form == "a8w4" else floats))
     plain = tuple(scale.shape) in ((experts, columns), (experts, 1, columns))
     grouped = form == "a8w4" and scale.dim() == 3 and tuple(scale.shape[::2]) == (experts, columns)
-    expected = f"of shape ({experts}, {columns})" + (f" or ({experts}, G, {columns})" if form == "a8w4" else "")
+    expected = f"of shape ({experts}, {columns})" + (
+        f" or ({experts}, G, {columns})" if form == "a8w4" else ""
+    )
     must.hold(plain or grouped, names["scale"], expected, tuple(scale.shape), ErrCode.PARAM)
     must.dtype(names["per_token"], rows.per_token, torch.float32)
     must.shape(names["per_token"], rows.per_token, (x.shape[0],))

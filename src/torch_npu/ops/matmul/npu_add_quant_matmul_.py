@@ -9,7 +9,6 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.matmul import _mx
 from torch_npu.ops.matmul._gemm import FLOAT8, restored
-from torch_npu.ops.quant import _chip
 
 
 def high(code: int | None) -> bool:
@@ -30,7 +29,6 @@ def scaled(tensor: torch.Tensor, code: int | None, scale: torch.Tensor) -> torch
 
 def check_matrices(x1, x2, x1_dtype, x2_dtype):
     """Both matrices hold 8-bit floats, or both hifloat8."""
-    _chip.only_950()
     must.ndim("x1", x1, 2)
     must.ndim("x2", x2, 2)
     must.shape("x2", x2, (x1.shape[0], None))
@@ -41,7 +39,9 @@ def check_matrices(x1, x2, x1_dtype, x2_dtype):
             must.hold(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype)
         else:
             known = code is None or _dtypes.name(code) == str(tensor.dtype).removeprefix("torch.")
-            must.hold(known, f"{name}_dtype", "None, hifloat8 or the dtype itself", _dtypes.text(code))
+            must.hold(
+                known, f"{name}_dtype", "None, hifloat8 or the dtype itself", _dtypes.text(code)
+            )
             must.dtype(name, tensor, *FLOAT8)
     return hifloat8
 
@@ -60,7 +60,16 @@ def _sum(self, x1, x2, x2_scale, x1_scale, x1_dtype, x2_dtype):
 
 
 def _check(
-    self, x1, x2, x2_scale, x1_scale, group_sizes, x1_dtype, x2_dtype, x1_scale_dtype, x2_scale_dtype
+    self,
+    x1,
+    x2,
+    x2_scale,
+    x1_scale,
+    group_sizes,
+    x1_dtype,
+    x2_dtype,
+    x1_scale_dtype,
+    x2_scale_dtype,
 ):
     hifloat8 = check_matrices(x1, x2, x1_dtype, x2_dtype)
     must.dtype("self", self, torch.float32)
@@ -86,7 +95,9 @@ _REST = (
 )
 
 
-@npu_op(f"npu_add_quant_matmul_(Tensor(a!) self, {_REST} -> Tensor(a!)", product=True)
+@npu_op(
+    f"npu_add_quant_matmul_(Tensor(a!) self, {_REST} -> Tensor(a!)", chips=("A5",), product=True
+)
 def npu_add_quant_matmul_(self, x1, x2, x2_scale, x1_scale, x1_dtype, x2_dtype):
     r"""Adds a quantized product to `self` in place, as the accumulation of gradients does.
 
@@ -117,7 +128,7 @@ def _(**arguments):
     _check(**arguments)
 
 
-@npu_op(f"npu_add_quant_matmul(Tensor self, {_REST} -> Tensor", product=True)
+@npu_op(f"npu_add_quant_matmul(Tensor self, {_REST} -> Tensor", chips=("A5",), product=True)
 def npu_add_quant_matmul(self, x1, x2, x2_scale, x1_scale, x1_dtype, x2_dtype):
     """`npu_add_quant_matmul_` that leaves `self` alone: the sum."""
     return _sum(self, x1, x2, x2_scale, x1_scale, x1_dtype, x2_dtype)
@@ -128,36 +139,28 @@ def _(**arguments):
     _check(**arguments)
 
 
-def _eights(make, *shape):
-    return make(*shape).to(torch.float8_e4m3fn)
-
-
-def _bytes(make, *shape):
-    return make(*shape, dtype=torch.uint8, low=124, high=130)
-
-
 npu_add_quant_matmul_.samples = npu_add_quant_matmul.samples = [
     Sample(
         lambda make: (
             make(4, 6),
-            _eights(make, 70, 4),
-            _eights(make, 70, 6),
-            _bytes(make, 2, 6, 2),
+            make(9, 4, dtype=torch.uint8, low=8, high=60),
+            make(9, 6, dtype=torch.uint8, low=8, high=60),
+            make(1, low=0),
         ),
-        lambda make: {
-            "x1_scale": _bytes(make, 2, 4, 2),
-            "x1_scale_dtype": 293,
-            "x2_scale_dtype": 293,
-            "group_sizes": [1, 1, 32],
-        },
+        {"x1_dtype": 290, "x2_dtype": 290},
     ),
     Sample(
         lambda make: (
             make(4, 6),
-            make(9, 4, dtype=torch.uint8, low=0, high=60),
-            make(9, 6, dtype=torch.uint8, low=0, high=60),
+            make(9, 4, dtype=torch.uint8, low=8, high=60),
+            make(9, 6, dtype=torch.uint8, low=8, high=60),
             make(1, low=0),
         ),
-        {"x1_dtype": 290, "x2_dtype": 290},
+        lambda make: {
+            "x1_scale": make(1, low=0),
+            "x1_dtype": 290,
+            "x2_dtype": 290,
+            "group_sizes": [0, 0, 0],
+        },
     ),
 ]

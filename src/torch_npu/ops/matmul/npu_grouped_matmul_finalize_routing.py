@@ -134,11 +134,20 @@ def _(
     scale_dtype,
     pertoken_scale_dtype,
 ):
-    for name, given in (("scale", scale), ("pertoken_scale", pertoken_scale), ("row_index", row_index)):
+    for name, given in (
+        ("scale", scale),
+        ("pertoken_scale", pertoken_scale),
+        ("row_index", row_index),
+    ):
         must.present(name, given, "always")
     if offset is not None:
-        raise NotImplementedError("npu_grouped_matmul_finalize_routing: 'offset' is not implemented")
-    for name, code in (("scale_dtype", scale_dtype), ("pertoken_scale_dtype", pertoken_scale_dtype)):
+        raise NotImplementedError(
+            "npu_grouped_matmul_finalize_routing: 'offset' is not implemented"
+        )
+    for name, code in (
+        ("scale_dtype", scale_dtype),
+        ("pertoken_scale_dtype", pertoken_scale_dtype),
+    ):
         _formats.check(name, code, "float8_e8m0fnu")
     for name, code in (("x_dtype", x_dtype), ("w_dtype", w_dtype)):
         _formats.check(name, code, _mx.FLOAT4[0], "hifloat8")

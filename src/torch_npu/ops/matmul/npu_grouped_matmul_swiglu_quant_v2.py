@@ -69,7 +69,14 @@ def _middle(dequant_dtype):
 
 def _rows(x, weight, weight_scale, x_scale, assist, x_dtype, weight_dtype, mx):
     return _experts.Rows(
-        x, weight[0], weight_scale[0], x_scale, assist[0] if assist else None, x_dtype, weight_dtype, mx
+        x,
+        weight[0],
+        weight_scale[0],
+        x_scale,
+        assist[0] if assist else None,
+        x_dtype,
+        weight_dtype,
+        mx,
     )
 
 
@@ -156,7 +163,17 @@ def _broad(smooth):
 
 
 @npu_grouped_matmul_swiglu_quant_v2.meta
-def _(x, weight, weight_scale, x_scale, quant_dtype, x_dtype, weight_dtype, weight_scale_dtype, x_scale_dtype):
+def _(
+    x,
+    weight,
+    weight_scale,
+    x_scale,
+    quant_dtype,
+    x_dtype,
+    weight_dtype,
+    weight_scale_dtype,
+    x_scale_dtype,
+):
     mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
     rows = _rows(x, weight, weight_scale, x_scale, None, x_dtype, weight_dtype, mx)
     hidden = x.new_zeros(x.shape[0], rows.columns // 2, dtype=torch.float32)
@@ -195,7 +212,10 @@ def _(
     mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
     if mx:
         _mx.check_chip("weight_scale_dtype")
-    for name, code in (("weight_scale_dtype", weight_scale_dtype), ("x_scale_dtype", x_scale_dtype)):
+    for name, code in (
+        ("weight_scale_dtype", weight_scale_dtype),
+        ("x_scale_dtype", x_scale_dtype),
+    ):
         _formats.check(name, code, "float8_e8m0fnu")
     for name, code in (("x_dtype", x_dtype), ("weight_dtype", weight_dtype)):
         _formats.check(name, code, *_mx.FLOAT4, "hifloat8")
@@ -213,7 +233,9 @@ def _(
         must.dtype("smooth_scale", smooth_scale, torch.float32)
         allowed = ((experts, columns // 2), (experts,))
         fits = tuple(smooth_scale.shape) in allowed
-        must.hold(fits, "smooth_scale", f"of shape {must.one_of(allowed)}", tuple(smooth_scale.shape))
+        must.hold(
+            fits, "smooth_scale", f"of shape {must.one_of(allowed)}", tuple(smooth_scale.shape)
+        )
     if form != "a8w4":
         must.unset("weight_assist_matrix", weight_assist_matrix or None)
     elif weight_assist_matrix:
@@ -226,7 +248,9 @@ def _(
         types = ("float32", "float16", "bfloat16", "int8", "uint8")
         _formats.check("dequant_dtype", dequant_dtype, *types)
         plain = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "hifloat8")
-        _formats.check("quant_dtype", quant_dtype, *((*mx_quant.FLOAT8, *mx_quant.FLOAT4[:1]) if mx else plain))
+        _formats.check(
+            "quant_dtype", quant_dtype, *((*mx_quant.FLOAT8, *mx_quant.FLOAT4[:1]) if mx else plain)
+        )
     else:
         must.choice("dequant_dtype", dequant_dtype, (None, 0))
         must.choice("quant_dtype", quant_dtype, (None, 0, 1))
@@ -234,7 +258,9 @@ def _(
         limit = 65536 if form == "a8w8" else 20000
         must.hold(x.shape[1] < limit, "x", f"of a last dimension below {limit}", x.shape[1])
     if mx:
-        must.hold(columns % 128 == 0, "weight", "of columns divisible by 128 in the MX form", columns)
+        must.hold(
+            columns % 128 == 0, "weight", "of columns divisible by 128 in the MX form", columns
+        )
     for size in tuning_config or ():
         must.hold(size >= 0, "tuning_config", "not negative", size)
 

@@ -65,18 +65,25 @@ def _(x1, x2, x1_scale, x2_scale, bias, approximate):
     rows, columns = matrix_shape(x2)
     must.hold(rows == depth, "x2", f"of {depth} rows, the depth of 'x1'", rows, ErrCode.PARAM)
     for name, tensor in (("x1", x1), ("x2", x2)):
-        must.hold(tensor.shape[-1] <= 65535, name, "of a last dimension up to 65535", tensor.shape[-1])
+        must.hold(
+            tensor.shape[-1] <= 65535, name, "of a last dimension up to 65535", tensor.shape[-1]
+        )
     try:
         batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     except RuntimeError:
         must.hold(
-            False, "x2", f"of batches that broadcast with {tuple(x1.shape[:-2])}", tuple(x2.shape[:-2])
+            False,
+            "x2",
+            f"of batches that broadcast with {tuple(x1.shape[:-2])}",
+            tuple(x2.shape[:-2]),
         )
     must.dtype("x1_scale", x1_scale, torch.float32)
     must.shape("x1_scale", x1_scale, (x1.shape[-2],))
     must.dtype("x2_scale", x2_scale, torch.float32, torch.bfloat16)
     fits = tuple(x2_scale.shape) in ((columns,), (1,))
-    must.hold(fits, "x2_scale", f"of shape ({columns},) or (1,)", tuple(x2_scale.shape), ErrCode.PARAM)
+    must.hold(
+        fits, "x2_scale", f"of shape ({columns},) or (1,)", tuple(x2_scale.shape), ErrCode.PARAM
+    )
     must.dtype("bias", bias, *(_BIASES[:1] if packed else _BIASES))
     if bias is not None:
         shapes = [(columns,)] if packed else [(columns,), (*batch, 1, columns)]

@@ -10,7 +10,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.matmul import _mx
 from torch_npu.ops.matmul._gemm import FLOAT8, restored
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops.quant import _formats
 
 _OUTPUTS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -32,11 +32,10 @@ def _powers(scale):
     "Tensor? x1_scale=None, Tensor? x2_scale=None, int[]? group_sizes=None, int[]? perm_x1=None, "
     "int[]? perm_x2=None, int[]? perm_y=None, int? batch_split_factor=1, int? x1_dtype=None, "
     "int? x2_dtype=None) -> Tensor",
+    chips=("A5",),
     product=True,
 )
-def npu_transpose_quant_batchmatmul(
-    x1, x2, dtype, x1_scale, x2_scale, perm_x2, x1_dtype, x2_dtype
-):
+def npu_transpose_quant_batchmatmul(x1, x2, dtype, x1_scale, x2_scale, perm_x2, x1_dtype, x2_dtype):
     r"""For each batch b the product of x1[:, b] and x2[b], scaled; the batch stays the middle dimension.
 
     $$ y_{m,b,n} = s_1 \cdot s_2 \cdot \sum_k x_{1,mbk}\, x_{2,bkn} $$
@@ -99,7 +98,6 @@ def _(
     x1_dtype,
     x2_dtype,
 ):
-    _chip.only_950()
     must.unset("bias", bias)
     must.ndim("x1", x1, 3)
     must.ndim("x2", x2, 3)
@@ -111,7 +109,9 @@ def _(
     high = _hifloat8(x1_dtype) or _hifloat8(x2_dtype)
     for name, tensor, code in (("x1", x1, x1_dtype), ("x2", x2, x2_dtype)):
         if high:
-            must.hold(_hifloat8(code), f"{name}_dtype", "hifloat8 for both or none", _dtypes.text(code))
+            must.hold(
+                _hifloat8(code), f"{name}_dtype", "hifloat8 for both or none", _dtypes.text(code)
+            )
             must.hold(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype)
         else:
             must.dtype(name, tensor, *FLOAT8)
@@ -128,7 +128,9 @@ def _(
         sides = ((rows, batch, depth // 64, 2), (batch, depth // 64, columns, 2))
         if order != [0, 1, 2]:
             sides = (sides[0], (batch, columns, depth // 64, 2))
-        for name, scale, shape in zip(("x1_scale", "x2_scale"), (x1_scale, x2_scale), sides, strict=True):
+        for name, scale, shape in zip(
+            ("x1_scale", "x2_scale"), (x1_scale, x2_scale), sides, strict=True
+        ):
             must.present(name, scale, "in the microscaling form")
             must.dtype(name, scale, torch.uint8, torch.float8_e8m0fnu)
             must.shape(name, scale, shape)
@@ -152,26 +154,23 @@ def _(
     must.hold(columns == 128, "x2", "of 128 columns with scales of rows and columns", columns)
 
 
-def _eights(make, *shape):
-    return make(*shape).to(torch.float8_e4m3fn)
-
-
 def _bytes(make, *shape):
-    return make(*shape, dtype=torch.uint8, low=124, high=130)
+    return make(*shape, dtype=torch.uint8, low=8, high=60)
 
 
 npu_transpose_quant_batchmatmul.samples = [
     Sample(
-        lambda make: (_eights(make, 3, 2, 512), _eights(make, 2, 512, 128), torch.bfloat16),
-        lambda make: {"x1_scale": make(3, low=0), "x2_scale": make(128, low=0)},
+        lambda make: (_bytes(make, 3, 2, 20), _bytes(make, 2, 20, 6), torch.bfloat16),
+        lambda make: {"x2_scale": make(6, low=0), "x1_dtype": 290, "x2_dtype": 290},
     ),
     Sample(
-        lambda make: (_eights(make, 3, 2, 64), _eights(make, 2, 5, 64), torch.float16),
+        lambda make: (_bytes(make, 3, 2, 20), _bytes(make, 2, 6, 20), torch.float16),
         lambda make: {
-            "x1_scale": _bytes(make, 3, 2, 1, 2),
-            "x2_scale": _bytes(make, 2, 5, 1, 2),
-            "group_sizes": [1, 1, 32],
+            "x1_scale": make(1, low=0),
+            "x2_scale": make(6, low=0),
             "perm_x2": [0, 2, 1],
+            "x1_dtype": 290,
+            "x2_dtype": 290,
         },
     ),
 ]

@@ -8,13 +8,14 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.norm import _quantized
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops.quant import _formats
 
 
 @npu_op(
     "_npu_rms_norm_backward_quant(Tensor dy, Tensor x, Tensor rstd, Tensor gamma, Tensor scale_x, *, "
     'Tensor? offset_x=None, bool? div_mode=True, str quant_mode="static", int? dst_type=1)'
-    " -> (Tensor, Tensor)"
+    " -> (Tensor, Tensor)",
+    chips=("A5",),
 )
 def _npu_rms_norm_backward_quant(dy, x, rstd, gamma, scale_x, offset_x, div_mode, dst_type):
     r"""The gradients of `npu_rms_norm`, that of its input quantized with a given scale.
@@ -53,7 +54,6 @@ def _npu_rms_norm_backward_quant(dy, x, rstd, gamma, scale_x, offset_x, div_mode
 
 @_npu_rms_norm_backward_quant.check
 def _(dy, x, rstd, gamma, scale_x, offset_x, quant_mode, dst_type):
-    _chip.only_950()
     must.dtype("dy", dy, torch.float16, torch.bfloat16, torch.float32)
     must.ndim("dy", dy, 2, 8)
     must.same_dtype("x", x, "dy", dy)

@@ -43,9 +43,7 @@ def check_row(name: str, tensor: Optional, x: torch.Tensor) -> None:
         return
     size = x.shape[-1]
     fits = tuple(tensor.shape) in ((size,), (1, size))
-    must.hold(
-        fits, name, f"of shape ({size},) or (1, {size})", tuple(tensor.shape), ErrCode.PARAM
-    )
+    must.hold(fits, name, f"of shape ({size},) or (1, {size})", tuple(tensor.shape), ErrCode.PARAM)
 
 
 def check_mx_norm(x: torch.Tensor, name: str, gamma: torch.Tensor, beta: Optional) -> None:

@@ -20,7 +20,8 @@ def _norm_and_quantize(x, gamma, beta, epsilon, algorithm, mode, code):
 @npu_op(
     "npu_rms_norm_dynamic_mx_quant(Tensor x, Tensor gamma, *, Tensor? beta=None, "
     'float epsilon=1e-06, int scale_alg=0, str round_mode="rint", int dst_type=296)'
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_rms_norm_dynamic_mx_quant(x, gamma, beta, epsilon, scale_alg, round_mode, dst_type):
     r"""Normalizes the last dimension by its root mean square, rounds to the dtype of `x`, and quantizes blocks of 32.
@@ -75,7 +76,8 @@ npu_rms_norm_dynamic_mx_quant.samples = [
 @npu_op(
     "npu_add_rms_norm_dynamic_mx_quant(Tensor x1, Tensor x2, Tensor gamma, *, Tensor? beta=None, "
     'float epsilon=1e-06, int scale_alg=0, str round_mode="rint", int dst_type=296)'
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_add_rms_norm_dynamic_mx_quant(
     x1, x2, gamma, beta, epsilon, scale_alg, round_mode, dst_type

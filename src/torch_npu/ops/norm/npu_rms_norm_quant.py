@@ -94,7 +94,8 @@ npu_rms_norm_quant.samples = [
 @npu_op(
     "npu_rms_norm_quant_v2(Tensor x, Tensor gamma, Tensor scale, *, Tensor? offset=None, "
     "Tensor? beta=None, float epsilon=1e-06, bool div_mode=True, int? dst_dtype=None)"
-    " -> (Tensor, Tensor)"
+    " -> (Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_rms_norm_quant_v2(x, gamma, scale, offset, beta, epsilon, div_mode, dst_dtype):
     r"""`npu_rms_norm_quant` with scales for each element of the last dimension and the reciprocal of the norm.
@@ -124,7 +125,6 @@ def npu_rms_norm_quant_v2(x, gamma, scale, offset, beta, epsilon, div_mode, dst_
 
 @npu_rms_norm_quant_v2.check
 def _(x, gamma, scale, offset, beta, dst_dtype):
-    _chip.only_950()
     _check_rows(x, gamma, beta)
     must.dtype("scale", scale, *dict.fromkeys((x.dtype, torch.float32)))
     fits = tuple(scale.shape) in ((1,), (x.shape[-1],))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from softnpu import chips
-from torch_npu._errors import ErrCode
-from torch_npu.ops import _check as must
 
 
 def on_950() -> bool:
@@ -24,8 +22,3 @@ FLOATS_OF_950 = ("float8_e4m3fn", "float8_e5m2", "hifloat8")
 def formats(*everywhere: str) -> tuple[str, ...]:
     """The formats of every product, and on Ascend950 its 8-bit floats."""
     return (*everywhere, *FLOATS_OF_950) if on_950() else everywhere
-
-
-def only_950() -> None:
-    """The operator runs on Ascend950 alone."""
-    must.hold(on_950(), "device", "Ascend950", chips.current().name, ErrCode.NOT_SUPPORT)

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import torch
 
-from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops.quant import _formats
 
 #: elements that share a scale, and scales that lie together
 BLOCK, PAIR = 32, 2
@@ -47,11 +46,12 @@ def check(
     algorithms: dict[str, tuple[int, ...]] | None = None,
     formats: tuple[str, ...] = (*FLOAT8, *FLOAT4),
 ) -> str:
-    """The chip, the format and its rounding and algorithm; returns the name of the format."""
-    _chip.only_950()
+    """The format, its rounding and its algorithm; returns the name of the format."""
     _formats.check("dst_type", dst_type, *formats)
     name = _formats.chosen(dst_type)
-    must.choice("round_mode", round_mode, ("rint", "floor", "round") if name in FLOAT4 else ("rint",))
+    must.choice(
+        "round_mode", round_mode, ("rint", "floor", "round") if name in FLOAT4 else ("rint",)
+    )
     allowed = (algorithms or {}).get(name, (0, 1) if name in FLOAT8 else (0,))
     must.choice("scale_alg", scale_alg, allowed)
     return name
@@ -62,7 +62,9 @@ def check_even(argument: str, x: torch.Tensor, name: str) -> None:
     _formats.check_packing(argument, x, name)
 
 
-def check_limit(argument: str, limit: float, name: str, low: float = 6.0, high: float = 12.0) -> None:
+def check_limit(
+    argument: str, limit: float, name: str, low: float = 6.0, high: float = 12.0
+) -> None:
     """The limit is 0 or within the range that the host code accepts."""
     fits = limit == 0 or low <= limit <= high
     must.hold(fits, argument, f"0 or from {low} to {high} for {name}", limit)

@@ -8,7 +8,7 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _formats, _mx
+from torch_npu.ops.quant import _formats, _mx
 
 _OUTPUTS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -19,7 +19,8 @@ def _source(src_type):
 
 @npu_op(
     "npu_anti_mx_quant(Tensor x, Tensor mxscale, *, int? axis=-1, int? dst_type=15, int? src_type=292)"
-    " -> Tensor"
+    " -> Tensor",
+    chips=("A5",),
 )
 def npu_anti_mx_quant(x, mxscale, dst_type, src_type):
     r"""Multiplies the elements of a microscaling format by the scales of their blocks of 32.
@@ -48,7 +49,6 @@ def npu_anti_mx_quant(x, mxscale, dst_type, src_type):
 
 @npu_anti_mx_quant.check
 def _(x, mxscale, axis, dst_type, src_type):
-    _chip.only_950()
     must.ndim("x", x, 1, 7)
     _formats.check("src_type", src_type, *_mx.FLOAT8, *_mx.FLOAT4)
     _formats.check("dst_type", dst_type, *_OUTPUTS)
@@ -66,7 +66,10 @@ def _bytes(make, *shape):
 
 
 npu_anti_mx_quant.samples = [
-    Sample(lambda make: (make(4, 70).to(torch.float8_e4m3fn), _bytes(make, 4, 2, 2))),
+    Sample(
+        lambda make: (make(3, 35, dtype=torch.uint8, low=0, high=256), _bytes(make, 3, 2, 2)),
+        {"src_type": None},
+    ),
     Sample(
         lambda make: (make(3, 32, dtype=torch.uint8, low=0, high=256), _bytes(make, 3, 1, 2)),
         {"src_type": _dtypes.CODES["float4_e1m2fn_x2"], "dst_type": torch.float32},

@@ -11,7 +11,8 @@ from torch_npu.ops.quant import _formats, _mx
 
 @npu_op(
     'npu_dynamic_block_mx_quant(Tensor input, *, str round_mode="rint", int dst_type=296, '
-    "int scale_alg=0, float dst_type_max=0.0) -> (Tensor, Tensor, Tensor)"
+    "int scale_alg=0, float dst_type_max=0.0) -> (Tensor, Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_dynamic_block_mx_quant(input, round_mode, dst_type, scale_alg, dst_type_max):
     r"""Quantizes blocks of 32 by 32 of the last two axes with a power of two as the scale of each block.

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _mx
+from torch_npu.ops.quant import _mx
 
 #: elements that share a scale of the first level
 _WIDE = 512
@@ -16,7 +16,8 @@ _TINY = torch.finfo(torch.float32).tiny
 
 @npu_op(
     "npu_dynamic_dual_level_mx_quant(Tensor input, *, Tensor? smooth_scale=None, "
-    'str round_mode="rint") -> (Tensor, Tensor, Tensor)'
+    'str round_mode="rint") -> (Tensor, Tensor, Tensor)',
+    chips=("A5",),
 )
 def npu_dynamic_dual_level_mx_quant(input, smooth_scale, round_mode):
     r"""Quantizes the last axis to 4 bits in two steps: a float32 scale for 512 elements, a power of two for 32.
@@ -59,7 +60,6 @@ def npu_dynamic_dual_level_mx_quant(input, smooth_scale, round_mode):
 
 @npu_dynamic_dual_level_mx_quant.check
 def _(input, smooth_scale, round_mode):
-    _chip.only_950()
     must.dtype("input", input, torch.float16, torch.bfloat16)
     must.hold(input.dim() > 0, "input", "of at least one dimension", tuple(input.shape))
     _mx.check_even("input", input, _mx.FLOAT4[0])

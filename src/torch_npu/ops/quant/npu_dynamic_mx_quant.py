@@ -15,7 +15,8 @@ ALGORITHMS = {"float4_e2m1fn_x2": (0, 2), "float4_e1m2fn_x2": (0,)}
 @npu_op(
     'npu_dynamic_mx_quant(Tensor input, *, int axis=-1, str round_mode="rint", int dst_type=296, '
     "int block_size=32, int? scale_alg=0, float dst_type_max=0.0, float max_low_bound=0.0) "
-    "-> (Tensor, Tensor)"
+    "-> (Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_dynamic_mx_quant(
     input, axis, round_mode, dst_type, block_size, scale_alg, dst_type_max, max_low_bound
@@ -55,7 +56,15 @@ def npu_dynamic_mx_quant(
     coarse = input.dtype if last or input.dtype == torch.float32 else None
     name = _formats.chosen(dst_type)
     return _mx.quantize(
-        input, name, axis, block_size, round_mode, scale_alg or 0, dst_type_max, max_low_bound, coarse
+        input,
+        name,
+        axis,
+        block_size,
+        round_mode,
+        scale_alg or 0,
+        dst_type_max,
+        max_low_bound,
+        coarse,
     )
 
 
@@ -64,7 +73,12 @@ def _(input, axis, round_mode, dst_type, block_size, scale_alg, dst_type_max, ma
     name = _mx.check(round_mode, dst_type, scale_alg or 0, ALGORITHMS)
     must.dtype("input", input, torch.float16, torch.bfloat16, torch.float32)
     must.ndim("input", input, 1, 7)
-    must.hold(-input.dim() <= axis < input.dim(), "axis", f"from {-input.dim()} to {input.dim() - 1}", axis)
+    must.hold(
+        -input.dim() <= axis < input.dim(),
+        "axis",
+        f"from {-input.dim()} to {input.dim() - 1}",
+        axis,
+    )
     fits = 0 < block_size <= 1024 and block_size % 32 == 0
     must.hold(fits, "block_size", "a multiple of 32 from 32 to 1024", block_size)
     if input.dtype == torch.float32 or scale_alg == 2:

@@ -12,7 +12,8 @@ from torch_npu.ops.quant.npu_dynamic_mx_quant import ALGORITHMS
 
 @npu_op(
     'npu_dynamic_mx_quant_with_dual_axis(Tensor input, *, str round_mode="rint", int dst_type=296, '
-    "int scale_alg=0, float? dst_type_max=0.0) -> (Tensor, Tensor, Tensor, Tensor)"
+    "int scale_alg=0, float? dst_type_max=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_dynamic_mx_quant_with_dual_axis(input, round_mode, dst_type, scale_alg, dst_type_max):
     r"""`npu_dynamic_mx_quant` twice: with blocks of 32 along the last axis, and along the last but one.

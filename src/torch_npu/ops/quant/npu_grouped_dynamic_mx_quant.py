@@ -13,7 +13,8 @@ _ALGORITHMS = {name: (0, 2) for name in _mx.FLOAT4}
 
 @npu_op(
     'npu_grouped_dynamic_mx_quant(Tensor x, Tensor group_index, *, str round_mode="rint", '
-    "int dst_type=23, int blocksize=32, int? scale_alg=0, float? dst_type_max=0.0) -> (Tensor, Tensor)"
+    "int dst_type=23, int blocksize=32, int? scale_alg=0, float? dst_type_max=0.0) -> (Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_grouped_dynamic_mx_quant(
     x, group_index, round_mode, dst_type, blocksize, scale_alg, dst_type_max
@@ -64,7 +65,9 @@ def _(x, group_index, round_mode, dst_type, blocksize, scale_alg, dst_type_max):
         _mx.check_limit("dst_type_max", dst_type_max or 0.0, name, *limits)
     must.dtype("group_index", group_index, torch.int32)
     must.ndim("group_index", group_index, 1)
-    must.hold(group_index.shape[0] > 0, "group_index", "of at least one group", group_index.shape[0])
+    must.hold(
+        group_index.shape[0] > 0, "group_index", "of at least one group", group_index.shape[0]
+    )
     _groups.check_ends("group_index", group_index, x.shape[0])
 
 

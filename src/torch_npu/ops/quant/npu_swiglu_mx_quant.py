@@ -27,7 +27,8 @@ def _gated(x, dim, left, mode, limit, alpha, bias):
     "npu_swiglu_mx_quant(Tensor x, *, Tensor? group_index=None, int activate_dim=-1, "
     "bool activate_left=False, int swiglu_mode=0, float clamp_limit=7.0, float glu_alpha=1.702, "
     "float glu_bias=1.0, int group_mode=0, int axis=-1, int dst_type=296, "
-    'str round_mode="rint", int scale_alg=0, float max_dtype_value=0) -> (Tensor, Tensor)'
+    'str round_mode="rint", int scale_alg=0, float max_dtype_value=0) -> (Tensor, Tensor)',
+    chips=("A5",),
 )
 def npu_swiglu_mx_quant(
     x,
@@ -121,7 +122,10 @@ def _(
     if swiglu_mode == 1:
         must.choice("activate_dim", activate_dim, (-1, last))
     must.hold(
-        math.isfinite(clamp_limit) and clamp_limit > 0, "clamp_limit", "positive and finite", clamp_limit
+        math.isfinite(clamp_limit) and clamp_limit > 0,
+        "clamp_limit",
+        "positive and finite",
+        clamp_limit,
     )
     must.hold(math.isfinite(glu_alpha), "glu_alpha", "finite", glu_alpha)
     must.hold(math.isfinite(glu_bias), "glu_bias", "finite", glu_bias)

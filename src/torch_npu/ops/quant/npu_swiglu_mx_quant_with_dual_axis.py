@@ -12,7 +12,8 @@ from torch_npu.ops.quant import _formats, _groups, _mx
 @npu_op(
     "npu_swiglu_mx_quant_with_dual_axis(Tensor x, *, Tensor? group_index=None, "
     'bool activate_left=True, str round_mode="rint", int scale_alg=1, int dst_type=24, '
-    "float dst_type_max=0) -> (Tensor, Tensor, Tensor, Tensor)"
+    "float dst_type_max=0) -> (Tensor, Tensor, Tensor, Tensor)",
+    chips=("A5",),
 )
 def npu_swiglu_mx_quant_with_dual_axis(
     x, group_index, activate_left, round_mode, scale_alg, dst_type
@@ -57,14 +58,18 @@ def _(x, group_index, round_mode, scale_alg, dst_type, dst_type_max):
     must.dtype("x", x, torch.float16, torch.bfloat16)
     must.ndim("x", x, 2)
     step = 2 * _formats.per_item(name)
-    must.hold(x.shape[-1] % step == 0, "x", f"of a last dimension divisible by {step}", tuple(x.shape))
+    must.hold(
+        x.shape[-1] % step == 0, "x", f"of a last dimension divisible by {step}", tuple(x.shape)
+    )
     must.hold(x.numel() > 0, "x", "not empty", tuple(x.shape))
     must.hold(dst_type_max >= 0, "dst_type_max", "0 or positive", dst_type_max)
     if group_index is None:
         return
     must.dtype("group_index", group_index, torch.int64)
     must.ndim("group_index", group_index, 1)
-    must.hold(group_index.shape[0] > 0, "group_index", "of at least one group", group_index.shape[0])
+    must.hold(
+        group_index.shape[0] > 0, "group_index", "of at least one group", group_index.shape[0]
+    )
     _groups.check_ends("group_index", group_index, x.shape[0])
 
 
