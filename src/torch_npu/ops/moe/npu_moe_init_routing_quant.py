@@ -99,7 +99,7 @@ def npu_moe_init_routing_quant(
             counts = _counts(flat, expert_num)
             if expert_tokens_num_mode == CUMSUM:
                 counts = counts.cumsum(0).to(torch.int32)
-        return q[:kept], place.to(torch.int32), counts, none, top[:kept]
+        return q[:kept], place.to(torch.int32), counts, none.clone(), top[:kept]
     counts = _counts(flat, expert_num)
     starts = (counts.cumsum(0) - counts).long()
     rank = torch.arange(tokens * choices, device=x.device) - starts[sorted_experts]
@@ -109,7 +109,7 @@ def npu_moe_init_routing_quant(
     row = torch.empty_like(slot).scatter(0, order, torch.where(slot == slots, -1, slot))
     if quant_mode == DYNAMIC:
         top = top.new_zeros(slots + 1).index_copy(0, slot, top)[:-1]
-    before = counts if expert_tokens_before_capacity_flag else none
+    before = counts if expert_tokens_before_capacity_flag else none.clone()
     expanded = expanded.view(expert_num, expert_capacity, x.shape[1])
     return expanded, row.to(torch.int32), none, before, top
 

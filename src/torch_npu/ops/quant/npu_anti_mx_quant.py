@@ -68,7 +68,7 @@ def _bytes(make, *shape):
 npu_anti_mx_quant.samples = [
     Sample(
         lambda make: (make(3, 35, dtype=torch.uint8, low=0, high=256), _bytes(make, 3, 2, 2)),
-        {"src_type": None},
+        {"src_type": _dtypes.CODES["float4_e2m1fn_x2"]},
     ),
     Sample(
         lambda make: (make(3, 32, dtype=torch.uint8, low=0, high=256), _bytes(make, 3, 1, 2)),
