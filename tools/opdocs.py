@@ -158,7 +158,8 @@ def _example(name: str, overloads: list[Operator]) -> list[str]:
     if found is None:
         return []
     code, operator = found
-    result = run(code)
+    with operator.on_its_chip():
+        result = run(code)
     several = isinstance(result, (tuple, list))
     values = list(result) if several else [result]
     declared = [r.name for r in operator.schema.returns]
@@ -220,7 +221,8 @@ def _worst(overloads: list[Operator], dtype: torch.dtype) -> str:
     worst: float | None = None
     for operator in overloads:
         for sample in operator.samples:
-            error = _error(operator, sample, dtype)
+            with operator.on_its_chip():
+                error = _error(operator, sample, dtype)
             if error is not None:
                 worst = max(worst or 0.0, error)
     return "" if worst is None else f"{worst:.1e}" if worst else "0"

@@ -85,10 +85,17 @@ def test_compiled_equals_eager(name):
 
 
 @pytest.mark.usefixtures("aliasing_allowed")
-@pytest.mark.parametrize("room", sorted({operators[n].folder for n in NAMES}))
-def test_a_room_in_one_graph_equals_eager(room):
-    """With static shapes, all operators of a room one after the other."""
-    names = [n for n in NAMES if operators[n].folder == room]
+@pytest.mark.parametrize(
+    "room,chips", sorted({(operators[n].folder, operators[n].chips or ()) for n in NAMES})
+)
+def test_a_room_in_one_graph_equals_eager(room, chips):
+    """With static shapes, all operators of a room that run on one chip, one after the other."""
+    names = [n for n in NAMES if (operators[n].folder, operators[n].chips or ()) == (room, chips)]
+    with operators[names[0]].on_its_chip():
+        in_one_graph(names)
+
+
+def in_one_graph(names):
     calls = [operators[n].overload for n in names]
 
     def everything(given: list[Any]) -> list[Any]:

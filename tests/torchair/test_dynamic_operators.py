@@ -75,7 +75,8 @@ def first_size(name):
 def fixed_among(names):
     found = set()
     for name in names:
-        symbol, environment = first_size(name)
+        with operators[name].on_its_chip():
+            symbol, environment = first_size(name)
         if symbol is not None and isinstance(environment.replace(symbol), sympy.Integer):
             found.add(name)
     return found

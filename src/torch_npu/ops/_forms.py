@@ -76,6 +76,7 @@ def _derived(
         export=export,
         random=operator.random,
         host_ok=operator.host_ok,
+        chips=operator.chips,
         compiled="call",
         product=operator.product,
     )

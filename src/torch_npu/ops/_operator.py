@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NoReturn
@@ -64,6 +65,7 @@ class Operator:
         random: draws from the device's generator.
         host_ok: takes CPU tensors beside NPU tensors.
         direct: the kernel gets the NPU tensors themselves and is no device task: for operators about memory.
+        chips: the families of chips that have it, "A5" for Ascend950 (default: all); elsewhere a call raises.
         by_shape: the check looks at shapes, dtypes and plain values alone, so it is asked once for each of them.
         output_differentiability: for each output, whether it carries a gradient (default: every floating one).
         compiled: what a compiled graph does: "fuse" the kernel's formula with its neighbours, "call" the operator on
@@ -83,6 +85,7 @@ class Operator:
         random: bool = False,
         host_ok: bool = False,
         direct: bool = False,
+        chips: Sequence[str] | None = None,
         by_shape: bool = False,
         output_differentiability: Sequence[bool] | None = None,
         compiled: str | None = None,
@@ -100,6 +103,7 @@ class Operator:
         self.name = self.local if self.namespace == NAMESPACE else f"{self.namespace}::{self.local}"
         self.exported, self.random, self.host_ok, self.direct = export, random, host_ok, direct
         self.by_shape, self.product, self.core = by_shape, product, core
+        self.chips = None if chips is None else tuple(chips)
         self.output_differentiability = (
             None if output_differentiability is None else tuple(output_differentiability)
         )
@@ -235,16 +239,23 @@ class Operator:
         for index, length in self._masks:
             if len(args[index]) != length:
                 self._refuse(index, f"a list of {length} bools", list(args[index]))
-        if self._checked is None or not settings.strict():
+        if not settings.strict():
             return
         try:
-            self._checked(args)
+            if self.chips is not None:
+                _shapes.check_chip(self.chips)
+            if self._checked is not None:
+                self._checked(args)
         except _errors.BadArgument as bad:
             raise _errors.operator_error(self.name, bad) from None
 
     def _refuse(self, index: int, expected: str, received: Any) -> NoReturn:
         bad = _errors.BadArgument(self.arguments[index], expected, received, ErrCode.TYPE)
         raise _errors.operator_error(self.name, bad)
+
+    def on_its_chip(self) -> AbstractContextManager[Any]:
+        """For samples: the settings of a chip that has the operator, the current ones if it does."""
+        return _shapes.a_chip_of(self.chips)
 
     # --- what others ask ---------------------------------------------------------------------------------
 

@@ -77,6 +77,8 @@ def test_bad_dtype():
         torch_npu.npu_convert_weight_to_int4pack(make(2, 8, dtype=torch.int8, high=2))
 
 
-def test_reserved_parameter():
-    with pytest.raises(NotImplementedError, match="argument 'inner_k_tiles' must be left at 0"):
-        torch_npu.npu_convert_weight_to_int4pack(make(2, 8, dtype=torch.int32, high=2), 2)
+@pytest.mark.parametrize("tiles", [0, 1, 2, 8])
+def test_inner_tiles_change_nothing(tiles):
+    weight = make(2, 8, dtype=torch.int32, low=-8, high=8)
+    want = torch_npu.npu_convert_weight_to_int4pack(weight)
+    assert torch.equal(torch_npu.npu_convert_weight_to_int4pack(weight, tiles), want)

@@ -1,0 +1,209 @@
+"""npu_grouped_matmul_finalize_routing: experts' products added to the rows of their tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu import _dtypes
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul import _experts, _mx
+from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops.scatter._indices import first_bad
+
+_NAMES = {
+    "weight": "w",
+    "weight_dtype": "w_dtype",
+    "scale": "scale",
+    "per_token": "pertoken_scale",
+}
+
+
+def _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype):
+    mx = _mx.asked(scale_dtype, scale)
+    return _experts.Rows(x, w, scale, pertoken_scale, None if mx else bias, x_dtype, w_dtype, mx)
+
+
+@npu_op(
+    "npu_grouped_matmul_finalize_routing(Tensor x, Tensor w, Tensor group_list, *, "
+    "Tensor? scale=None, Tensor? bias=None, Tensor? offset=None, Tensor? pertoken_scale=None, "
+    "Tensor? shared_input=None, Tensor? logit=None, Tensor? row_index=None, "
+    "ScalarType? dtype=None, float? shared_input_weight=1.0, int? shared_input_offset=0, "
+    "int? output_bs=0, int? group_list_type=1, int[]? tuning_config=None, int? x_dtype=None, "
+    "int? w_dtype=None, int? scale_dtype=None, int? pertoken_scale_dtype=None) -> Tensor",
+    product=True,
+)
+def npu_grouped_matmul_finalize_routing(
+    x,
+    w,
+    group_list,
+    scale,
+    bias,
+    pertoken_scale,
+    shared_input,
+    logit,
+    row_index,
+    shared_input_weight,
+    shared_input_offset,
+    output_bs,
+    group_list_type,
+    x_dtype,
+    w_dtype,
+    scale_dtype,
+):
+    r"""Rows in groups times their expert's weight, weighted and added to the rows of their tokens.
+
+    $$ c = (x\, w_e) \cdot scale_e \cdot pertoken, \qquad y_{row(i)} \mathrel{+}= logit_i \cdot c_i, \qquad
+       y_{offset + j} \mathrel{+}= weight \cdot shared_j $$
+
+    Args:
+        x: (M, K): int8; on Ascend950 8-bit floats or bytes with two float4_e2m1.
+        w: (E, K, N): int8, or int32 with eight int4 each; on Ascend950 as `x`, perhaps the transpose of a contiguous
+            one.
+        group_list: (E) int64; rows past the last group do not count.
+        scale: (E, N) float32; for int4 (E, 1, N) int64, packed by `npu_trans_quant_param`; on Ascend950 bytes of
+            powers of two, (E, ceil(K / 64), N, 2).
+        bias: for int4 (E, N) float32, added before `pertoken_scale`; on Ascend950 (E, N) bfloat16.
+        offset: of int4 weights; not here.
+        pertoken_scale: (M) float32; on Ascend950 bytes of powers of two, (M, ceil(K / 64), 2).
+        shared_input: (B', N) bfloat16, added to the rows from `shared_input_offset` on.
+        logit: (M) float32, factors of the rows.
+        row_index: (M), int32 or int64: to which row of y each row of the product goes; required.
+        dtype: float32.
+        shared_input_weight: the factor of `shared_input`.
+        shared_input_offset: its first row.
+        output_bs: how many rows y has; 0 is M.
+        group_list_type: 1 sizes (the default), 0 ends.
+        tuning_config: the expected number of rows of a group; changes no result.
+        x_dtype, w_dtype: float4_e2m1fn_x2 for such bytes.
+        scale_dtype, pertoken_scale_dtype: float8_e8m0fnu for bytes of powers of two.
+
+    Returns:
+        y of shape (output_bs, N), float32.
+
+    Differs from upstream:
+        Upstream takes int8 weights in the format NZ alone; here ND is the same.
+    """
+    rows = _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype)
+    y = x.new_zeros(output_bs or x.shape[0], rows.columns, dtype=torch.float32)
+
+    def finish(group, product):
+        part = slice(group.start, group.start + group.size)
+        if rows.mx and bias is not None:
+            product = product + bias[group.weight].float()
+        if logit is not None:
+            product = product * logit[part].unsqueeze(-1)
+        y.index_add_(0, row_index[part].long(), product)
+
+    kind = 1 if group_list_type is None else group_list_type
+    rows.run("npu_grouped_matmul_finalize_routing", group_list, kind, finish)
+    if shared_input is not None:
+        start = shared_input_offset or 0
+        factor = 1.0 if shared_input_weight is None else shared_input_weight
+        y[start : start + shared_input.shape[0]] += shared_input.float() * factor
+    return y
+
+
+@npu_grouped_matmul_finalize_routing.meta
+def _(x, w, scale, pertoken_scale, output_bs, x_dtype, w_dtype, scale_dtype):
+    rows = _rows(x, w, scale, None, pertoken_scale, x_dtype, w_dtype, scale_dtype)
+    return x.new_empty(output_bs or x.shape[0], rows.columns, dtype=torch.float32)
+
+
+@npu_grouped_matmul_finalize_routing.check
+def _(
+    x,
+    w,
+    group_list,
+    scale,
+    bias,
+    offset,
+    pertoken_scale,
+    shared_input,
+    logit,
+    row_index,
+    dtype,
+    shared_input_weight,
+    shared_input_offset,
+    output_bs,
+    group_list_type,
+    tuning_config,
+    x_dtype,
+    w_dtype,
+    scale_dtype,
+    pertoken_scale_dtype,
+):
+    for name, given in (
+        ("scale", scale),
+        ("pertoken_scale", pertoken_scale),
+        ("row_index", row_index),
+    ):
+        must.present(name, given, "always")
+    if offset is not None:
+        raise NotImplementedError(
+            "npu_grouped_matmul_finalize_routing: 'offset' is not implemented"
+        )
+    for name, code in (
+        ("scale_dtype", scale_dtype),
+        ("pertoken_scale_dtype", pertoken_scale_dtype),
+    ):
+        _formats.check(name, code, "float8_e8m0fnu")
+    for name, code in (("x_dtype", x_dtype), ("w_dtype", w_dtype)):
+        _formats.check(name, code, _mx.FLOAT4[0], "hifloat8")
+    same = (x_dtype is None) == (w_dtype is None)
+    must.hold(same, "w_dtype", "given if and only if 'x_dtype' is", _dtypes.text(w_dtype))
+    rows = _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype)
+    if rows.mx:
+        _mx.check_chip("scale_dtype")
+    _experts.check(rows, _NAMES, ("mx", "a8w8", "float8") if _chip.on_950() else ("a8w8", "a8w4"))
+    experts, columns, count = w.shape[0], rows.columns, x.shape[0]
+    _experts.check_list(group_list, experts)
+    must.choice("group_list_type", group_list_type, (None, 0, 1))
+    must.choice("dtype", dtype, (None, torch.float32))
+    if rows.form in ("a8w4", "mx"):
+        must.dtype("bias", bias, torch.bfloat16 if rows.mx else torch.float32)
+        must.shape("bias", bias, (experts, columns))
+    else:
+        must.unset("bias", bias)
+    must.dtype("logit", logit, torch.float32)
+    must.shape("logit", logit, (count,))
+    must.dtype("row_index", row_index, torch.int32, torch.int64)
+    must.shape("row_index", row_index, (count,))
+    high = output_bs or count
+    must.hold(high > 0, "output_bs", "0 or positive", output_bs)
+    if must.has_data(row_index):
+        index = row_index.cpu().long()
+        first_bad("row_index", f"in [0, {high})", index, (index < 0) | (index >= high))
+    if shared_input is not None:
+        must.dtype("shared_input", shared_input, torch.bfloat16)
+        must.shape("shared_input", shared_input, (None, columns))
+        start = shared_input_offset or 0
+        fits = start >= 0 and start + shared_input.shape[0] <= high
+        expected = f"such that the rows of 'shared_input' lie within the {high} of the result"
+        must.hold(fits, "shared_input_offset", expected, start, ErrCode.PARAM)
+    for size in tuning_config or ():
+        must.hold(size >= 0, "tuning_config", "not negative", size)
+    factor = 1.0 if shared_input_weight is None else shared_input_weight
+    must.hold(factor == factor, "shared_input_weight", "a number", shared_input_weight)
+
+
+npu_grouped_matmul_finalize_routing.samples = [
+    Sample(
+        lambda make: (
+            make(7, 16, dtype=torch.int8, low=-9, high=9),
+            make(2, 16, 8, dtype=torch.int8, low=-9, high=9),
+            make(2, dtype=torch.int64, low=3, high=4),
+        ),
+        lambda make: {
+            "scale": make(2, 8, low=0),
+            "pertoken_scale": make(7, low=0),
+            "logit": make(7, seed=4),
+            "row_index": make(7, dtype=torch.int64, low=0, high=5),
+            "shared_input": make(3, 8, dtype=torch.bfloat16),
+            "shared_input_weight": 0.5,
+            "shared_input_offset": 1,
+            "output_bs": 5,
+        },
+    )
+]

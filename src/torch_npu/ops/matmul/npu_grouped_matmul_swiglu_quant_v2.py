@@ -1,0 +1,358 @@
+"""npu_grouped_matmul_swiglu_quant_v2 and npu_grouped_matmul_swiglu_quant: experts' products, SwiGLU, quantization."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu import _dtypes
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.matmul import _experts, _mx
+from torch_npu.ops.quant import _chip, _dynamic, _formats
+from torch_npu.ops.quant import _mx as mx_quant
+
+_NAMES = {
+    "weight": "weight",
+    "weight_dtype": "weight_dtype",
+    "scale": "weight_scale",
+    "per_token": "x_scale",
+}
+
+
+def _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype):
+    asked = _mx.asked(weight_scale_dtype, weight_scale)
+    return asked or _mx.asked(x_scale_dtype, x_scale)
+
+
+def _gate(y):
+    act, gate = y.chunk(2, -1)
+    return torch.nn.functional.silu(act) * gate
+
+
+def _quantized_rows(operator, rows, group_list, kind, smooth, name):
+    """(q, scale): SwiGLU of each group's product, quantized row by row; rows of no group are 0."""
+    count, width = rows.x.shape[0], rows.columns // 2
+    hidden = rows.x.new_zeros(count, width, dtype=torch.float32)
+
+    def finish(group, y):
+        out = _gate(y)
+        if smooth is not None:
+            out = out * smooth[group.weight].float()
+        hidden[group.start : group.start + group.size] = out
+
+    rows.run(operator, group_list, kind, finish)
+    return _dynamic.symmetric(hidden, name)
+
+
+def _quantized_blocks(operator, rows, group_list, kind, name, middle):
+    count, width = rows.x.shape[0], rows.columns // 2
+    hidden = rows.x.new_zeros(count, width, dtype=torch.float32)
+
+    def finish(group, y):
+        hidden[group.start : group.start + group.size] = _gate(y.to(middle).float())
+
+    rows.run(operator, group_list, kind, finish)
+    # the kernel keeps the activation in float32 up to its blocks
+    return mx_quant.quantize(hidden, name)
+
+
+def _name(quant_dtype, mx):
+    found = None if quant_dtype is None else _dtypes.name(quant_dtype)
+    return found if mx or (found and found != "uint8") else "int8"
+
+
+def _middle(dequant_dtype):
+    name = None if dequant_dtype is None else _dtypes.name(dequant_dtype)
+    return {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(name, torch.float32)
+
+
+def _rows(x, weight, weight_scale, x_scale, assist, x_dtype, weight_dtype, mx):
+    return _experts.Rows(
+        x,
+        weight[0],
+        weight_scale[0],
+        x_scale,
+        assist[0] if assist else None,
+        x_dtype,
+        weight_dtype,
+        mx,
+    )
+
+
+@npu_op(
+    "npu_grouped_matmul_swiglu_quant_v2(Tensor x, Tensor[] weight, Tensor[] weight_scale, "
+    "Tensor x_scale, Tensor group_list, *, Tensor? smooth_scale=None, "
+    "Tensor[]? weight_assist_matrix=None, Tensor? bias=None, int? dequant_mode=0, "
+    "int? dequant_dtype=0, int? quant_mode=0, int? quant_dtype=1, int? group_list_type=0, "
+    "int[]? tuning_config=None, int? x_dtype=None, int? weight_dtype=None, "
+    "int? weight_scale_dtype=None, int? x_scale_dtype=None) -> (Tensor, Tensor)",
+    product=True,
+)
+def npu_grouped_matmul_swiglu_quant_v2(
+    x,
+    weight,
+    weight_scale,
+    x_scale,
+    group_list,
+    smooth_scale,
+    weight_assist_matrix,
+    dequant_dtype,
+    quant_dtype,
+    group_list_type,
+    x_dtype,
+    weight_dtype,
+    weight_scale_dtype,
+    x_scale_dtype,
+):
+    r"""Rows in groups times their expert's weight, through SwiGLU, quantized again.
+
+    $$ c = (x\, w_e) \cdot s_w \cdot s_x, \qquad h = \frac{a}{1 + e^{-a}} \cdot b \cdot smooth_e
+       \quad \text{for the halves } a, b \text{ of } c $$
+
+    and either a scale for each row, $\max |h| / DTYPE\_MAX$, or (MX) a power of two for each 32 elements as
+    `npu_dynamic_mx_quant` with `scale_alg` 0.
+
+    | products | x | weight | weight_scale | x_scale | chips |
+    |---|---|---|---|---|---|
+    | A8W8 | int8 | int8 | (E, N) float32, float16 or bfloat16 | (M) float32 | all |
+    | A8W4 | int8 | int32, eight int4 each | (E, N) or (E, G, N), packed | (M) float32 | A2, A3 |
+    | A4W4 | int32, eight int4 each | the same | (E, N) float32 | (M) float32 | A2, A3 |
+    | float8 | float8_e4m3fn, float8_e5m2, hifloat8 | likewise | (E, N) float32 or bfloat16 | (M) float32 | Ascend950 |
+    | MX | float8, float4_e2m1 | likewise | (E, ceil(K / 64), N, 2) bytes | (M, ceil(K / 64), 2) bytes | Ascend950 |
+
+    Args:
+        x: (M, K).
+        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one.
+        weight_scale, x_scale: see the table; one tensor in the list.
+        group_list: (E) int64: where each group of rows ends, or how many it has; rows past the last are 0.
+        smooth_scale: A4W4: (E, N / 2) or (E), float32.
+        weight_assist_matrix: A8W4: one tensor (E, N) float32, added before `x_scale`.
+        bias: reserved.
+        dequant_mode: 0; A8W4 with (E, G, N) scales 1; MX 2.
+        dequant_dtype: 0; on Ascend950 float32, float16 or bfloat16, to which MX rounds the product.
+        quant_mode: 0 a scale for each row, 2 MX.
+        quant_dtype: int8 (the default, and 0); on Ascend950 also float8_e4m3fn, float8_e5m2, hifloat8, and for MX
+            the 8-bit floats and float4_e2m1fn_x2.
+        group_list_type: 0 ends, 1 sizes.
+        tuning_config: the expected number of rows of a group; changes no result.
+        x_dtype, weight_dtype: for bytes that hold float4_e2m1fn_x2 or hifloat8, both or none.
+        weight_scale_dtype, x_scale_dtype: float8_e8m0fnu for MX.
+
+    Returns:
+        The quantized (M, N / 2) and its scales: (M) float32, or (M, ceil(N / 128), 2) float8_e8m0fnu.
+
+    Constraints:
+        A2 and A3: N up to 10240, K below 65536 (A8W8) or 20000. MX: N a multiple of 128.
+
+    Differs from upstream:
+        On A2 and A3, A8W8 takes weights in the format NZ alone; here ND is the same.
+    """
+    mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
+    rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)
+    name, kind = _name(quant_dtype, mx), group_list_type or 0
+    operator = "npu_grouped_matmul_swiglu_quant_v2"
+    if not mx:
+        return _quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
+    y, scale = _quantized_blocks(operator, rows, group_list, kind, name, _middle(dequant_dtype))
+    return y, scale.view(torch.float8_e8m0fnu)
+
+
+def _broad(smooth):
+    return smooth.unsqueeze(-1) if smooth is not None and smooth.dim() == 1 else smooth
+
+
+@npu_grouped_matmul_swiglu_quant_v2.meta
+def _(
+    x,
+    weight,
+    weight_scale,
+    x_scale,
+    quant_dtype,
+    x_dtype,
+    weight_dtype,
+    weight_scale_dtype,
+    x_scale_dtype,
+):
+    mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
+    rows = _rows(x, weight, weight_scale, x_scale, None, x_dtype, weight_dtype, mx)
+    hidden = x.new_zeros(x.shape[0], rows.columns // 2, dtype=torch.float32)
+    name = _name(quant_dtype, mx)
+    if not mx:
+        return _dynamic.symmetric(hidden, name)
+    y, scale = mx_quant.quantize(hidden, name)
+    return y, scale.view(torch.float8_e8m0fnu)
+
+
+@npu_grouped_matmul_swiglu_quant_v2.check
+def _(
+    x,
+    weight,
+    weight_scale,
+    x_scale,
+    group_list,
+    smooth_scale,
+    weight_assist_matrix,
+    bias,
+    dequant_mode,
+    dequant_dtype,
+    quant_mode,
+    quant_dtype,
+    group_list_type,
+    tuning_config,
+    x_dtype,
+    weight_dtype,
+    weight_scale_dtype,
+    x_scale_dtype,
+):
+    must.unset("bias", bias)
+    for name, tensors in (("weight", weight), ("weight_scale", weight_scale)):
+        must.hold(len(tensors) == 1, name, "a list of one tensor", len(tensors), ErrCode.PARAM)
+    new = _chip.on_950()
+    mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
+    if mx:
+        _mx.check_chip("weight_scale_dtype")
+    for name, code in (
+        ("weight_scale_dtype", weight_scale_dtype),
+        ("x_scale_dtype", x_scale_dtype),
+    ):
+        _formats.check(name, code, "float8_e8m0fnu")
+    for name, code in (("x_dtype", x_dtype), ("weight_dtype", weight_dtype)):
+        _formats.check(name, code, *_mx.FLOAT4, "hifloat8")
+    same = (x_dtype is None) == (weight_dtype is None)
+    must.hold(same, "weight_dtype", "given if and only if 'x_dtype' is", _dtypes.text(weight_dtype))
+    rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)
+    _experts.check(rows, _NAMES, ("a8w8", "float8", "mx") if new else ("a8w8", "a8w4", "a4w4"))
+    experts, columns, form = weight[0].shape[0], rows.columns, rows.form
+    must.hold(columns % 2 == 0, "weight", "of an even number of columns", columns)
+    _experts.check_list(group_list, experts)
+    must.choice("group_list_type", group_list_type, (None, 0, 1))
+    if form != "a4w4":
+        must.unset("smooth_scale", smooth_scale)
+    elif smooth_scale is not None:
+        must.dtype("smooth_scale", smooth_scale, torch.float32)
+        allowed = ((experts, columns // 2), (experts,))
+        fits = tuple(smooth_scale.shape) in allowed
+        must.hold(
+            fits, "smooth_scale", f"of shape {must.one_of(allowed)}", tuple(smooth_scale.shape)
+        )
+    if form != "a8w4":
+        must.unset("weight_assist_matrix", weight_assist_matrix or None)
+    elif weight_assist_matrix:
+        must.dtype("weight_assist_matrix", weight_assist_matrix[0], torch.float32)
+        must.shape("weight_assist_matrix", weight_assist_matrix[0], (experts, columns))
+    modes = {"mx": (2,), "a8w4": (0, 1)}.get(form, (0,))
+    must.choice("dequant_mode", dequant_mode or 0, modes)
+    must.choice("quant_mode", quant_mode or 0, (2,) if mx else (0,))
+    if new:
+        types = ("float32", "float16", "bfloat16", "int8", "uint8")
+        _formats.check("dequant_dtype", dequant_dtype, *types)
+        plain = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "hifloat8")
+        _formats.check(
+            "quant_dtype", quant_dtype, *((*mx_quant.FLOAT8, *mx_quant.FLOAT4[:1]) if mx else plain)
+        )
+    else:
+        must.choice("dequant_dtype", dequant_dtype, (None, 0))
+        must.choice("quant_dtype", quant_dtype, (None, 0, 1))
+        must.hold(columns <= 10240, "weight", "of at most 10240 columns", columns)
+        limit = 65536 if form == "a8w8" else 20000
+        must.hold(x.shape[1] < limit, "x", f"of a last dimension below {limit}", x.shape[1])
+    if mx:
+        must.hold(
+            columns % 128 == 0, "weight", "of columns divisible by 128 in the MX form", columns
+        )
+    for size in tuning_config or ():
+        must.hold(size >= 0, "tuning_config", "not negative", size)
+
+
+def _ints(make, *shape):
+    return make(*shape, dtype=torch.int8, low=-9, high=9)
+
+
+def _list(make):
+    return make(2, dtype=torch.int64, low=3, high=4)
+
+
+npu_grouped_matmul_swiglu_quant_v2.samples = [
+    Sample(
+        lambda make: (
+            _ints(make, 7, 16),
+            [_ints(make, 2, 16, 8)],
+            [make(2, 8, low=0)],
+            make(7, low=0),
+            _list(make),
+        ),
+        {"group_list_type": 1},
+    ),
+    Sample(
+        lambda make: (
+            make(7, 2, dtype=torch.int32, low=-(2**31), high=2**31 - 1),
+            [make(2, 16, 1, dtype=torch.int32, low=-(2**31), high=2**31 - 1)],
+            [make(2, 8, low=0)],
+            make(7, low=0),
+            _list(make),
+        ),
+        lambda make: {"smooth_scale": make(2, 4, low=0), "tuning_config": [4]},
+    ),
+]
+
+
+@npu_op(
+    "npu_grouped_matmul_swiglu_quant(Tensor x, Tensor weight, Tensor group_list, "
+    "Tensor weight_scale, Tensor x_scale, *, Tensor? bias=None, Tensor? offset=None)"
+    " -> (Tensor, Tensor, Tensor)",
+    product=True,
+)
+def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale):
+    """The A8W8 form of `npu_grouped_matmul_swiglu_quant_v2`: int8 rows and weights, ends of groups, int8 results.
+
+    Args:
+        x: (M, K), int8.
+        weight: (E, K, N), int8.
+        group_list: (E) int64, where each group of rows ends.
+        weight_scale: (E, N); float32, float16 or bfloat16.
+        x_scale: (M), float32.
+        bias, offset: reserved.
+
+    Returns:
+        int8 (M, N / 2), the scales of its rows (M) in float32, and an empty place for offsets.
+
+    Differs from upstream:
+        Upstream takes weights in the format NZ alone; here ND is the same.
+    """
+    rows = _rows(x, [weight], [weight_scale], x_scale, None, None, None, False)
+    q, scale = _quantized_rows("npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8")
+    return q, scale, q.new_zeros((), dtype=torch.float32)
+
+
+@npu_grouped_matmul_swiglu_quant.meta
+def _(x, weight):
+    rows, columns = x.shape[0], weight.shape[-1] // 2
+    return (
+        x.new_empty(rows, columns),
+        x.new_empty(rows, dtype=torch.float32),
+        x.new_empty((), dtype=torch.float32),
+    )
+
+
+@npu_grouped_matmul_swiglu_quant.check
+def _(x, weight, group_list, weight_scale, x_scale, bias, offset):
+    must.unset("bias", bias)
+    must.unset("offset", offset)
+    rows = _rows(x, [weight], [weight_scale], x_scale, None, None, None, False)
+    _experts.check(rows, _NAMES, ("a8w8",))
+    must.hold(weight.shape[-1] % 2 == 0, "weight", "of an even number of columns", weight.shape[-1])
+    _experts.check_list(group_list, weight.shape[0])
+
+
+npu_grouped_matmul_swiglu_quant.samples = [
+    Sample(
+        lambda make: (
+            _ints(make, 7, 16),
+            _ints(make, 2, 16, 8),
+            _list(make),
+            make(2, 8, low=0),
+            make(7, low=0),
+        )
+    )
+]

@@ -1,0 +1,152 @@
+"""npu_grouped_matmul_finalize_routing against fp64, row by row."""
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.families import on
+from tests.ops.matmul.eights import E8M0, eights, powers
+from tests.ops.quant import plain
+from tests.ops.support import make
+
+
+def ints(*shape, seed=0):
+    return make(*shape, dtype=torch.int8, low=-128, high=128, seed=seed)
+
+
+def routed(products, logit, index, rows, shared=None, weight=1.0, offset=0):
+    y = torch.zeros(rows, products.shape[1], dtype=torch.float64)
+    for i, row in enumerate(index.tolist()):
+        y[row] += products[i] * (1.0 if logit is None else float(logit[i]))
+    if shared is not None:
+        y[offset : offset + len(shared)] += weight * shared.cpu().double()
+    return y
+
+
+def close(y, want):
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y.cpu().double(), want, rtol=1e-5, atol=want.abs().max() * 1e-5)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_int8(kind, shared, index):
+    x, w = ints(9, 40), ints(3, 40, 16, seed=1)
+    scale, tokens, logit = make(3, 16, low=0), make(9, low=0), make(9)
+    row = make(9, dtype=index, low=0, high=5)
+    extra = make(2, 16, dtype=torch.bfloat16) if shared else None
+    groups = torch.tensor((4, 4, 8) if kind == 0 else (4, 0, 4)).npu()
+    y = torch_npu.npu_grouped_matmul_finalize_routing(
+        x,
+        w,
+        groups,
+        scale=scale,
+        pertoken_scale=tokens,
+        logit=logit,
+        row_index=row,
+        shared_input=extra,
+        shared_input_weight=0.5,
+        shared_input_offset=3,
+        output_bs=5,
+        group_list_type=kind,
+        dtype=torch.float32,
+    )
+    products = torch.zeros(9, 16, dtype=torch.float64)
+    for e, part in ((0, slice(0, 4)), (2, slice(4, 8))):
+        raw = x.cpu().double()[part] @ w.cpu().double()[e] * scale.cpu().double()[e]
+        products[part] = raw * tokens.cpu().double()[part, None]
+    close(y, routed(products, logit, row, 5, extra, 0.5, 3))
+
+
+def test_defaults():
+    x, w, scale, tokens = ints(6, 16), ints(2, 16, 8), make(2, 8), make(6)
+    row = torch.tensor([5, 0, 0, 1, 2, 5]).npu()
+    y = torch_npu.npu_grouped_matmul_finalize_routing(
+        x, w, torch.tensor([2, 4]).npu(), scale=scale, pertoken_scale=tokens, row_index=row
+    )
+    raw = torch.cat([x.cpu().double()[:2] @ w.cpu().double()[0] * scale.cpu().double()[0],
+                     x.cpu().double()[2:] @ w.cpu().double()[1] * scale.cpu().double()[1]])  # fmt: skip
+    close(y, routed(raw * tokens.cpu().double()[:, None], None, row, 6))
+
+
+def test_int4_weights():
+    words = {"dtype": torch.int32, "low": -(2**31), "high": 2**31 - 1}
+    x, w = ints(6, 32), make(2, 32, 2, **words)
+    exact = (make(2, 16, low=0.5, high=2).view(torch.int32) & ~0x1FFF).view(torch.float32)
+    packed = torch_npu.npu_trans_quant_param(exact.reshape(-1)).reshape(2, 1, 16)
+    bias, tokens, logit = make(2, 16), make(6, low=0), make(6)
+    row = make(6, dtype=torch.int64, low=0, high=6)
+    y = torch_npu.npu_grouped_matmul_finalize_routing(
+        x,
+        w,
+        torch.tensor([2, 4]).npu(),
+        scale=packed,
+        bias=bias,
+        pertoken_scale=tokens,
+        logit=logit,
+        row_index=row,
+        tuning_config=[3],
+    )
+    right = plain.nibbles(w).reshape(2, 32, 16).double()
+    products = torch.zeros(6, 16, dtype=torch.float64)
+    for e, part in ((0, slice(0, 2)), (1, slice(2, 6))):
+        raw = (x.cpu().double()[part] - 8) @ right[e] * exact.cpu().double()[e]
+        products[part] = (raw + bias.cpu().double()[e]) * tokens.cpu().double()[part, None]
+    close(y, routed(products, logit, row, 6))
+
+
+def test_microscaling():
+    (x, a), (w, b) = eights(5, 70), eights(2, 70, 6, seed=1)
+    (s1, p1), (s2, p2) = powers(5, 2, 2), powers(2, 2, 6, 2, seed=1)
+    bias, logit = make(2, 6, dtype=torch.bfloat16), make(5)
+    row = torch.tensor([0, 1, 1, 3, 0]).npu()
+    with on("A5"):
+        y = torch_npu.npu_grouped_matmul_finalize_routing(
+            x,
+            w,
+            torch.tensor([2, 3]).npu(),
+            scale=s2,
+            pertoken_scale=s1,
+            bias=bias,
+            logit=logit,
+            row_index=row,
+            scale_dtype=E8M0,
+            pertoken_scale_dtype=E8M0,
+            output_bs=4,
+        )
+    rows = torch.stack([p1[:, k // 64, k // 32 % 2] for k in range(70)], 1)
+    columns = torch.stack([p2[:, k // 64, :, k // 32 % 2] for k in range(70)], 1)
+    products = torch.cat([(a * rows)[part] @ (b[e] * columns[e]) + bias.cpu().double()[e]
+                          for e, part in ((0, slice(0, 2)), (1, slice(2, 5)))])  # fmt: skip
+    close(y, routed(products, logit, row, 4))
+
+
+def test_bad_arguments():
+    x, w, scale, tokens = ints(6, 16), ints(2, 16, 8), make(2, 8), make(6)
+    groups, row = torch.tensor([2, 4]).npu(), torch.tensor([5, 0, 0, 1, 2, 5]).npu()
+    good = {"scale": scale, "pertoken_scale": tokens, "row_index": row}
+    for args, options, text in [
+        ((x, w, groups), {"scale": None}, "'scale' must be given always"),
+        ((x, w, groups), {"row_index": row[:3]}, r"'row_index' must be of shape \(6\)"),
+        ((x, w, groups), {"row_index": row + 1}, r"'row_index' must be in \[0, 6\)"),
+        ((x, w, groups), {"logit": scale}, r"'logit' must be of shape \(6\)"),
+        ((x, w, groups), {"group_list_type": 2}, "'group_list_type' must be None, 0 or 1"),
+        ((x, w, groups), {"dtype": torch.float16}, "'dtype' must be None or torch.float32"),
+        ((x, w, groups.int()), {}, "'group_list' must be of dtype torch.int64"),
+        ((x, w[:, :15], groups), {}, "'w' must be of depth 16, as 'x', but received 15"),
+        (
+            (x, w, groups),
+            {"shared_input": make(3, 8, dtype=torch.bfloat16), "shared_input_offset": 4},
+            "'shared_input_offset' must be such that the rows",
+        ),
+        ((x, w, groups), {"shared_input": make(3, 8)}, "'shared_input' must be of dtype torch.bf"),
+        ((x, w, groups + 2), {}, "'group_list' must be such that the groups cover 6 rows"),
+    ]:
+        match = "npu_grouped_matmul_finalize_routing: argument " + text
+        with pytest.raises(RuntimeError, match=match):
+            torch_npu.npu_grouped_matmul_finalize_routing(*args, **{**good, **options})
+    with pytest.raises(NotImplementedError, match="'offset' is not implemented"):
+        torch_npu.npu_grouped_matmul_finalize_routing(x, w, groups, **good, offset=scale)
+    with pytest.raises(NotImplementedError, match="'bias' must be left at None"):
+        torch_npu.npu_grouped_matmul_finalize_routing(x, w, groups, **good, bias=scale)
