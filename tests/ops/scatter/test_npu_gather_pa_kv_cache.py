@@ -27,7 +27,9 @@ def expected(target, cache, table, lengths, starts):
 
 
 def nz(cache):
-    return cache.flatten(2).unflatten(2, (-1, 32 // cache.element_size())).transpose(1, 2).contiguous()
+    return (
+        cache.flatten(2).unflatten(2, (-1, 32 // cache.element_size())).transpose(1, 2).contiguous()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
@@ -67,7 +69,10 @@ def test_pages_outside_give_zero():
         ({"seq_lens": index([1])}, r"'seq_lens' must be of shape \(2\)"),
         ({"seq_lens": index([9, 9])}, "'seq_lens' must be of at most 6 tokens, but received 18"),
         ({"seq_lens": index([-1, 2])}, "'seq_lens' must be of lengths of at least 0"),
-        ({"block_tables": torch.zeros(2, 2).long().npu()}, "'block_tables' must be of dtype torch.int32"),
+        (
+            {"block_tables": torch.zeros(2, 2).long().npu()},
+            "'block_tables' must be of dtype torch.int32",
+        ),
         ({"key": make(6, 2, 8, dtype=torch.float16)}, "'key_cache' must be of shape"),
         ({"seq_offset": index([-4, 0])}, "'seq_offset' must be of tokens from 0 on"),
     ],

@@ -47,7 +47,10 @@ def test_plain_caches(dtype, kind, mode):
     copies = torch_npu.npu_scatter_pa_kv_cache_functional(
         *rows, *pages, index(SLOTS, kind), cache_mode=mode
     )
-    assert torch_npu.npu_scatter_pa_kv_cache(*rows, *pages, index(SLOTS, kind), cache_mode=mode) is None
+    assert (
+        torch_npu.npu_scatter_pa_kv_cache(*rows, *pages, index(SLOTS, kind), cache_mode=mode)
+        is None
+    )
     for page, copy, right in zip(pages, copies, expected, strict=True):
         assert torch.equal(page.cpu(), right) and torch.equal(copy.cpu(), right)
 
@@ -122,7 +125,7 @@ def test_compressed_heads(offsets):
         alone = torch.zeros(8, 4, 1, 16).npu()
         options.pop("cache_mode")
         torch_npu.npu_scatter_pa_cache(key, index(starts), key_cache=alone, **options)
-    for page, rows in ((*zip(pages, (key, value), strict=True),)):
+    for page, rows in (*zip(pages, (key, value), strict=True),):
         right = compressed(rows, starts, sizes, ends, offsets)
         torch.testing.assert_close(page.cpu(), right)
     assert torch.equal(alone.cpu(), pages[0].cpu())
@@ -164,4 +167,6 @@ def test_compressed_heads_need_ascend950():
     rows = make(2, 6, 2, 16, dtype=torch.float16)
     page = make(8, 4, 1, 16, dtype=torch.float16)
     with pytest.raises(RuntimeError, match="'key' must be on a chip of series A5"):
-        torch_npu.npu_scatter_pa_kv_cache(rows, rows, page, page, index([[0, 1]] * 2), cache_mode="Norm")
+        torch_npu.npu_scatter_pa_kv_cache(
+            rows, rows, page, page, index([[0, 1]] * 2), cache_mode="Norm"
+        )
