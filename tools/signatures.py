@@ -73,7 +73,8 @@ def parse(schema: str) -> Any:
     """An upstream schema as the dispatcher understands it: it knows a Dimname as str."""
     import torch
 
-    return torch._C.parse_schema(f"npu::{schema}".replace("Dimname ", "str "))
+    qualified = schema if "::" in schema.partition("(")[0] else f"npu::{schema}"
+    return torch._C.parse_schema(qualified.replace("Dimname ", "str "))
 
 
 def _parameters(signature: str) -> list[tuple[str, str | None]]:

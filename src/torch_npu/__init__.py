@@ -35,7 +35,7 @@ from torch_npu.ops import _registry as _operators  # noqa: E402
 _operators.discover()
 globals().update(_operators.exports())
 
-from torch_npu import _at_exit, _dtypes  # noqa: E402
+from torch_npu import _at_exit, _dtypes, atb  # noqa: E402, F401
 
 _at_exit.register()
 

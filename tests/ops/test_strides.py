@@ -145,7 +145,8 @@ def test_expanded_equals_contiguous(name):
 
 def out_form(name: str) -> Any:
     """The overload that takes `out` arguments for the operator's results, if the registry made one."""
-    packet = getattr(torch.ops.npu, name.split(".")[0])
+    operator = operators[name]
+    packet = getattr(getattr(torch.ops, operator.namespace), operator.base)
     made = "." not in name and "out" in packet.overloads() and f"{name}.out" not in operators
     return packet.out if made else None
 

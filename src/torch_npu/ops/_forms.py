@@ -29,6 +29,8 @@ def functional_form(operator: Operator, schema: str, export: bool = True) -> Ope
         copies = tuple(values[place] for place in places)
         if operator.returns_target:
             return copies if len(copies) > 1 else copies[0]
+        if results is None:  # a schema that returns nothing
+            return copies if len(copies) > 1 else copies[0]
         return (*(results if isinstance(results, tuple) else (results,)), *copies)
 
     written = ", ".join(f"`{name}`" for name in operator.mutable)

@@ -176,7 +176,10 @@ def _launch(operator: Operator) -> Callable[..., Any]:
     def launch(*args: Any, **kwargs: Any) -> Any:
         values = operator.bind(args, kwargs)
         operator.run_check(values)
-        return _C.run_kernel(name, operator.body, values, nothing, host_ok, True)
+        try:
+            return _C.run_kernel(name, operator.body, values, nothing, host_ok, True)
+        except _errors.BadArgument as bad:  # what only the data can tell
+            raise _errors.operator_error(name, bad) from None
 
     return launch
 

@@ -1,0 +1,1 @@
+"""Upstream's package of operator plugins, as far as programs import it."""

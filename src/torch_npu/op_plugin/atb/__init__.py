@@ -1,0 +1,1 @@
+"""Upstream's loader of Ascend Transformer Boost."""

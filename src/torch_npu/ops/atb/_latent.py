@@ -1,0 +1,192 @@
+"""Multi-head latent attention over pages of a latent and a rope cache: the modes, the caches, int8 arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops.atb._attend import FAR, Engine, Paged, Rows, attend, integers, starts
+from torch_npu.ops.scatter._pages import lanes
+
+LATENT, ROPE = 512, 64
+MASK_TYPES = ("undefined", "mask_type_spec", "mask_type_free")
+CALC_TYPES = ("calc_type_undefined", "calc_type_spec", "calc_type_ring")
+CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
+
+
+@dataclass
+class Call:
+    """The arguments that all forms of npu_multi_head_latent_attention share."""
+
+    q_nope: torch.Tensor
+    q_rope: torch.Tensor
+    ctkv: torch.Tensor
+    k_rope: torch.Tensor
+    block_tables: torch.Tensor
+    context_lens: list[int]
+    q_headnum: int
+    qk_scale: float
+    kv_headnum: int
+    mask: torch.Tensor | None = None
+    qseqlen: list[int] | None = None
+    qk_descale: torch.Tensor | None = None
+    pv_descale: torch.Tensor | None = None
+    mask_type: str | None = None
+    calc_type: str | None = None
+    cache_mode: str | None = None
+
+    @property
+    def mode(self) -> str:
+        return self.cache_mode or "krope_ctkv"
+
+    @property
+    def ring(self) -> bool:
+        return self.calc_type == "calc_type_ring"
+
+    def outputs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention like q_nope in the dtype of q_rope, and the logsumexp (tokens, heads, 1) of the ring form."""
+        out = self.q_rope.new_empty(self.q_nope.shape)
+        shape = (*self.q_nope.shape[:2], 1) if self.ring else (0,)
+        return out, self.q_rope.new_empty(shape)
+
+    def sequences(self) -> list[Rows]:
+        """Each sequence has one new token, or as many as `qseqlen` says."""
+        contexts = integers(self.context_lens)
+        lengths = [1] * len(contexts) if self.qseqlen is None else integers(self.qseqlen)
+        found, causal = [], self.mask_type == "mask_type_free"
+        for start, n, length in zip(starts(lengths), lengths, contexts, strict=True):
+            bias = None
+            if self.mask_type == "mask_type_spec" and self.mask is not None:
+                bias = self.mask[start : start + n, :length].unsqueeze(0)
+            found.append(Rows(start, n, length, bias=bias, edge=length - n if causal else FAR))
+        return found
+
+    def pages(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both caches as (blocks, block, heads, size), without a copy where they are plain."""
+        if self.mode == "krope_ctkv":
+            return self.ctkv, self.k_rope
+        return tuple(
+            c.transpose(1, 2).unflatten(2, (self.kv_headnum, -1)).flatten(3)
+            for c in (self.ctkv, self.k_rope)
+        )
+
+    def run(self, engine: Engine) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = self.outputs()
+        out.zero_()
+        if self.mode == "int8_nzcache":
+            _int8(self, out)
+            return out, lse
+        ctkv, k_rope = self.pages()
+        query = torch.cat((self.q_nope, self.q_rope), -1)
+        sums = query.new_full(query.shape[1::-1], torch.inf, dtype=torch.float32)
+        source = _Latent(Paged(ctkv, k_rope, self.block_tables))
+        attend(
+            engine, query, source, out, self.sequences(), self.qk_scale, sums if self.ring else None
+        )
+        if self.ring:
+            lse.copy_(sums.t().unsqueeze(-1))
+        return out, lse
+
+    def check(self) -> None:
+        rules.family("q_nope", "A2", "A3")
+        must.choice("mask_type", self.mask_type, (*MASK_TYPES, None))
+        must.choice("calc_type", self.calc_type, (*CALC_TYPES, None))
+        must.choice("cache_mode", self.cache_mode, (*CACHE_MODES, None))
+        rules.heads(self.q_headnum, self.kv_headnum, ("q_headnum", "kv_headnum"))
+        must.dtype("q_rope", self.q_rope, *rules.FLOATS)
+        int8 = self.mode == "int8_nzcache"
+        kind = torch.int8 if int8 else self.q_rope.dtype
+        must.dtype("q_nope", self.q_nope, kind)
+        must.dtype("ctkv", self.ctkv, kind)
+        must.same_dtype("k_rope", self.k_rope, "q_rope", self.q_rope)
+        must.shape("q_nope", self.q_nope, (None, self.q_headnum, LATENT))
+        must.shape("q_rope", self.q_rope, (self.q_nope.shape[0], self.q_headnum, ROPE))
+        self._check_caches()
+        for name, scale in (("qk_descale", self.qk_descale), ("pv_descale", self.pv_descale)):
+            if int8:
+                must.present(name, scale, "with cache_mode 'int8_nzcache'")
+                must.dtype(name, scale, torch.float32)
+                must.shape(name, scale, (self.q_headnum,))
+        self._check_lengths()
+
+    def _check_caches(self) -> None:
+        for name, cache, size in (("ctkv", self.ctkv, LATENT), ("k_rope", self.k_rope, ROPE)):
+            if self.mode == "krope_ctkv":
+                must.shape(name, cache, (None, None, self.kv_headnum, size))
+            else:
+                c = lanes(cache)
+                must.shape(name, cache, (None, self.kv_headnum * size // c, None, c))
+        axis = 1 if self.mode == "krope_ctkv" else 2
+        blocks, block = self.ctkv.shape[0], self.ctkv.shape[axis]
+        must.hold(block <= 128, "ctkv", "of at most 128 tokens a block", block)
+        same = (self.k_rope.shape[0], self.k_rope.shape[axis]) == (blocks, block)
+        expected = f"of {blocks} blocks of {block} tokens, as 'ctkv'"
+        must.hold(same, "k_rope", expected, tuple(self.k_rope.shape))
+
+    def _check_lengths(self) -> None:
+        batch, tokens = len(self.context_lens), self.q_nope.shape[0]
+        must.hold(batch <= 8192, "context_lens", "of at most 8192 sequences", batch)
+        rules.table(self.block_tables, batch, "block_tables")
+        rules.lengths("context_lens", self.context_lens)
+        if self.calc_type == "calc_type_spec":
+            must.present("qseqlen", self.qseqlen, "with calc_type 'calc_type_spec'")
+        if self.qseqlen is None:
+            must.hold(batch <= tokens, "context_lens", f"of at most {tokens} sequences", batch)
+        else:
+            expected = f"of {batch} lengths, as 'context_lens'"
+            must.hold(len(self.qseqlen) == batch, "qseqlen", expected, len(self.qseqlen))
+            rules.lengths("qseqlen", self.qseqlen, tokens)
+        if self.mask_type == "mask_type_spec":
+            must.present("mask", self.mask, "with mask_type 'mask_type_spec'")
+            must.same_dtype("mask", self.mask, "q_rope", self.q_rope)
+            must.ndim("mask", self.mask, 2)
+            known = rules.lengths("context_lens", self.context_lens) or [0]
+            expected = f"of at least {tokens} rows and {max(known)} columns"
+            fits = self.mask.shape[0] >= tokens and self.mask.shape[1] >= max(known)
+            must.hold(fits, "mask", expected, tuple(self.mask.shape))
+
+
+@dataclass(frozen=True)
+class _Latent:
+    """Keys are the latent and the rope part of a token, values its latent part."""
+
+    both: Paged
+
+    def of(self, index: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        latent, rope = self.both.of(index, rows)
+        return torch.cat((latent, rope), -1), latent
+
+
+def _int8(call: Call, out: torch.Tensor) -> None:
+    """Scores of int8 latents and half-precision ropes; weights in steps of 1/127 of a row's largest."""
+    ctkv, k_rope = call.pages()
+    source = Paged(ctkv, k_rope, call.block_tables)
+    heads, group = call.q_headnum, call.q_headnum // call.kv_headnum
+    for index, rows in enumerate(call.sequences()):
+        if rows.length == 0 or rows.kv_length == 0:
+            continue
+        span = slice(rows.start, rows.start + rows.length)
+        latent, rope = (t[0] for t in source.of(index, rows))
+        nope = _grouped(call.q_nope[span].double(), latent.double().mT, group).float()
+        scores = nope * call.qk_descale.view(-1, 1, 1)
+        scores += _grouped(call.q_rope[span].float(), rope.float().mT, group)
+        scores *= call.qk_scale
+        if rows.bias is not None:
+            scores += rows.bias
+        if rows.edge < FAR:
+            later = torch.ones(rows.length, rows.kv_length, dtype=torch.bool)
+            scores.masked_fill_(later.triu(1 + rows.edge), -torch.inf)
+        weights = (scores - scores.amax(-1, keepdim=True)).exp()
+        total = weights.sum(-1, keepdim=True)
+        whole = (weights * 127).half().round().double()
+        found = _grouped(whole.transpose(0, 1), latent.double(), group).float()
+        found = found * (call.pv_descale.view(heads, 1, 1) / 127) / total
+        out[span] = found.transpose(0, 1).to(out.dtype)
+
+
+def _grouped(left: torch.Tensor, right: torch.Tensor, group: int) -> torch.Tensor:
+    """(tokens, N, k) times (Nkv, k, c), as (N, tokens, c)."""
+    return left.transpose(0, 1) @ right.repeat_interleave(group, 0)

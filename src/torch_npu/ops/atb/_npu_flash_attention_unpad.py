@@ -1,0 +1,76 @@
+"""_npu_flash_attention_unpad: attention of prompts without a mask."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.atb import _prompt
+from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops.atb._attend import in_blocks, natively
+
+
+@npu_op(
+    "atb::_npu_flash_attention_unpad(Tensor query, Tensor key, Tensor value, Tensor seq_len, "
+    "float scale_value, int num_heads, int num_kv_heads, Tensor(a!) out) -> ()",
+    host_ok=True,
+    ge="SelfAttention",
+    core="MIX_AIC",
+    product=True,
+)
+def _npu_flash_attention_unpad(
+    query, key, value, seq_len, scale_value, num_heads, num_kv_heads, out
+):
+    r"""Attention of sequences that stand one after the other; every token sees all tokens of its sequence.
+
+    $$ out = \mathrm{softmax}(scale \cdot Q K^T) V $$
+
+    Args:
+        query: (tokens, num_heads, D) or (tokens, num_heads * D), float16 or bfloat16.
+        key: (tokens, num_kv_heads, D) or (tokens, num_kv_heads * D).
+        value: like `key`, with a head size of its own.
+        seq_len: (batch,), int32, on the host.
+        scale_value: factor of the scores.
+        num_heads: query heads.
+        num_kv_heads: a divisor of `num_heads`.
+        out: the tokens of `query` with the head size of `value`, written.
+
+    Returns:
+        Nothing.
+    """
+    arguments = (seq_len, scale_value, num_heads, num_kv_heads, out)
+    _prompt.dense(in_blocks, query, key, value, *arguments)
+
+
+@_npu_flash_attention_unpad.native
+def _(query, key, value, seq_len, scale_value, num_heads, num_kv_heads, out):
+    arguments = (seq_len, scale_value, num_heads, num_kv_heads, out)
+    _prompt.dense(natively, query, key, value, *arguments)
+
+
+@_npu_flash_attention_unpad.check
+def _(query, key, value, seq_len, num_heads, num_kv_heads, out):
+    rules.family("query", "A2", "A3", "310P", "910A")
+    rules.on_host("seq_len", seq_len)
+    _prompt.check_dense(query, key, value, seq_len, num_heads, num_kv_heads, out)
+
+
+@_npu_flash_attention_unpad.meta
+def _():
+    return None
+
+
+_npu_flash_attention_unpad.samples = [
+    Sample(
+        lambda make: (
+            make(9, 4, 16, dtype=torch.float16),
+            make(9, 2, 16, dtype=torch.float16),
+            make(9, 2, 8, dtype=torch.float16),
+            torch.tensor([6, 3], dtype=torch.int32),
+            0.25,
+            4,
+            2,
+            make(9, 4, 8, dtype=torch.float16),
+        )
+    ),
+]

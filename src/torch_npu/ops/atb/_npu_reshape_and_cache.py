@@ -1,0 +1,136 @@
+"""_npu_reshape_and_cache and _npu_reshape_and_cache_siso: tokens into the slots of paged caches."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops.scatter._pages import lanes, write
+
+
+def _nz(rows, cache):
+    """(tokens, N, D) in (blocks, block, N, D) are plain; (blocks, N * D / c, block, c) is NZ."""
+    return tuple(cache.shape[2:]) != tuple(rows.shape[1:])
+
+
+def _check(name, rows, cache, slot_indices):
+    must.dtype(name, rows, *rules.FLOATS, torch.int8)
+    must.same_dtype(f"{name}_cache", cache, name, rows)
+    must.ndim(name, rows, 3)
+    must.ndim(f"{name}_cache", cache, 4)
+    tokens, heads, size = rows.shape
+    if _nz(rows, cache):
+        c = lanes(cache)
+        fits = cache.shape[3] == c and cache.shape[1] * c == heads * size
+        expected = f"of shape (*, *, {heads}, {size}) or (*, {heads * size // c}, *, {c})"
+        must.hold(fits, f"{name}_cache", expected, tuple(cache.shape))
+    must.dtype("slot_indices", slot_indices, torch.int32)
+    must.shape("slot_indices", slot_indices, (tokens,))
+    block = cache.shape[2 if _nz(rows, cache) else 1]
+    slots = cache.shape[0] * block
+    if must.has_data(slot_indices) and tokens:
+        most = int(slot_indices.max())
+        must.hold(most < slots, "slot_indices", f"below {slots}, the slots of '{name}_cache'", most)
+
+
+@npu_op(
+    "atb::_npu_reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, "
+    "Tensor(b!) value_cache, Tensor slot_indices) -> ()",
+    ge="ReshapeAndCache",
+)
+def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
+    """Writes the keys and values of tokens into the slots of paged caches, in place.
+
+    Slot s is token s % block of page s // block; a negative slot is skipped.
+
+    Args:
+        key: (tokens, N, D), float16, bfloat16 or int8.
+        value: (tokens, N, Dv).
+        key_cache: (blocks, block, N, D), or (blocks, N * D / c, block, c) in NZ with c elements in 32 bytes; written.
+        value_cache: the same for `value`, written.
+        slot_indices: (tokens,), int32.
+
+    Returns:
+        Nothing.
+    """
+    write(key_cache, slot_indices, key, _nz(key, key_cache))
+    write(value_cache, slot_indices, value, _nz(value, value_cache))
+
+
+@_npu_reshape_and_cache.check
+def _(key, value, key_cache, value_cache, slot_indices):
+    rules.family("key", "A2", "A3", "310P")
+    _check("key", key, key_cache, slot_indices)
+    _check("value", value, value_cache, slot_indices)
+    must.shape("value", value, (*key.shape[:2], None))
+
+
+@_npu_reshape_and_cache.meta
+def _():
+    return None
+
+
+_npu_reshape_and_cache.samples = [
+    Sample(
+        lambda make: (
+            make(5, 2, 16, dtype=torch.float16),
+            make(5, 2, 32, dtype=torch.float16),
+            make(3, 4, 2, 16, dtype=torch.float16),
+            make(3, 4, 2, 32, dtype=torch.float16),
+            make(12).argsort()[:5].int(),
+        )
+    ),
+    Sample(
+        lambda make: (
+            make(5, 2, 32, dtype=torch.float16),
+            make(5, 2, 32, dtype=torch.float16),
+            make(3, 4, 8, 16, dtype=torch.float16),
+            make(3, 4, 8, 16, dtype=torch.float16),
+            make(24).argsort()[:5].int() - 2,
+        )
+    ),
+]
+
+
+@npu_op(
+    "atb::_npu_reshape_and_cache_siso(Tensor key, Tensor(a!) key_cache, Tensor slot_indices) -> ()",
+    ge="ReshapeAndCache",
+)
+def _npu_reshape_and_cache_siso(key, key_cache, slot_indices):
+    """Writes the keys of tokens into the slots of a paged cache, in place: `_npu_reshape_and_cache` without values.
+
+    Args:
+        key: (tokens, N, D), float16, bfloat16 or int8.
+        key_cache: (blocks, block, N, D), written.
+        slot_indices: (tokens,), int32; a negative slot is skipped.
+
+    Returns:
+        Nothing.
+    """
+    write(key_cache, slot_indices, key)
+
+
+@_npu_reshape_and_cache_siso.check
+def _(key, key_cache, slot_indices):
+    rules.family("key", "A2", "A3")
+    must.ndim("key", key, 3)
+    must.shape("key_cache", key_cache, (None, None, *key.shape[1:]))
+    _check("key", key, key_cache, slot_indices)
+
+
+@_npu_reshape_and_cache_siso.meta
+def _():
+    return None
+
+
+_npu_reshape_and_cache_siso.samples = [
+    Sample(
+        lambda make: (
+            make(5, 1, 24, dtype=torch.bfloat16),
+            make(3, 4, 1, 24, dtype=torch.bfloat16),
+            make(12).argsort()[:5].int(),
+        )
+    ),
+]

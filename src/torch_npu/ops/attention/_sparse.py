@@ -1,0 +1,164 @@
+"""What the sparse attentions and their indexers share: layouts, lengths, the keys of a sequence, causal edges.
+
+| layout | query | key | lengths |
+|---|---|---|---|
+| BSND | (B, S, N, D) | (B, S, N, D) | of each sequence; all of S without them |
+| TND | (T, N, D) | (T, N, D) | sums of the lengths |
+| PA_BSND | | (blocks, block, N, D), `block_table` | of each sequence |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from softnpu import chips
+from torch_npu import _errors
+from torch_npu._errors import ErrCode
+from torch_npu.ops import _check as must
+
+FOREVER = 2**63 - 1
+
+#: elements that a block of gathered keys or of scores may have
+BLOCK = 2**22
+
+
+@dataclass(frozen=True)
+class Span:
+    """One sequence: its query tokens among all (T, N, D) and its keys."""
+
+    index: int
+    start: int
+    rows: int
+    kv_start: int
+    columns: int
+
+    def edge(self, mode: int, top: int) -> int:
+        """The keys that query `top` of the sequence sees, by sparse_mode 0 (all) or 3 (right-down causal)."""
+        return self.columns if mode == 0 else max(0, self.columns - self.rows + top + 1)
+
+
+def spans(query, key, layout, kv_layout, lengths, kv_lengths) -> list[Span]:
+    """The sequences; `lengths` and `kv_lengths` are tensors or lists, or None where the layout allows."""
+    lengths, kv_lengths = _numbers(lengths), _numbers(kv_lengths)
+    if layout == "TND":
+        starts = [0, *lengths[:-1]]
+        q_spans = [(a, b - a) for a, b in zip(starts, lengths, strict=True)]
+    else:
+        batch, size = query.shape[:2]
+        q_spans = [(b * size, n) for b, n in enumerate(lengths or [size] * batch)]
+    if kv_layout == "TND":
+        starts = [0, *kv_lengths[:-1]]
+        k_spans = [(a, b - a) for a, b in zip(starts, kv_lengths, strict=True)]
+    elif kv_layout == "PA_BSND":
+        k_spans = [(0, n) for n in kv_lengths]
+    else:
+        batch, size = key.shape[:2]
+        k_spans = [(b * size, n) for b, n in enumerate(kv_lengths or [size] * batch)]
+    return [Span(i, *q, *k) for i, (q, k) in enumerate(zip(q_spans, k_spans, strict=True))]
+
+
+def _numbers(lengths):
+    if isinstance(lengths, torch.Tensor):
+        return lengths.tolist()
+    return None if lengths is None else [int(n) for n in lengths]
+
+
+def tokens(tensor: torch.Tensor) -> torch.Tensor:
+    """(B, S, ...) or (T, ...) rows, T first: leading dimensions but the last two (heads, size) flattened."""
+    return tensor.reshape(-1, *tensor.shape[-2:])
+
+
+def keys(key: torch.Tensor, span: Span, kv_layout: str, table: torch.Tensor | None) -> torch.Tensor:
+    """The keys (columns, N, D) of one sequence."""
+    if kv_layout != "PA_BSND":
+        return tokens(key)[span.kv_start : span.kv_start + span.columns]
+    blocks, block = key.shape[:2]
+    ids = table[span.index, : -(-span.columns // block)].long()
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < blocks:
+        expected = f"of block numbers from 0 to {blocks - 1}"
+        raise _errors.BadArgument("block_table", expected, ids.tolist(), ErrCode.VALUE)
+    return key[ids].flatten(0, 1)[: span.columns]
+
+
+def steps(rows: int, each: int):
+    """Slices of rows such that `each` elements a row stay below BLOCK."""
+    step = max(1, BLOCK // max(1, each))
+    return [slice(top, min(rows, top + step)) for top in range(0, rows, step)]
+
+
+def hidden(span: Span, mode: int, part: slice, columns: torch.Tensor) -> torch.Tensor:
+    """Which of the (rows, n) or (n,) key positions the rows of `part` do not see."""
+    row = torch.arange(part.start, part.stop, device=columns.device).unsqueeze(1)
+    if mode == 0:
+        return (columns >= span.columns).expand(len(row), columns.shape[-1])
+    return columns > span.columns - span.rows + row
+
+
+# --- constraints ----------------------------------------------------------------------------------------
+
+
+def check_layouts(query, key, layout, kv_layout, lengths, kv_lengths, table, names):
+    """Layouts, ranks and the lengths that they need; `names` are those of the operator's length arguments."""
+    must.choice("layout_query", layout, ("BSND", "TND"))
+    kv_name = names[2]
+    must.choice(kv_name, kv_layout, ("BSND", "TND", "PA_BSND"))
+    paged = kv_layout == "PA_BSND"
+    if not paged:
+        must.hold(kv_layout == layout, kv_name, f"{layout!r}, as 'layout_query'", kv_layout)
+        must.hold(table is None, "block_table", f"None with {kv_name} {kv_layout!r}", "a tensor")
+    must.ndim("query", query, 4 if layout == "BSND" else 3)
+    must.ndim("key", key, 3 if kv_layout == "TND" else 4)
+    for name, tensor in (("query", query), ("key", key)):
+        must.hold(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
+    if layout == "TND":
+        must.present(names[0], lengths, "with layout_query 'TND'")
+    if kv_layout != "BSND":
+        must.present(names[1], kv_lengths, f"with {kv_name} {kv_layout!r}")
+    batch = query.shape[0] if layout == "BSND" else lengths.shape[0]
+    for name, given in ((names[0], lengths), (names[1], kv_lengths)):
+        must.dtype(name, given, torch.int32)
+        must.shape(name, given, (batch,))
+    if paged:
+        block = key.shape[1]
+        fine = block % 16 == 0 and block <= 1024
+        must.hold(fine, "key", "of blocks of a multiple of 16 tokens, at most 1024", block)
+        must.present("block_table", table, f"with {kv_name} 'PA_BSND'")
+        must.dtype("block_table", table, torch.int32)
+        must.shape("block_table", table, (batch, None))
+    _check_numbers(query, key, layout, kv_layout, lengths, kv_lengths, table, names)
+
+
+def _check_numbers(query, key, layout, kv_layout, lengths, kv_lengths, table, names):
+    sides = (
+        (names[0], lengths, layout, query.shape[0 if layout == "TND" else 1]),
+        (names[1], kv_lengths, kv_layout, None if kv_layout == "PA_BSND" else key.shape[0 if kv_layout == "TND" else 1]),
+    )  # fmt: skip
+    for name, given, kind, most in sides:
+        if not must.has_data(given):
+            continue
+        numbers = given.tolist()
+        if kind == "TND":
+            must.hold(numbers == sorted(numbers), name, "sums of lengths", numbers)
+        if most is None:
+            most = table.shape[1] * key.shape[1]
+        fine = min(numbers, default=0) >= 0 and max(numbers, default=0) <= most
+        must.hold(fine, name, f"from 0 to {most}", numbers)
+
+
+def check_tokens_limits(pre_tokens, next_tokens):
+    for name, value in (("pre_tokens", pre_tokens), ("next_tokens", next_tokens)):
+        must.hold(value == FOREVER, name, f"left at {FOREVER}", value)
+
+
+def new_chip() -> bool:
+    return chips.current().family == "A5"
+
+
+def check_family(argument, *families):
+    """The operator exists on the chip."""
+    chip = chips.current()
+    expected = f"on a chip of series {must.one_of(families)}"
+    received = f"a tensor on {chip.name} ({chip.family})"
+    must.hold(chip.family in families, argument, expected, received, ErrCode.NOT_SUPPORT)
