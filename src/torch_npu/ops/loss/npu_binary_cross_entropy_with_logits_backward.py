@@ -48,9 +48,24 @@ def npu_binary_cross_entropy_with_logits_backward(
 
 
 @npu_binary_cross_entropy_with_logits_backward.check
-def _(self, target, reduction):
-    must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
-    must.shape("target", target, tuple(self.shape))
+def _(grad_output, self, target, weight_opt, pos_weight_opt, reduction):
+    kinds = (torch.float16, torch.bfloat16, torch.float32)
+    must.dtype("self", self, *kinds)
+    shape = tuple(self.shape)
+    must.dtype("target", target, *kinds)
+    must.shape("target", target, shape)
+    for name, tensor in (
+        ("grad_output", grad_output),
+        ("weight_opt", weight_opt),
+        ("pos_weight_opt", pos_weight_opt),
+    ):
+        must.dtype(name, tensor, *kinds)
+        if tensor is not None:
+            sizes = tuple(tensor.shape)
+            fits = len(sizes) <= len(shape) and all(
+                a in (1, b) for a, b in zip(sizes[::-1], shape[::-1], strict=False)
+            )
+            must.hold(fits, name, f"of a shape that broadcasts to {shape}", sizes)
     must.choice("reduction", reduction, REDUCTIONS)
 
 

@@ -70,11 +70,21 @@ def _(x1, x2, bias, x3, fused_op_type):
     for a, b in zip(x1.shape[-3::-1], x2.shape[-3::-1], strict=False):
         fits = a == b or a == 1 or b == 1
         must.hold(fits, "x2", f"broadcast against {tuple(x1.shape[:-2])}", tuple(x2.shape[:-2]))
+    columns = x2.shape[-1]
     if fused_op_type.startswith("gelu"):
         must.unset("bias", bias)
+    if bias is not None:
+        must.dtype("bias", bias, x1.dtype, torch.float32)
+        must.ndim("bias", bias, 1, 2)
+        must.shape("bias", bias, (columns,) if bias.dim() == 1 else (1, columns))
     if fused_op_type in WITH_X3:
         must.present("x3", x3, f"with fused_op_type {fused_op_type!r}")
         must.same_dtype("x3", x3, "x1", x1)
+        shape, sizes = (x1.shape[-2], columns), tuple(x3.shape)
+        fits = 0 < len(sizes) <= most and all(
+            a in (1, b) for a, b in zip(sizes[::-1], shape[::-1], strict=False)
+        )
+        must.hold(fits, "x3", f"of a shape that broadcasts to (..., {shape[0]}, {columns})", sizes)
     else:
         must.unset("x3", x3)
 

@@ -32,7 +32,8 @@ def npu_sim_exponential_(self, lambd, generator):
     """
     if lambd == float("inf"):
         return self.zero_()
-    return self.exponential_(lambd, generator=numbers(generator))
+    fresh = torch.empty_like(self, memory_format=torch.contiguous_format)
+    return self.copy_(fresh.exponential_(lambd, generator=numbers(generator)))
 
 
 @npu_sim_exponential_.check

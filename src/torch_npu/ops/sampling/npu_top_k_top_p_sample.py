@@ -59,7 +59,6 @@ def npu_top_k_top_p_sample(
     q,
     eps,
     is_need_logits,
-    top_k_guess,
     min_ps,
     ks_max,
     input_is_logits,

@@ -45,6 +45,10 @@ def _(grad, self_size, dim, index, sparse_grad):
         f"of {index.dim()} sizes, as 'index'",
         list(self_size),
     )
+    if must.has_data(index) and index.numel() and self_size:
+        size = self_size[dim]
+        inside = bool(((index >= 0) & (index < size)).all())
+        must.hold(inside, "index", f"in [0, {size - 1}]", index.tolist())
     must.hold(
         not sparse_grad,
         "sparse_grad",

@@ -49,6 +49,10 @@ def _(self, other, offset1, offset2, c1_len):
     must.same_dtype("other", other, "self", self)
     must.ndim("self", self, 2, 8)
     must.ndim("other", other, self.dim())
+    sizes = tuple(other.shape)
+    for dim, (a, b) in enumerate(zip(self.shape, sizes, strict=True)):
+        fits = dim == 1 or a == b or 1 in (a, b)
+        must.hold(fits, "other", f"of a shape that broadcasts to {tuple(self.shape)}", sizes)
     for name, value in (("offset1", offset1), ("offset2", offset2)):
         must.hold(value >= 0, name, "not negative", value)
     must.hold(c1_len > 0, "c1_len", "positive", c1_len)
