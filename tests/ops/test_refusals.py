@@ -19,7 +19,7 @@ from torch_npu.ops._operator import Operator
 from torch_npu.ops._registry import operators
 
 ROOMS = (
-    "activation", "attention", "dropout", "loss", "matmul", "mla", "moe", "norm", "quant", "rope", "sampling",
+    "activation", "attention", "dropout", "linear_attention", "loss", "matmul", "mhc", "mla", "moe", "norm", "quant", "rope", "sampling",
     "scatter", "softmax", "tensor",
 )  # fmt: skip
 

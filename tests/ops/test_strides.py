@@ -22,6 +22,7 @@ from torch_npu.ops._registry import operators
 ABOUT_MEMORY = {
     "copy_memory_": "copies the bytes of storages",
     "get_storage_size": "counts the elements of a storage",
+    "npu_stride_copy": "reads the storage by strides of its own",
 }
 
 #: int32 words that carry int4: they are packed along the rows of memory, so a transposed tensor holds other values

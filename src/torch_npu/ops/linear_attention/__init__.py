@@ -1,0 +1,1 @@
+"""Linear attention and state space models: gated delta rule, causal convolutions."""

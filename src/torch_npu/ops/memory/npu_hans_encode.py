@@ -1,0 +1,168 @@
+"""npu_hans_encode and npu_hans_decode: lossless compression of floating numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_npu.ops import _check as must
+from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.memory import _hans
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@npu_op(
+    "npu_hans_encode.out(Tensor input, bool statistic=False, bool reshuff=False, *,"
+    " Tensor(a!) pdf, Tensor(b!) mantissa, Tensor(c!) fixed, Tensor(d!) var)"
+    " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!))",
+    ge="HansEncode",
+)
+def npu_hans_encode(input, statistic, pdf, mantissa, fixed, var):
+    r"""Compresses numbers by coding their exponents; `npu_hans_decode` restores them bit by bit.
+
+    Args:
+        input: float32, bfloat16 or float16.
+        statistic: True counts the bytes that hold the exponents into `pdf`; False takes `pdf` as it is.
+        reshuff: the order in which upstream's cores store their parts; the result is the same here.
+        pdf: the counts, (256,) int32; written with `statistic`.
+        mantissa: is written: the bytes without the exponents, n * (itemsize - 1) for n numbers; of the
+            dtype of `input`.
+        fixed: is written: the coded exponents, half a byte a number; of the dtype of `input`.
+        var: is written: what does not fit into `fixed`; of the dtype of `input`.
+
+    Returns:
+        pdf, mantissa, fixed and var. In Python they are given as `out=(pdf, mantissa, fixed, var)`.
+
+    Differs from upstream: the code inside the buffers is one of our own (upstream publishes none), so
+    that only `npu_hans_decode` of this package reads them. Buffers that are too small raise.
+    """
+    high, lower = _hans.split(input)
+    if statistic:
+        pdf.copy_(torch.bincount(high, minlength=256).to(pdf.dtype))
+    rest = torch.cat((lower, _hans.encode(high, _hans.frequent(pdf))))
+    for name, target, most in (
+        ("mantissa", mantissa, lower.shape[0]),
+        ("fixed", fixed, None),
+        ("var", var, None),
+    ):
+        held = _hans.as_bytes(target)
+        count = min(rest.shape[0], held.shape[0] if most is None else min(most, held.shape[0]))
+        if name == "var" and count < rest.shape[0]:
+            raise RuntimeError(
+                f"npu_hans_encode: argument 'var' must be of at least {rest.shape[0]} bytes for these"
+                f" numbers, but received {held.shape[0]}"
+            )
+        if count:
+            held = torch.cat((rest[:count], held[count:]))
+            target.copy_(held.view(target.dtype).view(target.shape))
+        rest = rest[count:]
+    return pdf, mantissa, fixed, var
+
+
+@npu_hans_encode.check
+def _(input, reshuff, pdf, mantissa, fixed, var):
+    must.dtype("input", input, *DTYPES)
+    must.hold(input.numel() > 0, "input", "not empty", tuple(input.shape))
+    must.hold(isinstance(reshuff, bool), "reshuff", "a bool", reshuff)
+    must.dtype("pdf", pdf, torch.int32)
+    must.shape("pdf", pdf, (256,))
+    for name, tensor in (("mantissa", mantissa), ("fixed", fixed), ("var", var)):
+        must.same_dtype(name, tensor, "input", input)
+
+
+@npu_hans_encode.meta
+def _(pdf, mantissa, fixed, var):
+    return pdf, mantissa, fixed, var
+
+
+@npu_hans_encode.call
+def _(input, statistic=False, reshuff=False, *, out):
+    pdf, mantissa, fixed, var = out
+    buffers = {"pdf": pdf, "mantissa": mantissa, "fixed": fixed, "var": var}
+    return torch.ops.npu.npu_hans_encode.out(input, statistic, reshuff, **buffers)
+
+
+def _zeros(make, count, dtype):
+    return torch.zeros(count, dtype=dtype).to(make(1).device)
+
+
+npu_hans_encode.samples = [
+    Sample(
+        lambda make: (make(4, 8), True),
+        lambda make: {
+            "pdf": _zeros(make, 256, torch.int32),
+            "mantissa": _zeros(make, 24, torch.float32),
+            "fixed": _zeros(make, 4, torch.float32),
+            "var": _zeros(make, 16, torch.float32),
+        },
+    ),
+    Sample(
+        lambda make: (make(32, dtype=torch.bfloat16), False, True),
+        lambda make: {
+            "pdf": _zeros(make, 256, torch.int32),
+            "mantissa": _zeros(make, 16, torch.bfloat16),
+            "fixed": _zeros(make, 8, torch.bfloat16),
+            "var": _zeros(make, 32, torch.bfloat16),
+        },
+    ),
+]
+
+
+@npu_op(
+    "npu_hans_decode.out(Tensor mantissa, Tensor fixed, Tensor var, Tensor pdf,"
+    " bool reshuff=False, *, Tensor(a!) out) -> Tensor(a!)",
+    ge="HansDecode",
+)
+def npu_hans_decode(mantissa, fixed, var, pdf, out):
+    r"""Restores what `npu_hans_encode` compressed, bit by bit.
+
+    Args:
+        mantissa: as the encoder wrote it.
+        fixed: as the encoder wrote it.
+        var: as the encoder wrote it.
+        pdf: as the encoder used it.
+        reshuff: as in the encoder.
+        out: is written; with the dtype and the number of elements of the encoder's input.
+
+    Returns:
+        `out`.
+    """
+    count = out.numel()
+    lower = count * (out.element_size() - 1)
+    stream = torch.cat(
+        (_hans.as_bytes(mantissa)[:lower], _hans.as_bytes(fixed), _hans.as_bytes(var))
+    )
+    high = _hans.decode(stream[lower:], count, _hans.frequent(pdf))
+    return out.copy_(_hans.join(high, stream[:lower], out))
+
+
+@npu_hans_decode.check
+def _(mantissa, fixed, var, pdf, reshuff, out):
+    must.dtype("out", out, *DTYPES)
+    must.hold(isinstance(reshuff, bool), "reshuff", "a bool", reshuff)
+    must.dtype("pdf", pdf, torch.int32)
+    must.shape("pdf", pdf, (256,))
+    size = out.element_size()
+    for name, tensor in (("mantissa", mantissa), ("fixed", fixed), ("var", var)):
+        must.same_dtype(name, tensor, "out", out)
+    held = (mantissa.numel() + fixed.numel() + var.numel()) * size
+    least = out.numel() * (size - 1) + (out.numel() + 1) // 2
+    must.hold(held >= least, "out", f"of numbers that {held} bytes can hold", tuple(out.shape))
+
+
+@npu_hans_decode.meta
+def _(out):
+    return out
+
+
+npu_hans_decode.samples = [
+    Sample(
+        lambda make: (
+            _zeros(make, 24, torch.float32),
+            _zeros(make, 4, torch.float32),
+            _zeros(make, 16, torch.float32),
+            _zeros(make, 256, torch.int32),
+        ),
+        lambda make: {"out": make(4, 8)},
+    ),
+]

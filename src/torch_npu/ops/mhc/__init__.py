@@ -1,0 +1,1 @@
+"""Manifold-constrained hyper-connections (mHC): the maps between the residual streams."""

@@ -1,0 +1,23 @@
+"""npu_quant_gmm_alltoallv: what it refuses. Its values: test_npu_alltoallv_quant_gmm."""
+
+import pytest
+
+import torch_npu
+from tests.ops.comm.test_npu_alltoallv_quant_gmm import NAME, hifloat, options
+from tests.ops.support import make
+
+
+@pytest.mark.parametrize(
+    "changes,message",
+    [
+        ({"comm_quant_mode": 1}, "'comm_quant_mode' must be None or 0, but received 1"),
+        ({"comm_quant_scale": True}, "'comm_quant_scale' must be left at None"),
+        ({"comm_quant_dtype": 1}, "'comm_quant_dtype' must be left at None"),
+        ({"mm_x": True}, "'mm_weight' must be given with mm_x"),
+    ],
+)
+def test_refusals(changes, message):
+    changes = {k: make(1) if v is True else v for k, v in changes.items()}
+    given = (hifloat(8, 6), hifloat(2, 6, 4), make(1), make(1), NAME, 2, [2] * 4, [2] * 4, 15)
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_quant_gmm_alltoallv(*given, **{**options(1), **changes})

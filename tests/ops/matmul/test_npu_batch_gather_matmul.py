@@ -1,0 +1,70 @@
+"""npu_batch_gather_matmul and its in-place form against loops in fp64."""
+
+import pytest
+import torch
+
+import torch_npu
+from tests.ops.support import assert_accurate, make
+
+
+def inputs(rows=5, width=12, columns=12, rank=4, inner=8, a=True):
+    half = torch.float16
+    return {
+        "self": make(rows, width, dtype=half, seed=1),
+        "x": make(rows, inner if a else rank, dtype=half, seed=2),
+        "weight_b": make(3, 2, columns, rank, dtype=half, seed=3),
+        "indices": torch.tensor([0, 2, 1, 3, -1], dtype=torch.int32).to(make(1).device)[:rows],
+        "weight_a": make(3, 2, rank, inner, dtype=half, seed=4) if a else None,
+    }
+
+
+def reference(self, x, weight_b, indices, weight_a, layer_idx=0, scale=1e-3, y_offset=0, size=None):
+    y, x, b = (t.cpu().double() for t in (self, x, weight_b))
+    y = y.clone()
+    for row, index in enumerate(indices.tolist()):
+        if 0 <= index < 3:
+            z = x[row]
+            if weight_a is not None:
+                z = weight_a.cpu().double()[index, layer_idx] @ z
+            y[row, y_offset : y_offset + b.shape[2]] += scale * (b[index, layer_idx] @ z)
+    return y
+
+
+@pytest.mark.parametrize("a", [True, False])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_against_loops(layer, a):
+    given = inputs(a=a)
+    before = given["self"].clone()
+    want = reference(**given, layer_idx=layer, scale=0.5)
+    y = torch_npu.npu_batch_gather_matmul(**given, layer_idx=layer, scale=0.5)
+    assert_accurate(y, want, want.half())
+    assert torch.equal(given["self"].cpu(), before.cpu())
+    again = torch_npu.npu_batch_gather_matmul_(**given, layer_idx=layer, scale=0.5)
+    assert again.data_ptr() == given["self"].data_ptr()
+    assert torch.equal(given["self"].cpu(), y.cpu())
+
+
+def test_a_slice_of_the_columns():
+    given = inputs(columns=5)
+    want = reference(**given, scale=2.0, y_offset=4)
+    y = torch_npu.npu_batch_gather_matmul(**given, scale=2.0, y_offset=4, y_slice_size=5)
+    assert_accurate(y, want, want.half())
+
+
+def test_the_default_scale():
+    given = inputs()
+    want = reference(**given)
+    assert_accurate(torch_npu.npu_batch_gather_matmul(**given), want, want.half())
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"layer_idx": 2}, r"'layer_idx' must be in \[0, 1\], but received 2"),
+        ({"y_offset": 1}, "'y_offset' must be such that 12 columns fit in 12, but received 1"),
+        ({"y_slice_size": 6}, r"'weight_b' must be of shape \(\*, \*, 6, \*\)"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_batch_gather_matmul(**inputs(), **options)
