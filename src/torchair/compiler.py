@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchair import _passes
 from torchair._calls import boxed, logged
 from torchair._capture import Captured, Plan
+from torchair._code import CompiledFxGraph
 from torchair._dump import CaptureDump, DataDump, EngineDump
 from torchair._eager import Eager, capturable, needs_streams
 from torchair._host.run import compile_on_host, cpu_outputs, npu_devices
@@ -35,18 +35,30 @@ __all__ = ["NpuFxCompiler", "get_compiler", "get_npu_backend"]
 _graph_ids = itertools.count(1)
 
 
+def next_graph_id() -> int:
+    """The number of the next graph of this process."""
+    return next(_graph_ids)
+
+
 class NpuFxCompiler:
     """Compiles one ATen graph; an instance serves any number of them, as `fw_compiler` of AOTAutograd or alone."""
 
-    def __init__(self, config: CompilerConfig, *, phase: str = "forward", model: str | None = None):
+    def __init__(self, config: CompilerConfig, **flags: Any):
         self.config = config
-        self.phase = phase
-        self.model = model
+        self.flags = flags  # of compile_graph
 
-    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> CompiledFxGraph:
         """A function of the graph's inputs that returns its outputs."""
-        run = compile_graph(gm, example_inputs, self.config, phase=self.phase, model=self.model)
-        return lambda *inputs: run(list(inputs))
+        return self._get_compiled_gm(gm, example_inputs)
+
+    def _get_compiled_gm(self, gm: GraphModule, example_inputs: Sequence[Any]) -> CompiledFxGraph:
+        """The step that programs wrap by upstream's name, to keep the graph's code."""
+        run = compile_graph(gm, example_inputs, self.config, **self.flags)
+        made = CompiledFxGraph(
+            lambda *inputs: run(list(inputs)), self.config, getattr(run, "graph", None)
+        )
+        made.run = run
+        return made
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -102,17 +114,20 @@ def aot_compile(
     decompositions: dict[Any, Callable[..., Any]],
     compile_one: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """AOTAutograd around `compile_one` (by default `compile_graph`), once a phase."""
+    """AOTAutograd around `compile_one` (by default `NpuFxCompiler`), once a phase."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition
 
     model = begin_model(gm)
     gears = _gears.of_inputs(example_inputs, config)
-    compile_one = compile_graph if compile_one is None else compile_one
 
     def phase(name: str, **flags: Any) -> Callable[..., Any]:
         def compile_phase(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_one(graph, inputs, config, phase=name, model=model, gears=gears, **flags)
+            options = {"phase": name, "model": model, "gears": gears, **flags}
+            if compile_one is not None:
+                return compile_one(graph, inputs, config, **options)
+            made = NpuFxCompiler(config, **options)._get_compiled_gm(graph, inputs)
+            return made.run or boxed(made)
 
         return compile_phase
 
@@ -148,12 +163,12 @@ def compile_graph(
     Without `inductor` it is not compiled; captured, it still replays as a whole.
     """
     began = time.perf_counter()
-    name = f"graph_{next(_graph_ids)}"
+    name = f"graph_{next_graph_id()}"
     logger.info("compiler inputs")
     for index, value in enumerate(example_inputs):
         logger.info("  input %s: %s", index, value)
     logger.info("  graph: %s", gm.graph)
-    observer = Observer(model, phase)
+    observer = Observer(model, phase, example_inputs)
     observer.began(gm)
 
     debug = config.debug
@@ -171,8 +186,9 @@ def compile_graph(
     if dump.enable_dump and config.captures and dump.data_dump_stage.raw == "original":
         return boxed(CaptureDump(gm, dump))
 
-    optimized = _copy(gm)
-    _passes.optimize(optimized, example_inputs, config, observer)
+    from torchair import npu_fx_compiler  # where programs replace this step
+
+    optimized = npu_fx_compiler._optimize_fx(_copy(gm), config, observer)
     attributes_of(optimized)  # raises for ranges that a pass or a graph break cut in two
     if not config.captures:
         _engine_graph(optimized, example_inputs, config, name, observer, gears)
@@ -194,7 +210,9 @@ def compile_graph(
         inductor=inductor,
     )
     logger.event("compiled %s (%s) in %.3f s", name, phase, time.perf_counter() - began)
-    return logged(run)
+    made = logged(run)
+    made.graph = optimized  # type: ignore[attr-defined]
+    return made
 
 
 def _executable(
