@@ -38,12 +38,15 @@ globals().update(_operators.exports())
 from torch_npu import _dtypes  # noqa: E402
 
 globals().update(_dtypes.CODES)
+unsupported_dtype = list(_register.UNSUPPORTED_DTYPES)
 
 __version__ = _register.version()
 
 #: imported when a program asks for them, or at once where the environment does
 _LATER = {
+    "_inductor": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
+    "multiprocessing": (),
     "optim": (),
     "profiler": ("PROF_CONFIG_PATH", "MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"),
 }
