@@ -62,6 +62,12 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER})
 
 
+from softnpu import kernels as _kernels  # noqa: E402
+from softnpu import triton as _triton  # noqa: E402
+
+_triton.install()
+_kernels.load()
+
 for _name, _variables in _LATER.items():
     if any(_variable in _os.environ for _variable in _variables):
         __getattr__(_name)
