@@ -81,7 +81,10 @@ def test_a_schema_of_an_operator_that_is_there_is_refused(library):
 
 def test_an_operator_without_a_kernel_says_how_to_supply_one(library):
     library.define("nothing(Tensor x) -> Tensor")
-    with pytest.raises(NotImplementedError, match="Could not run '_C_softnpu_test::nothing'.*softnpu.kernels.register"):
+    with pytest.raises(
+        NotImplementedError,
+        match="Could not run '_C_softnpu_test::nothing'.*softnpu.kernels.register",
+    ):
         torch.ops._C_softnpu_test.nothing(torch.ones(2, device="npu"))
 
 
@@ -133,7 +136,7 @@ def test_a_later_registration_replaces_an_earlier_one(library):
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        (("nothing", scaled), ValueError, 'name must be "library::operator", received \'nothing\''),
+        (("nothing", scaled), ValueError, "name must be \"library::operator\", received 'nothing'"),
         (("a::b::c", scaled), ValueError, "received 'a::b::c'"),
         ((3, scaled), TypeError, "name must be a str, received int"),
         (("a::b", 3), TypeError, "function must be callable, received int"),

@@ -14,12 +14,12 @@ if importlib.util.find_spec("triton") is None:
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import torch  # noqa: E402
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
+import torch
+import triton
+import triton.language as tl
 
-import torch_npu  # noqa: E402, F401
-from softnpu import chips  # noqa: E402
+import torch_npu  # noqa: F401
+from softnpu import chips
 
 
 @triton.jit
@@ -39,16 +39,18 @@ def softmax_kernel(x, out, stride, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def matmul_kernel(
-    a, b, c, m, n, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
-):
+def matmul_kernel(a, b, c, m, n, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     i = tl.program_id(0) * M + tl.arange(0, M)
     j = tl.program_id(1) * N + tl.arange(0, N)
     total = tl.zeros((M, N), dtype=tl.float32)
     for start in range(0, k, K):
         p = start + tl.arange(0, K)
-        left = tl.load(a + i[:, None] * k + p[None, :], mask=(i[:, None] < m) & (p[None, :] < k), other=0.0)
-        right = tl.load(b + p[:, None] * n + j[None, :], mask=(p[:, None] < k) & (j[None, :] < n), other=0.0)
+        left = tl.load(
+            a + i[:, None] * k + p[None, :], mask=(i[:, None] < m) & (p[None, :] < k), other=0.0
+        )
+        right = tl.load(
+            b + p[:, None] * n + j[None, :], mask=(p[:, None] < k) & (j[None, :] < n), other=0.0
+        )
         total += tl.dot(left, right)
     tl.store(c + i[:, None] * n + j[None, :], total, mask=(i[:, None] < m) & (j[None, :] < n))
 
@@ -64,7 +66,9 @@ def test_softmax():
     x = torch.randn(5, 37, device="npu")
     out = torch.empty_like(x)
     softmax_kernel[(5,)](x, out, x.stride(0), 37, BLOCK=64)
-    torch.testing.assert_close(out.cpu().double(), torch.softmax(x.cpu().double(), -1), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        out.cpu().double(), torch.softmax(x.cpu().double(), -1), atol=1e-6, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -142,4 +146,7 @@ def test_without_the_interpreter_the_error_says_how(order, tmp_path):
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, env=environment
     )
-    assert "NotImplementedError: Triton kernels are not compiled for an emulated device: set TRITON_IN" in done.stderr
+    assert (
+        "NotImplementedError: Triton kernels are not compiled for an emulated device: set TRITON_IN"
+        in done.stderr
+    )

@@ -31,7 +31,9 @@ def init(config_path: str | None = None) -> int:
     import os
 
     if config_path is not None and not isinstance(config_path, str):
-        raise TypeError(f"acl.init: config_path must be a str, received {type(config_path).__name__}")
+        raise TypeError(
+            f"acl.init: config_path must be a str, received {type(config_path).__name__}"
+        )
     if config_path and not os.path.isfile(config_path):
         return _codes.INVALID_PARAM
     if _device.runtime.initialized or _device.module().started():

@@ -6,7 +6,11 @@ import ctypes
 
 from acl import _addresses, _codes, _device
 from acl._codes import (
-    RT_CONTEXT_NULL, RT_MEMORY_ALLOCATION, RT_MEMORY_FREE, RT_PARAM_INVALID, SUCCESS,
+    RT_CONTEXT_NULL,
+    RT_MEMORY_ALLOCATION,
+    RT_MEMORY_FREE,
+    RT_PARAM_INVALID,
+    SUCCESS,
 )  # fmt: skip
 from acl._device import runtime
 

@@ -6,7 +6,11 @@ from typing import Any
 
 from acl import _codes, _device
 from acl._codes import (
-    RT_CONTEXT_NULL, RT_EVENT_TIMESTAMP_INVALID, RT_INVALID_DEVICEID, RT_PARAM_INVALID, SUCCESS,
+    RT_CONTEXT_NULL,
+    RT_EVENT_TIMESTAMP_INVALID,
+    RT_INVALID_DEVICEID,
+    RT_PARAM_INVALID,
+    SUCCESS,
 )  # fmt: skip
 from acl._device import runtime
 from acl._memory import (

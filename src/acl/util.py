@@ -8,7 +8,13 @@ from typing import Any
 
 from acl import _addresses, _codes
 
-__all__ = ["bytes_to_ptr", "numpy_contiguous_to_ptr", "numpy_to_ptr", "ptr_to_bytes", "ptr_to_numpy"]
+__all__ = [
+    "bytes_to_ptr",
+    "numpy_contiguous_to_ptr",
+    "numpy_to_ptr",
+    "ptr_to_bytes",
+    "ptr_to_numpy",
+]
 
 #: numpy's numbers of types (NPY_TYPES) that pyACL's functions take
 _TYPES = {
@@ -20,7 +26,9 @@ _TYPES = {
 def bytes_to_ptr(data: bytes) -> int:
     """The address of a bytes object, which the caller must keep."""
     if not isinstance(data, bytes):
-        raise TypeError(f"acl.util.bytes_to_ptr: data must be bytes, received {type(data).__name__}")
+        raise TypeError(
+            f"acl.util.bytes_to_ptr: data must be bytes, received {type(data).__name__}"
+        )
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 

@@ -45,7 +45,9 @@ def home() -> Path:
     for name, text in files.items():
         path = top / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may start at once
+        unfinished = path.with_name(
+            f"{path.name}.{os.getpid()}"
+        )  # several processes may start at once
         unfinished.write_text(text, "utf-8")
         unfinished.replace(path)
     _link(top / "include", _headers())

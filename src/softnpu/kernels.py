@@ -26,6 +26,7 @@ __all__ = ["Kernel", "load", "register", "registered", "unregister"]
 
 GROUP = "softnpu.kernels"
 
+
 @dataclass
 class Kernel:
     """A registered reference."""

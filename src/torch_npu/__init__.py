@@ -40,6 +40,8 @@ from torch_npu import _dtypes  # noqa: E402
 globals().update(_dtypes.CODES)
 unsupported_dtype = list(_register.UNSUPPORTED_DTYPES)
 
+from torch_npu.utils.hif8_tensor import HiFloat8Tensor  # noqa: E402, F401
+
 __version__ = _register.version()
 
 #: imported when a program asks for them, or at once where the environment does

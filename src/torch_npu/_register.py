@@ -11,7 +11,6 @@ import torch
 from softnpu import _C, cann, chips, host, settings
 from softnpu._version import __version__ as _own_version
 
-
 #: types that Tensor.npu() and Storage.npu() leave out; torch_npu.unsupported_dtype
 UNSUPPORTED_DTYPES = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 

@@ -6,7 +6,16 @@
 from __future__ import annotations
 
 import torch_npu.dynamo  # noqa: F401
-from torchair import _acl_concrete_graph, core, ge, inference, llm_datadist, npu_fx_compiler, ops, scope
+from torchair import (
+    _acl_concrete_graph,
+    core,
+    ge,
+    inference,
+    llm_datadist,
+    npu_fx_compiler,
+    ops,
+    scope,
+)
 from torchair.compiler import get_compiler, get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger

@@ -36,7 +36,9 @@ class CompiledFxGraph:
     `run` takes the list of inputs, as AOTAutograd calls it; `gm` is the graph that its code describes.
     """
 
-    def __init__(self, runner: Callable[..., Any], config: Any = None, gm: GraphModule | None = None):
+    def __init__(
+        self, runner: Callable[..., Any], config: Any = None, gm: GraphModule | None = None
+    ):
         self.runner, self.config, self.gm = runner, config, gm
         self.run: Callable[[list[Any]], Any] | None = None
 
@@ -75,7 +77,10 @@ class CompiledFxGraph:
 
 def text_of(gm: GraphModule) -> str:
     """The graph as Python text, "" if text cannot hold it."""
-    held = {str(node.target): getattr_path(gm, str(node.target)) for node in gm.graph.find_nodes(op="get_attr")}
+    held = {
+        str(node.target): getattr_path(gm, str(node.target))
+        for node in gm.graph.find_nodes(op="get_attr")
+    }
     others = [name for name, value in held.items() if type(value) is not torch.Tensor]
     if others or needs_streams(gm):
         logger.warning("no code is written: the graph holds %s", others or "streams")

@@ -34,8 +34,12 @@ def test_init_and_finalize_in_a_process_of_their_own():
         "acl.rt.malloc(8, 0), acl.rt.get_context(), acl.rt.set_device(0), acl.rt.malloc(8, 0)[1], acl.finalize(), "
         "acl.finalize())"
     )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert out.stdout.split("\n")[0] == "107002 100001 0 100002 (0, 107002) (0, 107002) 0 0 0 100037"
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (
+        out.stdout.split("\n")[0] == "107002 100001 0 100002 (0, 107002) (0, 107002) 0 0 0 100037"
+    )
 
 
 def test_init_after_torch_has_started():
@@ -59,7 +63,9 @@ def test_devices():
     assert acl.rt.set_device(99) == 107001 and acl.rt.reset_device(-1) == 107001
     assert acl.rt.device_can_access_peer(0, 1) == (1, 0)
     assert acl.rt.device_can_access_peer(0, 99) == (0, 107001)
-    with pytest.raises(TypeError, match="acl.rt.set_device: device_id must be an int, received str"):
+    with pytest.raises(
+        TypeError, match="acl.rt.set_device: device_id must be an int, received str"
+    ):
         acl.rt.set_device("0")
 
 
@@ -209,7 +215,9 @@ def test_addresses_and_buffers():
 
 
 def test_models_and_compiled_operators_say_what_they_are():
-    with pytest.raises(NotImplementedError, match="acl.mdl.load_from_file: an offline model is machine code"):
+    with pytest.raises(
+        NotImplementedError, match="acl.mdl.load_from_file: an offline model is machine code"
+    ):
         acl.mdl.load_from_file("model.om")
     with pytest.raises(NotImplementedError, match="acl.op.execute_v2: a compiled operator"):
         acl.op.execute_v2()

@@ -108,9 +108,9 @@ def test_handles_that_are_none():
 
 
 def test_the_report_of_the_environment():
-    made = collect_env.SystemEnv(
-        *[f"<{name}>" for name in collect_env.SystemEnv._fields]
-    )._replace(gcc_version=None, is_xnnpack_available=True, pip_packages="", pip_version="pip3")
+    made = collect_env.SystemEnv(*[f"<{name}>" for name in collect_env.SystemEnv._fields])._replace(
+        gcc_version=None, is_xnnpack_available=True, pip_packages="", pip_version="pip3"
+    )
     text = collect_env.pretty_str(made)
     assert "GCC version: Could not collect" in text and "Is XNNPACK available: Yes" in text
     assert "[pip3] No relevant packages" in text and "<cann_version> (emulated" in text

@@ -52,7 +52,9 @@ def test_compile(eager):
 
 
 def test_another_configuration_is_refused():
-    with pytest.raises(TypeError, match="must be an npugraph_ex.CompilerConfig, received CompilerC"):
+    with pytest.raises(
+        TypeError, match="must be an npugraph_ex.CompilerConfig, received CompilerC"
+    ):
         npugraph_ex.get_npu_backend(compiler_config=torchair.CompilerConfig())
     with pytest.raises(TypeError, match="get_compiler: compiler_config"):
         npugraph_ex.get_compiler({})

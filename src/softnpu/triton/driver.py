@@ -48,12 +48,20 @@ class NPUDriver(DriverBase):
     def map_python_to_cpp_type(self, ty: str) -> str:
         if ty.startswith("*"):
             return "void*"
-        names = {"i1": "int8_t", "fp16": "float", "bf16": "float", "fp32": "float", "fp64": "double"}
+        names = {
+            "i1": "int8_t",
+            "fp16": "float",
+            "bf16": "float",
+            "fp32": "float",
+            "fp64": "double",
+        }
         if ty in names:
             return names[ty]
         if ty[:1] in ("i", "u") and ty[1:] in ("8", "16", "32", "64"):
             return f"{'u' if ty[0] == 'u' else ''}int{ty[1:]}_t"
-        raise ValueError(f"map_python_to_cpp_type: expected a type such as i32 or *fp16, received {ty!r}")
+        raise ValueError(
+            f"map_python_to_cpp_type: expected a type such as i32 or *fp16, received {ty!r}"
+        )
 
     def get_current_target(self) -> GPUTarget:
         from softnpu import chips

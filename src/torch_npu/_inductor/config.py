@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_npu.npu import get_device_properties
 
-__all__ = ["num_cube_core", "num_vector_core"]
+__all__ = ["num_cube_core", "num_vector_core"]  # noqa: F822
 
 
 def __getattr__(name: str) -> int:

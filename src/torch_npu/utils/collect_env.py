@@ -47,7 +47,7 @@ _LINES = {
     "conda_packages": "{}",
 }
 
-SystemEnv = namedtuple(  # noqa: PYI024  (upstream's, with its order)
+SystemEnv = namedtuple(
     "SystemEnv",
     "torch_version torch_npu_version is_debug_build gcc_version clang_version cmake_version os libc_version "
     "python_version python_platform pip_version pip_packages conda_packages caching_allocator_config "

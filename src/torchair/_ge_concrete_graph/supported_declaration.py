@@ -34,9 +34,7 @@ class _TypedTensor:
 
 
 def _kind(name: str, dtype: torch.dtype) -> type[_TypedTensor]:
-    def __init__(
-        self: _TypedTensor, *dims: int, value_range: Sequence[Any] | None = None
-    ) -> None:
+    def __init__(self: _TypedTensor, *dims: int, value_range: Sequence[Any] | None = None) -> None:
         _TypedTensor.__init__(self, *dims, dtype=dtype, value_range=value_range)
 
     return type(name, (_TypedTensor,), {"__init__": __init__, "__module__": __name__})

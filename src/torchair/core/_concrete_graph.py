@@ -32,7 +32,9 @@ class ValuePack:
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(self._meta, dict):
-            raise ValueError(f"a ValuePack of {type(self._meta).__name__} has no items, asked for {key!r}")
+            raise ValueError(
+                f"a ValuePack of {type(self._meta).__name__} has no items, asked for {key!r}"
+            )
         return self._meta.get(key)
 
     def __repr__(self) -> str:
