@@ -33,7 +33,9 @@ def test_every_number_comes_back():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         numbers = decode(codes, dtype)
         if dtype == torch.float16:  # 2^-22 is a subnormal of float16, and still exact
-            assert torch.equal(numbers.nan_to_num(), decode(codes, torch.float32).half().nan_to_num())
+            assert torch.equal(
+                numbers.nan_to_num(), decode(codes, torch.float32).half().nan_to_num()
+            )
         assert torch.equal(encode(numbers), codes)
     assert decode(codes, torch.float32).isnan().nonzero().tolist() == [[128]]
 
@@ -52,7 +54,16 @@ def test_ties_go_away_from_zero_and_others_to_the_nearest():
 
 def test_the_ends():
     given = torch.tensor([40959.0, 40960.0, 1e30, -math.inf, 2.0**-24, math.nan, -0.0, -1e-30])
-    assert encode(given).tolist() == [0b0_11_0111_0, 0b0_11_0111_1, 0b0_11_0111_1, 0b1_11_0111_1, 0, 128, 0, 0]
+    assert encode(given).tolist() == [
+        0b0_11_0111_0,
+        0b0_11_0111_1,
+        0b0_11_0111_1,
+        0b1_11_0111_1,
+        0,
+        128,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -63,7 +74,11 @@ def test_a_tensor_shows_its_dtype_and_holds_bytes(dtype):
     back = made.from_hifloat8()
     assert back.dtype == dtype and type(back) is torch.Tensor
     assert ((back - x).abs() <= x.abs() / 8).all()
-    for name, kind in (("float", torch.float32), ("half", torch.float16), ("bfloat16", torch.bfloat16)):
+    for name, kind in (
+        ("float", torch.float32),
+        ("half", torch.float16),
+        ("bfloat16", torch.bfloat16),
+    ):
         assert getattr(made, name)().dtype == kind
     assert made.cpu().device.type == "cpu" and repr(made).startswith("HiFloat8Tensor(data=tensor(")
 
@@ -74,9 +89,20 @@ def test_other_types_become_float32():
 
 def test_shapes():
     made = HiFloat8Tensor.to_hifloat8(torch.arange(6.0, device="npu").view(2, 3))
-    assert made.view(3, 2).shape == (3, 2) and made.reshape(6).float().tolist() == [0, 1, 2, 3, 4, 5]
+    assert made.view(3, 2).shape == (3, 2) and made.reshape(6).float().tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     turned = made.transpose(0, 1)
-    assert isinstance(turned, HiFloat8Tensor) and turned.float().tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert isinstance(turned, HiFloat8Tensor) and turned.float().tolist() == [
+        [0, 3],
+        [1, 4],
+        [2, 5],
+    ]
     assert turned.contiguous()._data.is_contiguous() and made.contiguous() is made
     assert made[:, 1:].float().tolist() == [[1, 2], [4, 5]]
     copied = made.clone()
@@ -97,7 +123,9 @@ def test_operators_work_on_the_numbers():
 def test_gradients_pass_through():
     x = torch.randn(2, 3, device="npu", requires_grad=True)
     made = HiFloat8Tensor.to_hifloat8(x)
-    (made.transpose(0, 1).reshape(6).from_hifloat8() * torch.arange(6.0, device="npu")).sum().backward()
+    (
+        made.transpose(0, 1).reshape(6).from_hifloat8() * torch.arange(6.0, device="npu")
+    ).sum().backward()
     assert x.grad.tolist() == [[0, 2, 4], [1, 3, 5]]
 
 

@@ -22,6 +22,7 @@ from torchair._capture import Captured, Plan
 from torchair._code import CompiledFxGraph
 from torchair._dump import CaptureDump, DataDump, EngineDump
 from torchair._eager import Eager, capturable, needs_streams
+from torchair._graph_dump import dump_code, engine_graph
 from torchair._host.run import compile_on_host, cpu_outputs, npu_devices
 from torchair._observe import Observer, begin_model
 from torchair._summary import summarize
@@ -191,9 +192,9 @@ def compile_graph(
     optimized = npu_fx_compiler._optimize_fx(_copy(gm), config, observer)
     attributes_of(optimized)  # raises for ranges that a pass or a graph break cut in two
     if not config.captures:
-        _engine_graph(optimized, example_inputs, config, name, observer, gears)
+        engine_graph(optimized, example_inputs, config, name, observer, gears)
     elif debug.graph_dump.enabled:
-        _dump_code(optimized, debug.graph_dump, name)
+        dump_code(optimized, debug.graph_dump, name)
 
     if dump.enable_dump or dump.dump_config_path.raw is not None:
         logger.warning("the graph's data is dumped and it runs eagerly: dump_config is set")
@@ -263,41 +264,6 @@ def _stays_on_device(gm: GraphModule) -> bool:
 
 def _keeps_buffers(config: CompilerConfig) -> bool:
     return bool(config.debug.aclgraph.disable_reinplace_inplaceable_ops_pass)
-
-
-def _engine_graph(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    config: CompilerConfig,
-    name: str,
-    observer: Observer,
-    gears: _gears.Gears | None,
-) -> None:
-    """Converts the graph for the graph engine and writes it where the options say."""
-    from torchair import ge
-
-    dump = config.debug.graph_dump
-    graph = ge.convert(gm, example_inputs, config=config, name=name, gears=gears)
-    kinds = {"original": graph, "optimized": graph}
-    number = name.rpartition("_")[2]
-    if dump.enabled and not config.export.export_mode:
-        for kind, one in kinds.items():
-            one.dump(dump.full_path(f"dynamo_{kind}_graph_{number}"))
-    suffix = dump.type.raw or "txt"
-    for kind, one in kinds.items():
-        path = observer.path(f"aot_{observer.phase}_{kind}_ge_graph.{suffix}")
-        if path is not None:
-            one.dump(path)
-
-
-def _dump_code(gm: GraphModule, dump: Any, name: str) -> None:
-    """Captured graphs never become GE graphs: what they run is the FX graph's code."""
-    if dump.type.raw != "py":
-        logger.warning("graphs of this mode are dumped as py, not as %s", dump.type.raw)
-        return
-    path = dump.full_path(f"dynamo_optimized_graph_{name.rpartition('_')[2]}")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(gm.print_readable(print_output=False))
 
 
 def _fake_mode(example_inputs: Sequence[Any]) -> Any:

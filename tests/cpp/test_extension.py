@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 
 import pytest
@@ -28,6 +29,16 @@ def extension(tmp_path_factory):
         extra_ldflags=[*(f"-L{path}" for path in library_paths()), "-ltorch_npu"],
         build_directory=str(tmp_path_factory.mktemp("extension")),
     )
+
+
+@contextlib.contextmanager
+def torch_npu_internal_formats():
+    before = torch.npu.config.allow_internal_format
+    torch.npu.config.allow_internal_format = True
+    try:
+        yield
+    finally:
+        torch.npu.config.allow_internal_format = before
 
 
 def test_npu_extension_names_headers_and_libraries():
@@ -93,7 +104,9 @@ def test_devices_memory_formats_and_generators(extension):
     assert extension.memory() == 107000
     assert torch.npu.memory_allocated() == before
     x = torch.ones(32, 32, device="npu", dtype=torch.float16)
-    assert extension.formats(x) == [2, 29, 29]
+    assert extension.formats(x) == [2, 2, 2]  # as the default of allow_internal_format has it
+    with torch_npu_internal_formats():
+        assert extension.formats(x) == [2, 29, 29]
     y = torch.randn(2, 8, device="npu")
     assert torch.equal(extension.swiglu(y), torch_npu.npu_swiglu(y))
     assert extension.seed() == 7 and extension.elapsed() >= 0

@@ -23,7 +23,13 @@ def _value(code: int) -> float:
     """The number of a code without sign (0 to 127)."""
     if code == 0b11_0111_1:  # exponent 15, mantissa 1
         return float("inf")
-    for prefix, width, bits in ((0b11, 2, 4), (0b10, 2, 3), (0b01, 2, 2), (0b001, 3, 1), (0b0001, 4, 0)):
+    for prefix, width, bits in (
+        (0b11, 2, 4),
+        (0b10, 2, 3),
+        (0b01, 2, 2),
+        (0b001, 3, 1),
+        (0b0001, 4, 0),
+    ):
         rest = 7 - width
         if code >> rest != prefix:
             continue
@@ -110,7 +116,9 @@ class HiFloat8Tensor(torch.Tensor):
 
     def __new__(cls, *, data: torch.Tensor, dtype: torch.dtype = torch.float32) -> HiFloat8Tensor:
         if data.element_size() != 1:
-            raise ValueError(f"HiFloat8Tensor: data must have an 8-bit dtype, received {data.dtype}")
+            raise ValueError(
+                f"HiFloat8Tensor: data must have an 8-bit dtype, received {data.dtype}"
+            )
         if data.requires_grad:
             raise ValueError("HiFloat8Tensor: data must not require gradients")
         data = data if data.device.type == "npu" else data.npu()
@@ -122,7 +130,9 @@ class HiFloat8Tensor(torch.Tensor):
         return made
 
     @classmethod
-    def make_like(cls, tensor: HiFloat8Tensor, *, data: torch.Tensor, **kwargs: Any) -> HiFloat8Tensor:
+    def make_like(
+        cls, tensor: HiFloat8Tensor, *, data: torch.Tensor, **kwargs: Any
+    ) -> HiFloat8Tensor:
         """Another one with these codes, and the other's dtype unless `kwargs` names one."""
         return HiFloat8Tensor(data=data, **{"dtype": tensor.dtype, **kwargs})
 
@@ -184,17 +194,25 @@ class HiFloat8Tensor(torch.Tensor):
         if func is aten.detach.default:
             return HiFloat8Tensor.make_like(args[0], data=args[0]._data)
         if func is aten.slice.Tensor:
-            return HiFloat8Tensor.make_like(args[0], data=func(args[0]._data, *args[1:], **(kwargs or {})))
+            return HiFloat8Tensor.make_like(
+                args[0], data=func(args[0]._data, *args[1:], **(kwargs or {}))
+            )
         if func is aten.copy_.default and isinstance(args[0], HiFloat8Tensor):
             to, source = args[:2]
-            codes = source._data if isinstance(source, HiFloat8Tensor) else encode(source.to(to.device))
+            codes = (
+                source._data if isinstance(source, HiFloat8Tensor) else encode(source.to(to.device))
+            )
             to._data.copy_(codes)
             return to
         if any(
-            isinstance(value, HiFloat8Tensor) and argument.alias_info and argument.alias_info.is_write
+            isinstance(value, HiFloat8Tensor)
+            and argument.alias_info
+            and argument.alias_info.is_write
             for value, argument in zip(args, func._schema.arguments, strict=False)
         ):
-            raise NotImplementedError(f"HiFloat8Tensor: {func} would write it in place; only copy_ can")
+            raise NotImplementedError(
+                f"HiFloat8Tensor: {func} would write it in place; only copy_ can"
+            )
 
         def plain(value: Any) -> Any:
             return decode(value._data, value.dtype) if isinstance(value, HiFloat8Tensor) else value

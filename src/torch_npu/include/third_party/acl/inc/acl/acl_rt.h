@@ -6,6 +6,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "acl/acl_base.h"
 
@@ -34,6 +37,33 @@ inline c10::Stream stream_of(aclrtStream handle) {
   if (handle == nullptr) return impl.getDefaultStream(device);
   const auto number = static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(handle) - 1);
   return c10::Stream(c10::Stream::UNSAFE, device, number);
+}
+
+// Raw memory of the current device and stream, until `release`.
+struct RawMemory {
+  std::mutex lock;
+  std::unordered_map<void*, c10::DataPtr> held;
+};
+
+inline RawMemory& raw_memory() {
+  static auto* memory = new RawMemory;  // outlives static objects that free theirs
+  return *memory;
+}
+
+inline void* allocate(size_t size) {
+  c10::DataPtr made = c10::GetAllocator(c10::DeviceType::PrivateUse1)->allocate(size);
+  void* address = made.get();
+  RawMemory& memory = raw_memory();
+  const std::lock_guard<std::mutex> guard(memory.lock);
+  memory.held[address] = std::move(made);
+  return address;
+}
+
+// Whether there was such memory.
+inline bool release(void* address) {
+  RawMemory& memory = raw_memory();
+  const std::lock_guard<std::mutex> guard(memory.lock);
+  return memory.held.erase(address) != 0;
 }
 
 }  // namespace softnpu_headers
@@ -74,14 +104,18 @@ inline aclError aclrtSynchronizeDevice() {
 
 inline aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy /*policy*/) {
   if (pointer == nullptr || size == 0) return ACL_ERROR_RT_PARAM_INVALID;
-  *pointer = c10::GetAllocator(c10::DeviceType::PrivateUse1)->raw_allocate(size);
-  return *pointer == nullptr ? ACL_ERROR_RT_MEMORY_ALLOCATION : ACL_SUCCESS;
+  try {
+    *pointer = softnpu_headers::allocate(size);
+  } catch (const c10::OutOfMemoryError&) {
+    *pointer = nullptr;
+    return ACL_ERROR_RT_MEMORY_ALLOCATION;
+  }
+  return ACL_SUCCESS;
 }
 
 inline aclError aclrtFree(void* pointer) {
   if (pointer == nullptr) return ACL_ERROR_RT_PARAM_INVALID;
-  c10::GetAllocator(c10::DeviceType::PrivateUse1)->raw_deallocate(pointer);
-  return ACL_SUCCESS;
+  return softnpu_headers::release(pointer) ? ACL_SUCCESS : ACL_ERROR_RT_MEMORY_FREE;
 }
 
 // Device memory is memory of the host, and work runs at launch: a copy waits for the device and is a copy.
