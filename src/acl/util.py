@@ -74,7 +74,7 @@ def ptr_to_numpy(ptr: int, dims: Sequence[int], data_type: int) -> Any:
     for one in shape:
         size *= one
     _readable("ptr_to_numpy", ptr, size)
-    buffer = (ctypes.c_char * size).from_address(ptr)
+    buffer: Any = (ctypes.c_char * size).from_address(ptr)
     return numpy.frombuffer(buffer, dtype=kind).reshape(shape)
 
 

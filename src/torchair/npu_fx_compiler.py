@@ -109,7 +109,8 @@ class _NpuGraphConverter(Interpreter):
         return self._pack(meta, self._graph.parse_input(target, args, kwargs, meta))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        meta = super().call_function(target, *_unpack_meta(args, kwargs))
+        plain, named = _unpack_meta(args, kwargs)
+        meta = super().call_function(target, tuple(plain), named)
         npu = self._graph.parse_node(target, *self._unpack_npu(args, kwargs), meta)
         return self._pack(meta, npu)
 

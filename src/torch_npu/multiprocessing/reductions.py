@@ -86,7 +86,8 @@ def _open(handle: bytes, size: int) -> torch.UntypedStorage:
             raise ValueError(
                 f"rebuild_npu_tensor: expected {size} bytes, but handle {handle!r} has {os.fstat(fd).st_size}"
             )
-        return torch.UntypedStorage._new_shared_fd_cpu(fd, size)  # dups the descriptor
+        shared: Any = torch.UntypedStorage
+        return shared._new_shared_fd_cpu(fd, size)  # dups the descriptor
     finally:
         os.close(fd)
 

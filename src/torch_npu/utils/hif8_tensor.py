@@ -190,7 +190,9 @@ class HiFloat8Tensor(torch.Tensor):
         return HiFloat8Tensor.make_like(self, data=self._data, dtype=dtype)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if func is aten.detach.default:
             return HiFloat8Tensor.make_like(args[0], data=args[0]._data)
         if func is aten.slice.Tensor:
@@ -219,4 +221,4 @@ class HiFloat8Tensor(torch.Tensor):
 
         return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

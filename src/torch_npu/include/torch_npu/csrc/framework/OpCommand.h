@@ -53,9 +53,7 @@ class OpCommand {
   }
 
   // Runs a launch of the program's own, in the order of the current stream; its result is 0 for success.
-  static void RunOpApi(const std::string& name, PROC_FUNC launch, bool sync = false) {
-    RunOpApiV2(name, launch, sync);
-  }
+  static void RunOpApi(const std::string& name, PROC_FUNC launch, bool sync = false) { RunOpApiV2(name, launch, sync); }
   static void RunOpApiV2(const std::string& name, const PROC_FUNC& launch, bool sync = false) {
     const auto stream = c10_npu::getCurrentNPUStream();
     stream.synchronize();

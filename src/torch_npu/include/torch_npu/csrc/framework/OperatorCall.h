@@ -63,7 +63,8 @@ inline std::optional<c10::IValue> fitting(c10::IValue given, const c10::TypePtr&
     wanted = optional->getElementType();
   }
   if (wanted->kind() == c10::TypeKind::FloatType && given.isInt()) return c10::IValue(double(given.toInt()));
-  if (wanted->kind() == c10::TypeKind::NumberType && (given.isInt() || given.isDouble() || given.isBool())) return given;
+  if (wanted->kind() == c10::TypeKind::NumberType && (given.isInt() || given.isDouble() || given.isBool()))
+    return given;
   if (wanted->kind() == c10::TypeKind::SymIntType && given.isInt()) return given;
   if (given.isNone() || !given.type()->isSubtypeOf(*wanted)) {
     const bool list = wanted->kind() == c10::TypeKind::ListType && given.isIntList() &&
@@ -111,8 +112,8 @@ inline void call_by_name(const std::string& name, const std::vector<c10::IValue>
   TORCH_CHECK_NOT_IMPLEMENTED(
       !seen.empty(), name, ": no operator of torch_npu or ATen has this name. Supply a reference in Python: ",
       "softnpu.kernels.register(\"aclnn::", name, "\", function, schema=...), see docs/cpp_extensions.md.");
-  TORCH_CHECK(false, name, ": the ", given.size(), " arguments fit none of these schemas, followed by their results:",
-              seen);
+  TORCH_CHECK(false, name, ": the ", given.size(),
+              " arguments fit none of these schemas, followed by their results:", seen);
 }
 
 template <class... Args>

@@ -15,8 +15,8 @@ class NPUStream {
   enum Unchecked { UNCHECKED };
 
   explicit NPUStream(c10::Stream stream) : stream_(stream) {
-    TORCH_CHECK(stream_.device_type() == c10::DeviceType::PrivateUse1, "NPUStream: expected a stream of an npu device, ",
-                "received one of ", stream_.device());
+    TORCH_CHECK(stream_.device_type() == c10::DeviceType::PrivateUse1,
+                "NPUStream: expected a stream of an npu device, ", "received one of ", stream_.device());
   }
   NPUStream(Unchecked, c10::Stream stream) : stream_(stream) {}
 
