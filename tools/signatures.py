@@ -15,6 +15,26 @@ MISSING = object()
 
 def resolve(name: str) -> Any:
     """The object of a documented name, `MISSING` if there is none."""
+    found = _by_attributes(name)
+    return _by_modules(name) if found is MISSING else found
+
+
+def _by_modules(name: str) -> Any:
+    """Through the modules of the path, where a function of the same name hides one: contrib.function.roll.roll."""
+    path = name.split(".")
+    for depth in range(len(path) - 1, 1, -1):
+        module = ".".join(path[:depth])
+        try:
+            thing: Any = importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+        for part in path[depth:]:
+            thing = getattr(thing, part, MISSING)
+        return thing
+    return MISSING
+
+
+def _by_attributes(name: str) -> Any:
     path = re.sub(r"\(\)", "", name).replace("torch.npu.npu.", "torch_npu.npu.").split(".")
     if not importlib.util.find_spec(path[0]):
         return MISSING

@@ -7,6 +7,8 @@
 | SOFTNPU_DEVICES | how many devices | 8 |
 | SOFTNPU_MEMORY | memory of each device, e.g. 64GiB | the chip's |
 | SOFTNPU_CANN_VERSION | the CANN version that is reported | 9.0.0 |
+| SOFTNPU_CANN_HOME | what ASCEND_HOME_PATH becomes where it is unset; 0: it stays unset | a directory of softnpu's |
+| SOFTNPU_KERNELS | folder of Python files that register reference kernels (softnpu.kernels) | none |
 | SOFTNPU_STRICT | documented constraints: 1 raise, 0 ignore | 1 |
 | SOFTNPU_QUIET | 1: no banner | 0 |
 """
@@ -34,6 +36,8 @@ class Settings:
     devices: int = 8
     memory: int | None = None
     cann_version: str = "9.0.0"
+    cann_home: str | None = None
+    kernels: str | None = None
     strict: bool = True
     quiet: bool = False
 
@@ -94,12 +98,20 @@ def _version(variable: str, text: str) -> str:
     return text
 
 
+def _folder(variable: str, text: str) -> str:
+    if text != "0" and not os.path.isdir(text):
+        raise ValueError(f"{variable} must be a directory that exists, but is {text!r}.")
+    return text
+
+
 _READERS = {
     "SOFTNPU": ("enabled", _flag),
     "SOFTNPU_SOC": ("soc", _chip),
     "SOFTNPU_DEVICES": ("devices", _count),
     "SOFTNPU_MEMORY": ("memory", _size),
     "SOFTNPU_CANN_VERSION": ("cann_version", _version),
+    "SOFTNPU_CANN_HOME": ("cann_home", _folder),
+    "SOFTNPU_KERNELS": ("kernels", _folder),
     "SOFTNPU_STRICT": ("strict", _flag),
     "SOFTNPU_QUIET": ("quiet", _flag),
 }

@@ -40,12 +40,17 @@ from torch_npu import _at_exit, _dtypes, atb  # noqa: E402, F401
 _at_exit.register()
 
 globals().update(_dtypes.CODES)
+unsupported_dtype = list(_register.UNSUPPORTED_DTYPES)
+
+from torch_npu.utils.hif8_tensor import HiFloat8Tensor  # noqa: E402, F401
 
 __version__ = _register.version()
 
 #: imported when a program asks for them, or at once where the environment does
 _LATER = {
+    "_inductor": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
+    "multiprocessing": (),
     "optim": (),
     "profiler": ("PROF_CONFIG_PATH", "MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"),
 }
@@ -60,6 +65,12 @@ def __getattr__(name: str) -> _Any:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER})
 
+
+from softnpu import kernels as _kernels  # noqa: E402
+from softnpu import triton as _triton  # noqa: E402
+
+_triton.install()
+_kernels.load()
 
 for _name, _variables in _LATER.items():
     if any(_variable in _os.environ for _variable in _variables):

@@ -9,6 +9,8 @@ from torch.multiprocessing import reductions
 
 from softnpu import _C
 
+_reduce_other = reductions.reduce_tensor  # before _patch replaces it
+
 #: data pointer of a storage that is shared already -> its host storage, which the NPU storage alone keeps alive
 _shared: dict[int, reductions.StorageWeakRef] = {}
 
@@ -40,14 +42,18 @@ def _on_npu(value: Any) -> bool:
     return value.device.type == "npu"
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    if not _on_npu(tensor) or tensor.layout != torch.strided:
-        return reductions.reduce_tensor(tensor)
+def refuse_non_leaf(tensor: torch.Tensor) -> None:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
             "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
             "crossing process boundaries. Call detach() before sending it."
         )
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    if not _on_npu(tensor) or tensor.layout != torch.strided:
+        return _reduce_other(tensor)
+    refuse_non_leaf(tensor)
     host = _host_storage(tensor.untyped_storage())
     geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
     kind = type(tensor)

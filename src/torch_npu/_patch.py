@@ -63,12 +63,27 @@ def apply() -> None:
     _copies_keep_formats()
     _old_dropout()
     _distributed()
+    _version_of_cann()
+
+
+def _version_of_cann() -> None:
+    """torch.version.cann, beside torch.version.cuda; None without a device."""
+    import torch
+
+    from softnpu import settings
+
+    chosen = settings.current()
+    replace(torch.version, "cann", chosen.cann_version if chosen.enabled else None)
 
 
 def _share_between_processes() -> None:
     """The pickler of `torch.multiprocessing` learns about NPU storages and tensors."""
-    from torch_npu import _multiprocessing
+    from torch.multiprocessing import reductions
 
+    from torch_npu import _multiprocessing
+    from torch_npu.multiprocessing.reductions import _npu_reduce_tensor
+
+    replace(reductions, "reduce_tensor", _npu_reduce_tensor(reductions.reduce_tensor))
     for kind, reducer in _multiprocessing.REDUCERS.items():
         replace_entry(ForkingPickler._extra_reducers, kind, reducer)  # type: ignore[attr-defined]
 

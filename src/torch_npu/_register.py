@@ -8,8 +8,11 @@ from types import ModuleType
 
 import torch
 
-from softnpu import _C, chips, host, settings
+from softnpu import _C, cann, chips, host, settings
 from softnpu._version import __version__ as _own_version
+
+#: types that Tensor.npu() and Storage.npu() leave out; torch_npu.unsupported_dtype
+UNSUPPORTED_DTYPES = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 
 
 def device() -> None:
@@ -19,6 +22,7 @@ def device() -> None:
     torch.utils.rename_privateuse1_backend("npu")
     _C.configure(len(settings.visible_devices()), memory)
     _C.install()
+    cann.export()
 
 
 class _NpuModule(ModuleType):
@@ -34,7 +38,11 @@ def module(npu: ModuleType) -> None:
     npu.__class__ = _NpuModule
     torch._register_device_module("npu", npu)
     torch.utils.generate_methods_for_privateuse1_backend(
-        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+        for_tensor=True,
+        for_module=True,
+        for_packed_sequence=True,
+        for_storage=True,
+        unsupported_dtype=UNSUPPORTED_DTYPES,
     )
 
 

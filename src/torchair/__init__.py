@@ -6,7 +6,16 @@
 from __future__ import annotations
 
 import torch_npu.dynamo  # noqa: F401
-from torchair import ge, inference, llm_datadist, ops, scope
+from torchair import (
+    _acl_concrete_graph,
+    core,
+    ge,
+    inference,
+    llm_datadist,
+    npu_fx_compiler,
+    ops,
+    scope,
+)
 from torchair.compiler import get_compiler, get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
@@ -15,7 +24,9 @@ from torchair.ge import dynamo_export, register_fx_node_ge_converter
 from torchair.patterns import register_replacement
 
 __all__ = [
+    "_acl_concrete_graph",
     "CompilerConfig",
+    "core",
     "dynamo_export",
     "ge",
     "get_compiler",
@@ -23,6 +34,7 @@ __all__ = [
     "inference",
     "llm_datadist",
     "logger",
+    "npu_fx_compiler",
     "ops",
     "patch_for_hcom",
     "register_fx_node_ge_converter",

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from torch.fx import GraphModule
 
@@ -34,8 +36,9 @@ def begin_model(gm: GraphModule) -> str | None:
 class Observer:
     """Writes the graph of one phase after each pass, numbered in order."""
 
-    def __init__(self, model: str | None, phase: str):
+    def __init__(self, model: str | None, phase: str, example_inputs: Sequence[Any] = ()):
         self.phase = phase
+        self.example_inputs = example_inputs
         self.folder = os.path.join(model, phase) if model is not None else None
         self.count = itertools.count()
         if self.folder is not None:

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchair import _passes
 from torchair._calls import boxed, logged
 from torchair._capture import Captured, Plan
+from torchair._code import CompiledFxGraph
 from torchair._dump import CaptureDump, DataDump, EngineDump
 from torchair._eager import Eager, capturable, needs_streams
+from torchair._graph_dump import dump_code, engine_graph
 from torchair._host.run import compile_on_host, cpu_outputs, npu_devices
 from torchair._observe import Observer, begin_model
 from torchair._summary import summarize
@@ -35,18 +36,30 @@ __all__ = ["NpuFxCompiler", "get_compiler", "get_npu_backend"]
 _graph_ids = itertools.count(1)
 
 
+def next_graph_id() -> int:
+    """The number of the next graph of this process."""
+    return next(_graph_ids)
+
+
 class NpuFxCompiler:
     """Compiles one ATen graph; an instance serves any number of them, as `fw_compiler` of AOTAutograd or alone."""
 
-    def __init__(self, config: CompilerConfig, *, phase: str = "forward", model: str | None = None):
+    def __init__(self, config: CompilerConfig, **flags: Any):
         self.config = config
-        self.phase = phase
-        self.model = model
+        self.flags = flags  # of compile_graph
 
-    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> CompiledFxGraph:
         """A function of the graph's inputs that returns its outputs."""
-        run = compile_graph(gm, example_inputs, self.config, phase=self.phase, model=self.model)
-        return lambda *inputs: run(list(inputs))
+        return self._get_compiled_gm(gm, example_inputs)
+
+    def _get_compiled_gm(self, gm: GraphModule, example_inputs: Sequence[Any]) -> CompiledFxGraph:
+        """The step that programs wrap by upstream's name, to keep the graph's code."""
+        run = compile_graph(gm, example_inputs, self.config, **self.flags)
+        made = CompiledFxGraph(
+            lambda *inputs: run(list(inputs)), self.config, getattr(run, "graph", None)
+        )
+        made.run = run
+        return made
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -102,17 +115,20 @@ def aot_compile(
     decompositions: dict[Any, Callable[..., Any]],
     compile_one: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """AOTAutograd around `compile_one` (by default `compile_graph`), once a phase."""
+    """AOTAutograd around `compile_one` (by default `NpuFxCompiler`), once a phase."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition
 
     model = begin_model(gm)
     gears = _gears.of_inputs(example_inputs, config)
-    compile_one = compile_graph if compile_one is None else compile_one
 
     def phase(name: str, **flags: Any) -> Callable[..., Any]:
         def compile_phase(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_one(graph, inputs, config, phase=name, model=model, gears=gears, **flags)
+            options = {"phase": name, "model": model, "gears": gears, **flags}
+            if compile_one is not None:
+                return compile_one(graph, inputs, config, **options)
+            made = NpuFxCompiler(config, **options)._get_compiled_gm(graph, inputs)
+            return made.run or boxed(made)
 
         return compile_phase
 
@@ -148,12 +164,12 @@ def compile_graph(
     Without `inductor` it is not compiled; captured, it still replays as a whole.
     """
     began = time.perf_counter()
-    name = f"graph_{next(_graph_ids)}"
+    name = f"graph_{next_graph_id()}"
     logger.info("compiler inputs")
     for index, value in enumerate(example_inputs):
         logger.info("  input %s: %s", index, value)
     logger.info("  graph: %s", gm.graph)
-    observer = Observer(model, phase)
+    observer = Observer(model, phase, example_inputs)
     observer.began(gm)
 
     debug = config.debug
@@ -171,13 +187,14 @@ def compile_graph(
     if dump.enable_dump and config.captures and dump.data_dump_stage.raw == "original":
         return boxed(CaptureDump(gm, dump))
 
-    optimized = _copy(gm)
-    _passes.optimize(optimized, example_inputs, config, observer)
+    from torchair import npu_fx_compiler  # where programs replace this step
+
+    optimized = npu_fx_compiler._optimize_fx(_copy(gm), config, observer)
     attributes_of(optimized)  # raises for ranges that a pass or a graph break cut in two
     if not config.captures:
-        _engine_graph(optimized, example_inputs, config, name, observer, gears)
+        engine_graph(optimized, example_inputs, config, name, observer, gears)
     elif debug.graph_dump.enabled:
-        _dump_code(optimized, debug.graph_dump, name)
+        dump_code(optimized, debug.graph_dump, name)
 
     if dump.enable_dump or dump.dump_config_path.raw is not None:
         logger.warning("the graph's data is dumped and it runs eagerly: dump_config is set")
@@ -194,7 +211,9 @@ def compile_graph(
         inductor=inductor,
     )
     logger.event("compiled %s (%s) in %.3f s", name, phase, time.perf_counter() - began)
-    return logged(run)
+    made = logged(run)
+    made.graph = optimized  # type: ignore[attr-defined]
+    return made
 
 
 def _executable(
@@ -245,41 +264,6 @@ def _stays_on_device(gm: GraphModule) -> bool:
 
 def _keeps_buffers(config: CompilerConfig) -> bool:
     return bool(config.debug.aclgraph.disable_reinplace_inplaceable_ops_pass)
-
-
-def _engine_graph(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    config: CompilerConfig,
-    name: str,
-    observer: Observer,
-    gears: _gears.Gears | None,
-) -> None:
-    """Converts the graph for the graph engine and writes it where the options say."""
-    from torchair import ge
-
-    dump = config.debug.graph_dump
-    graph = ge.convert(gm, example_inputs, config=config, name=name, gears=gears)
-    kinds = {"original": graph, "optimized": graph}
-    number = name.rpartition("_")[2]
-    if dump.enabled and not config.export.export_mode:
-        for kind, one in kinds.items():
-            one.dump(dump.full_path(f"dynamo_{kind}_graph_{number}"))
-    suffix = dump.type.raw or "txt"
-    for kind, one in kinds.items():
-        path = observer.path(f"aot_{observer.phase}_{kind}_ge_graph.{suffix}")
-        if path is not None:
-            one.dump(path)
-
-
-def _dump_code(gm: GraphModule, dump: Any, name: str) -> None:
-    """Captured graphs never become GE graphs: what they run is the FX graph's code."""
-    if dump.type.raw != "py":
-        logger.warning("graphs of this mode are dumped as py, not as %s", dump.type.raw)
-        return
-    path = dump.full_path(f"dynamo_optimized_graph_{name.rpartition('_')[2]}")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(gm.print_readable(print_output=False))
 
 
 def _fake_mode(example_inputs: Sequence[Any]) -> Any:

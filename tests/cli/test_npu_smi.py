@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -109,3 +110,51 @@ def test_a_process_is_seen_while_it_lives():
     finally:
         holder.communicate("")
     assert holder.pid not in [p.pid for p in host.processes()]
+
+
+def _value(text: str, key: str) -> str:
+    """As vllm-ascend's setup reads a field: the first line that has the key, what stands after the last colon."""
+    for line in text.splitlines():
+        if key in " ".join(line.split()):
+            return line.split(":")[-1].strip()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("soc", "expected"),
+    [
+        ("Ascend910B1", "ascend910b1"), ("Ascend910B3", "ascend910b3"), ("Ascend310P3", "ascend310p3"),
+        ("Ascend910_9391", "ascend910_9391"), ("Ascend950", "ascend950_950"),
+    ],
+)  # fmt: skip
+def test_the_chip_s_name_as_installers_put_it_together(somebody, soc, expected):
+    with settings.override(soc=soc):
+        number = _value(ask("-l"), "NPU ID")
+        board = ask("-t", "board", "-i", number)
+        one = board if _value(board, "Chip Name") else ask("-t", "board", "-i", number, "-c", "0")
+        name, kind, npu = (_value(one, key) for key in ("Chip Name", "Chip Type", "NPU Name"))
+        assert (kind == "") != (npu == "")
+        assert (kind + name if kind else f"{name}_{npu}").lower() == expected
+
+
+def test_the_topology_names_the_processors_of_each_device(somebody):
+    rows = [line for line in ask("-t", "topo").splitlines() if re.match(r"NPU\d", line)]
+    assert len(rows) == 8
+    for number, row in enumerate(rows):
+        first, *_, processors = row.split()
+        assert first == f"NPU{number}"
+        assert re.fullmatch(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*", processors)
+        numbers = [part.split("-") for part in processors.split(",")]
+        covered = [n for part in numbers for n in range(int(part[0]), int(part[-1]) + 1)]
+        assert covered == sorted(os.sched_getaffinity(0))
+
+
+def test_the_map_of_chips_is_a_table_with_two_spaces_between_columns(somebody):
+    head, *rows = [line.strip() for line in ask("-m").splitlines()]
+    columns = re.split(r"\s{2,}", head)
+    assert columns[:3] == ["NPU ID", "Chip ID", "Chip Logic ID"]
+    assert [row.split()[:3] for row in rows] == [[str(n), "0", str(n)] for n in range(8)]
+
+
+def test_health_is_read_from_its_line(somebody):
+    assert _value(ask("-i", "0", "-t", "health"), "Health") == "OK"

@@ -237,8 +237,11 @@ const Plan& plan_of(const c10::OperatorHandle& op) {
 template <DispatchKey host>
 void generic(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_of(op);
-  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host), "Could not run '", plan.name,
-                              "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasComputedKernelForDispatchKey(host), "Could not run '", plan.name,
+      "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel. If it was "
+      "built for the card alone, supply a reference in Python: softnpu.kernels.register(\"",
+      plan.name, "\", function), see docs/custom_kernels.md.");
   launch_plan(op, plan, host, stack);
 }
 

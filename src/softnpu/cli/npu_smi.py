@@ -6,6 +6,7 @@ temperature are 0: there is nothing to measure. What is not here says so and end
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,8 +66,10 @@ def main() -> None:
 @click.option("-t", "topic", help="One of: " + "board, common, health, memory, power, proc-mem, "
               "product, temp, topo, usages.")  # fmt: skip
 @click.option("-i", "npu", type=int, help="The NPU.")
-@click.option("-c", "chip", type=int, default=0, show_default=True, help="The chip of the NPU.")
-def info(listing: bool, mapping: bool, topic: str | None, npu: int | None, chip: int) -> None:
+@click.option("-c", "chip", type=int, help="The chip of the NPU; without it, the NPU's first one.")
+def info(
+    listing: bool, mapping: bool, topic: str | None, npu: int | None, chip: int | None
+) -> None:
     """The devices: a table of all, or one topic of one NPU."""
     running = host.processes()
     devices = _devices(running)
@@ -80,7 +83,7 @@ def info(listing: bool, mapping: bool, topic: str | None, npu: int | None, chip:
     elif topic == "topo":
         lines = _topology(devices)
     elif topic is not None:
-        lines = _topic(topic, _select(devices, npu, chip), running)
+        lines = _topic(topic, _select(devices, npu, chip or 0), running, of_chip=chip is not None)
     else:
         lines = _summary(devices, running)
     click.echo("\n".join(lines))
@@ -163,10 +166,11 @@ def _mapping(devices: list[Device]) -> Iterator[str]:
 
 def _topology(devices: list[Device]) -> Iterator[str]:
     names = [f"NPU{device.number}" for device in devices]
-    yield "\t" + "".join(f"{name:<11}" for name in ["", *names])
+    processors = _processors()
+    yield "".join(f"{name:<11}" for name in ["", *names, "CPU Affinity"]).rstrip()
     for name in names:
         links = ["X" if name == other else "HCCS" for other in names]
-        yield "\t" + "".join(f"{cell:<11}" for cell in [name, *links])
+        yield "".join(f"{cell:<11}" for cell in [name, *links, processors]).rstrip()
     yield ""
     yield "Legend:"
     yield ""
@@ -174,15 +178,43 @@ def _topology(devices: list[Device]) -> Iterator[str]:
     yield "\tHCCS = the link between NPUs (here: memory of the host)"
 
 
-def _topic(topic: str, device: Device, running: list[host.Process]) -> Iterator[str]:
+def _processors() -> str:
+    """The processors of this process, as ranges: 0-3,8."""
+    parts: list[list[int]] = []
+    for number in sorted(os.sched_getaffinity(0)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def _board(of_chip: bool) -> dict[str, object]:
+    """What the tool tells of a board, or of a chip on it (-c). From these programs put the chip's name together:
+
+    type and name (Ascend + 910B3), or name and NPU name (Ascend910 + 9391), the latter for A3 and, without -c, for 950.
+    """
+    chip = chips.current()
+    board: dict[str, object] = {
+        "Product Name": chip.product, "Manufacturer": "softnpu (emulated)",
+        "Software Version": _VERSION, "Firmware Version": "NA", "PCIe Bus Info": "NA",
+    }  # fmt: skip
+    if _paired():
+        name, _, number = chip.name.partition("_")
+        return board | ({"Chip Name": name, "NPU Name": number} if of_chip else {})
+    if chip.family == "A5":
+        return board | {"Chip Name": chip.name, "NPU Name": chip.name.removeprefix("Ascend")}
+    of_its = {"Chip Type": "Ascend", "Chip Name": chip.name.removeprefix("Ascend")}
+    return board | (of_its if of_chip else {})
+
+
+def _topic(
+    topic: str, device: Device, running: list[host.Process], of_chip: bool = True
+) -> Iterator[str]:
     chip = chips.current()
     rate = round(100 * device.used / device.memory)
     fields: dict[str, dict[str, object]] = {
-        "board": {
-            "Product Name": chip.product, "Manufacturer": "softnpu (emulated)",
-            "Software Version": _VERSION, "Firmware Version": "NA", "PCIe Bus Info": "NA",
-            "Chip Type": "Ascend", "Chip Name": chip.name.removeprefix("Ascend"), "NPU Name": _name(),
-        },
+        "board": _board(of_chip),
         "common": {
             "HBM Capacity(MB)": device.memory, "HBM Usage Rate(%)": rate, "Aicore Usage Rate(%)": 0,
             "Aicore Count": chip.cube_cores, "NPU Real-time Power(W)": "0.0", "Temperature(C)": 0,

@@ -132,6 +132,8 @@ def _npu_eraseStream(
     _device_module.erase_stream(tensor, stream.stream_id)
 
 
+_NPUTaskGroupHandle = _device_module.TaskGroup  # what graph_task_group_end returns
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 _npu_emptyCache = memory.empty_cache

@@ -43,6 +43,11 @@ class Graph:
     def __exit__(self, *error: object) -> None:
         _current.stack.remove(self)
 
+    @property
+    def op(self) -> Any:
+        """The nodes of the GraphDef, to which older programs add theirs by hand."""
+        return self.proto.op
+
     def unique_name(self, wanted: str | None, kind: str) -> str:
         """The given name, which must be free, or one made from the operator's type."""
         if wanted is not None:

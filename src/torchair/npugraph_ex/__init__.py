@@ -13,7 +13,8 @@ from torchair.patterns import register_replacement
 
 __all__ = ["compile_fx", "config_of", "inference", "register_replacement", "scope"]
 
-_PATHS = {
+#: option -> where torchair.CompilerConfig has it
+PATHS = {
     "force_eager": "debug.run_eagerly",
     "force_recapture": "debug.aclgraph.force_recapture",
     "use_graph_pool": "aclgraph_config.use_custom_pool",
@@ -46,23 +47,28 @@ _PATHS = {
     ),
 }
 #: options whose name says the opposite of the setting behind them
-_INVERTED = ("inplace_pass", "input_inplace_pass", "reuse_graph_pool_in_same_fx")
+INVERTED = ("inplace_pass", "input_inplace_pass", "reuse_graph_pool_in_same_fx")
 
 
 def config_of(options: dict[str, Any] | None) -> CompilerConfig:
     """The configuration that a dict of options means; unknown names raise and name the known ones."""
     config = CompilerConfig()
     set_by_path(config, "mode", "npugraph_ex")
-    for name, value in (options or {}).items():
-        if name not in _PATHS:
-            raise ValueError(f"unknown option {name!r}, the options are {sorted(_PATHS)}")
-        if name in _INVERTED:
+    set_options(config, options or {})
+    check_support(config)
+    return config
+
+
+def set_options(config: CompilerConfig, options: dict[str, Any]) -> None:
+    """Sets options by their short names; unknown ones raise and name the known ones."""
+    for name, value in options.items():
+        if name not in PATHS:
+            raise ValueError(f"unknown option {name!r}, the options are {sorted(PATHS)}")
+        if name in INVERTED:
             if not isinstance(value, bool):
                 raise ValueError(f"{name}: expected one of [True, False], received {value!r}")
             value = not value
-        set_by_path(config, _PATHS[name], value)
-    check_support(config)
-    return config
+        set_by_path(config, PATHS[name], value)
 
 
 def compile_fx(

@@ -1,0 +1,1 @@
+"""npugraph_ex.configs: the options."""

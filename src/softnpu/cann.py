@@ -1,0 +1,90 @@
+"""A directory that looks like CANN's, for programs that read ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME and ASCEND_OPP_PATH.
+
+`import torch_npu` sets those of the three that are unset. The directory lies in the user's folder of temporary files
+and holds the version files that programs parse, the folders that they list, and the headers of `torch_npu/include`;
+it has no CANN in it. SOFTNPU_CANN_HOME names another directory, or 0: then the variables stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from softnpu import settings
+
+_PARTS = ("compiler", "runtime", "hccl", "toolkit", "opp", "opp_kernel")
+_FOLDERS = ("bin", "lib64", "opp/vendors", "opp/built-in", "tools", "python/site-packages")
+
+
+def export(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Sets the variables that are unset."""
+    chosen = settings.current()
+    if not chosen.enabled or chosen.cann_home == "0":
+        return
+    if "ASCEND_HOME_PATH" not in environment:
+        environment["ASCEND_HOME_PATH"] = chosen.cann_home or str(home())
+    top = environment["ASCEND_HOME_PATH"]
+    environment.setdefault("ASCEND_TOOLKIT_HOME", top)
+    environment.setdefault("ASCEND_OPP_PATH", os.path.join(top, "opp"))
+
+
+def home() -> Path:
+    """The directory for the CANN version of the settings; made at the first call."""
+    version = settings.current().cann_version
+    parent = Path(tempfile.gettempdir()) / f"softnpu-{os.getuid()}"
+    top = parent / f"cann-{version}"
+    files = _files(version, top)
+    if all((top / name).exists() for name in files):
+        return top
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in _FOLDERS:
+        (top / folder).mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(
+            f"{path.name}.{os.getpid()}"
+        )  # several processes may start at once
+        unfinished.write_text(text, "utf-8")
+        unfinished.replace(path)
+    _link(top / "include", _headers())
+    return top
+
+
+def _files(version: str, top: Path) -> dict[str, str]:
+    machine = platform.machine()
+    plain = f"Version={version}\nversion_dir={version}\n"
+    install = (
+        f"package_name=Ascend-cann-toolkit\nversion={version}\ninnerversion=softnpu\narch={machine}\nos=linux\n"
+        f"path={top}\n"
+    )
+    files = {"version.info": plain, "README": f"{__doc__}\n", "set_env.sh": _set_env(top)}
+    files |= {f"{part}/version.info": plain for part in _PARTS}
+    return files | {
+        f"{machine}-linux/ascend_toolkit_install.info": install,
+        "version.cfg": f"# version: 1.0\nruntime_running_version=[{version}:{version}]\n",
+    }
+
+
+def _set_env(top: Path) -> str:
+    return (
+        f'export ASCEND_TOOLKIT_HOME="{top}"\nexport ASCEND_HOME_PATH="{top}"\n'
+        f'export ASCEND_OPP_PATH="{top}/opp"\n'
+    )
+
+
+def _headers() -> Path:
+    """acl/acl.h and its kin, as torch_npu ships them."""
+    packages = Path(__file__).resolve().parent.parent
+    return packages / "torch_npu" / "include" / "third_party" / "acl" / "inc"
+
+
+def _link(link: Path, target: Path) -> None:
+    if link.is_symlink() and link.readlink() == target:
+        return
+    unfinished = link.with_name(f"{link.name}.{os.getpid()}")
+    unfinished.symlink_to(target)
+    unfinished.replace(link)

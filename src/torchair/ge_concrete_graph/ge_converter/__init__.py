@@ -1,0 +1,1 @@
+"""Old place of converters that needed a patch of torch.distributed."""

@@ -1,0 +1,1 @@
+"""Modules whose import once patched torch.distributed."""
