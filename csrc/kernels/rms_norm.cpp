@@ -5,8 +5,8 @@
 //   softnpu::rms_norm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor rstd) -> (Tensor dx, Tensor dgamma)
 //
 // y = x / rms(x) * (gamma + shift) over the trailing dimensions that gamma has. With `addend`, x + addend is rounded,
-// returned as `sum`, and normalised; `exact_sum` normalises the sum before its rounding. `stepwise` rounds x / rms(x) before
-// gamma is applied. wide_y is y before rounding, if asked for. What is not asked for is undefined.
+// returned as `sum`, and normalised; `exact_sum` normalises the sum before its rounding. `stepwise` rounds x / rms(x)
+// before gamma is applied. wide_y is y before rounding, if asked for. What is not asked for is undefined.
 #include <ATen/ops/add.h>
 #include <torch/library.h>
 

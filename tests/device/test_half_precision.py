@@ -280,3 +280,25 @@ def test_gradients_of_mixed_products():
     torch.testing.assert_close(
         b.grad.cpu(), a.detach().cpu().float().mT @ one, rtol=1e-3, atol=1e-2
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda x: x.prod(-1),
+        lambda x: x.cumprod(-1),
+        lambda x: x.cumsum(-1),
+        lambda x: x.logsumexp(-1),
+        lambda x: x.logcumsumexp(-1),
+        lambda x: x.log_softmax(-1),
+        lambda x: x.sum(0),
+    ],
+)
+def test_reductions_and_scans_round_once(reduce, dtype):
+    x = (torch.randn(16, 64, generator=torch.Generator().manual_seed(3)) * 0.1 + 1).to(dtype)
+    got, exact = reduce(x.npu()).cpu(), reduce(x.double())
+    assert got.dtype == dtype
+    wrong = (got != exact.to(dtype)).float().mean()
+    assert wrong < 0.02  # fp32 in between may fall on the other side of a half
+    assert torch.equal(x.npu().prod(-1, dtype=torch.float32).cpu(), x.float().prod(-1))

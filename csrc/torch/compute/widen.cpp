@@ -21,7 +21,7 @@ bool is_half(const at::Tensor& tensor) {
 }
 }  // namespace
 
-std::optional<at::ScalarType> shared_half(const c10::IValue* arguments, size_t count) {
+std::optional<at::ScalarType> common_half(const c10::IValue* arguments, size_t count) {
   std::optional<at::ScalarType> found;
   for (size_t i = 0; i < count; ++i) {
     if (!arguments[i].isTensor()) continue;
@@ -30,6 +30,11 @@ std::optional<at::ScalarType> shared_half(const c10::IValue* arguments, size_t c
     if (!is_half(tensor) || (found && *found != tensor.scalar_type())) return std::nullopt;
     found = tensor.scalar_type();
   }
+  return found;
+}
+
+std::optional<at::ScalarType> shared_half(const c10::IValue* arguments, size_t count) {
+  const auto found = common_half(arguments, count);
   if (found && cpu_has_native(*found)) return std::nullopt;
   return found;
 }

@@ -19,6 +19,9 @@ bool cpu_has_native(at::ScalarType type);
 // The reduced dtype that all floating tensors among the arguments share, or nothing.
 std::optional<at::ScalarType> shared_half(const c10::IValue* arguments, size_t count);
 
+// The same whatever the CPU can.
+std::optional<at::ScalarType> common_half(const c10::IValue* arguments, size_t count);
+
 // The same for a call written by hand.
 bool all_half(std::initializer_list<const at::Tensor*> tensors);
 

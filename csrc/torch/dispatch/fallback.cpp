@@ -88,7 +88,8 @@ struct Plan {  // what a call must do, worked out once per operator
         name(operation.name),
         arguments(operation.arguments),
         returns(operation.returns),
-        widens(operation.traits.widens) {
+        widens(operation.traits.widens),
+        accumulates(operation.traits.accumulates) {
     const c10::FunctionSchema& schema = op.schema();
     draws_normal = name == "aten::normal_";
     if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
@@ -102,12 +103,14 @@ struct Plan {  // what a call must do, worked out once per operator
       if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
       if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
       if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
+      if (argument.name() == "dtype") dtype = static_cast<int>(i);
     }
   }
   const Operation& operation;
   const std::string& name;
   const size_t arguments, returns;
-  const bool widens;
+  const bool widens, accumulates;
+  int dtype = -1;  // the argument of the result's dtype
   std::vector<bool> is_mutable, host_ok;
   bool any_mutable = false, draws_normal = false;
   int generator = -1, device = -1;
@@ -171,6 +174,8 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
       half = shared_half(stack->data() + first, plan.arguments);
       if (!half && !plan.any_mutable) common = mixed_floats(plan.name, stack->data() + first, plan.arguments);
     }
+    const bool asks_dtype = plan.dtype >= 0 && !(*stack)[first + static_cast<size_t>(plan.dtype)].isNone();
+    if (plan.accumulates && !asks_dtype) half = common_half(stack->data() + first, plan.arguments);
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
     auto call = [op, &plan, host, half, common, integers](Stack* on) {
       if (half.has_value()) {

@@ -32,6 +32,9 @@ Table make_table() {
   for (const char* name : {"npu_conv2d", "npu_conv3d", "npu_conv_transpose2d"}) {
     table[std::string("npu::") + name] = product(Traits::kConvolution, {0, 1}, false);
   }
+  for (const char* name : {"prod", "logsumexp", "_log_softmax", "_logcumsumexp", "logcumsumexp", "cumprod"}) {
+    table[std::string("aten::") + name].accumulates = true;
+  }
   for (const char* name : {"empty", "empty_strided", "_efficientzerotensor", "set_", "resize_", "record_stream",
                            "is_pinned", "_reshape_alias"}) {
     table[std::string("aten::") + name].describes = true;

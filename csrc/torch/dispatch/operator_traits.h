@@ -12,6 +12,7 @@ struct OperatorTraits {
   Product product = kNone;      // runs on the cube unit
   std::vector<size_t> factors;  // the arguments that it multiplies
   bool widens = false;          // half precision runs on fp32 copies where the CPU has no such instructions
+  bool accumulates = false;     // PyTorch's CPU kernel rounds half precision in between: it runs on fp32 copies
   bool describes = false;       // only describes memory: no work of the device
   bool overwrites = false;      // in place, and does not read what it writes over
   bool infinite = false;        // infinities are its result, not an overflow
