@@ -62,9 +62,14 @@ def test_findings_of_the_fuzzer():
     )
     assert taken.shape == ()
     with pytest.raises(
-        RuntimeError, match="argument 'featmap_size' must be of a map that 64 bits can count"
+        RuntimeError,
+        match="argument 'featmap_size' must be small enough that 64 bits count the elements",
     ):
         torch_npu.npu_anchor_response_flags(make(5, 4), [6, 2**63 - 1], [8, 8], 3)
+    with pytest.raises(RuntimeError, match="argument 'paddings' must be small enough"):
+        torch_npu.npu_pad(make(2, 3), [2**63 - 1, 1])
+    with pytest.raises(RuntimeError, match="argument 'size' must be small enough"):
+        torch.ops.npu.npu_dropout_gen_mask([2**40, 2**40], 0.5, device="npu")
     with (
         settings.override(strict=False),
         pytest.raises(RuntimeError, match="mrope_section .* does not divide 64 columns"),

@@ -31,6 +31,11 @@ def hold(
         raise BadArgument(name, expected, said, code)
 
 
+def countable(name: str, elements: int, received: Any) -> None:
+    """What the argument asks for has so few elements that 64 bits count them."""
+    hold(elements < 2**63, name, "small enough that 64 bits count the elements", received)
+
+
 def dtype(
     name: str, tensor: torch.Tensor | None, *allowed: torch.dtype, upstream: str = ""
 ) -> None:

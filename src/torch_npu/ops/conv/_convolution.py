@@ -148,7 +148,7 @@ def check_transposed(
     sizes = transposed_sizes(input, weight, padding, output_padding, stride, dilation)
     positive = "small enough to leave a result"
     must.hold(min(sizes) > 0, "padding", positive, list(padding), ErrCode.PARAM)
-    must.hold(max(sizes) < 2**63, "stride", "small enough for sizes of 64 bits", list(stride))
+    must.countable("stride", max(sizes), list(stride))
 
 
 def transposed_sizes(

@@ -43,6 +43,7 @@ def _npu_dropout_gen_mask_Tensor(self, size, p, seed, offset):
 @_npu_dropout_gen_mask_Tensor.check
 def _(size, p, offset, parallel, sync):
     must.hold(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
+    must.countable("size", math.prod(size) + _mask.ALIGNMENT, list(size))
     _mask.check_probability(p)
     must.hold(offset >= 0, "offset", "not negative", offset)
     must.choice("parallel", parallel, (None, False, True))

@@ -43,6 +43,7 @@ def npu_dropout_gen_mask(size, p):
 @npu_dropout_gen_mask.check
 def _(size, p, dtype, layout, device, pin_memory):
     must.hold(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
+    must.countable("size", math.prod(size) + _mask.ALIGNMENT, list(size))
     _mask.check_probability(p)
     must.hold(dtype is None or dtype.is_floating_point, "dtype", "a floating-point dtype", dtype)
     must.choice("layout", layout, (None, torch.strided))

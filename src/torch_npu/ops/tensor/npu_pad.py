@@ -34,6 +34,7 @@ def _(input, paddings):
     most = 2 * input.dim()
     must.hold(len(paddings) <= most, "paddings", f"of at most {most} numbers", len(paddings))
     must.hold(all(p >= 0 for p in paddings), "paddings", "non-negative", list(paddings))
+    must.countable("paddings", sum(paddings) + max(input.shape, default=0), list(paddings))
 
 
 npu_pad.samples = [

@@ -57,7 +57,7 @@ def _(self, featmap_size, stride, num_base_anchors):
         must.hold(min(values) > 0, name, "positive", list(values))
     must.hold(num_base_anchors >= 0, "num_base_anchors", "at least 0", num_base_anchors)
     flags = featmap_size[0] * featmap_size[1] * num_base_anchors
-    must.hold(flags < 2**63, "featmap_size", "of a map that 64 bits can count", list(featmap_size))
+    must.countable("featmap_size", flags, list(featmap_size))
 
 
 npu_anchor_response_flags.samples = [

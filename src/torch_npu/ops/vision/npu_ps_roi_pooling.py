@@ -207,6 +207,8 @@ def _(output_grad, rois, spatial_scale, group_size, output_dim, input_size):
     must.dtype("output_grad", output_grad, *FLOATS)
     must.hold(len(input_size) >= 2, "input_size", "[H, W]", list(input_size))
     _check(rois, spatial_scale, group_size, output_dim, list(input_size[:2]))
+    pixels = rois.shape[0] * group_size**2 * input_size[0] * input_size[1]
+    must.countable("input_size", pixels * output_dim, list(input_size))
     regions = rois.shape[0] * rois.shape[2]
     must.shape("output_grad", output_grad, (regions, output_dim, group_size, group_size))
 
