@@ -2,10 +2,11 @@
 #
 #   make demo            a small language model: training, TorchAir, NPUGraph, profile, report
 #   make test            the test suite, in two     PYTEST_ARGS="tests/ops -k rms_norm" narrows it
-#   make lint            ruff, mypy, clang-format   make format rewrites
+#   make lint            ruff, mypy, import-linter, clang-format   make format rewrites
 #   make bench           all benchmarks             CASE=matmul narrows it, OUT=file.json keeps the numbers
 #   make bench-compare   OLD=a.json NEW=b.json: what became slower
 #   make bench-report    FILE=a.json: docs/performance.md with its tables and plots
+#   make fuzz            operators with wrong arguments, on guard pages   CALLS=100000 SEED=1
 #   make opinfo          PyTorch's whole operator database, npu against cpu
 #   make docs-generated  docs/coverage.md, docs/ops/*.md, the generated part of docs/differences.md, the stubs
 #   make docs            the site, into site/, in an environment of its own
@@ -19,6 +20,7 @@ BIN := $(VENV)/bin
 CLIENTS := .venv-clients/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TORCH := torch==2.13.0
+LINTERS := ruff==0.17.4 mypy==2.4.1 import-linter==2.16 clang-format==23.1.3 pre-commit
 
 CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
 CPP := $(sort $(CSRC))
@@ -26,7 +28,7 @@ READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-compare bench-report opinfo docs-generated docs sanitize clients dist clean
+.PHONY: help demo test fuzz lint format bench bench-compare bench-report opinfo docs-generated docs sanitize clients dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,8 +55,8 @@ $(READY): $(VENV)/.installed $(CPP)
 	@touch $@
 
 $(TOOLS): $(VENV)/.installed
-	@echo "installing ruff, mypy, clang-format and pre-commit"
-	@$(PIP) install ruff mypy clang-format pre-commit
+	@echo "installing ruff, mypy, import-linter, clang-format and pre-commit"
+	@$(PIP) install $(LINTERS)
 	@touch $@
 
 demo: $(READY)
@@ -77,6 +79,11 @@ bench-compare: $(READY)
 
 bench-report: $(READY)
 	@$(BIN)/python -m benchmarks.report $(FILE)
+
+CALLS ?= 20000
+SEED ?= 1
+fuzz: $(READY)
+	@$(BIN)/python -m tests.fuzz --calls $(CALLS) --seed $(SEED) --workers 2
 
 opinfo: $(READY)
 	@$(BIN)/python -m tests.opinfo $(OPINFO_ARGS)
@@ -136,10 +143,10 @@ dist: $(READY)
 	@cp tools/smoke.py tests/typed_program.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
 	@cd build/smoke && bin/python -m pip --disable-pip-version-check -qq install mypy && bin/python -m mypy typed_program.py
 
-# All four, whatever the first ones say.
+# All five, whatever the first ones say.
 lint: $(TOOLS)
 	@failed=0; \
-	for check in "ruff check ." "ruff format --check ." "mypy" "clang-format --dry-run -Werror $(CPP)"; do \
+	for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports" "clang-format --dry-run -Werror $(CPP)"; do \
 	  echo "$${check%% csrc*}"; $(BIN)/$$check || failed=1; \
 	done; exit $$failed
 
