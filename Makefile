@@ -9,6 +9,7 @@
 #   make opinfo          PyTorch's whole operator database, npu against cpu
 #   make docs-generated  docs/coverage.md, docs/ops/*.md, the generated part of docs/differences.md, the stubs
 #   make docs            the site, into site/, in an environment of its own
+#   make sanitize        csrc under AddressSanitizer and UndefinedBehaviorSanitizer, with the tests of the kernels
 #   make clients         accelerate, transformers, peft, ... from PyPI, in an environment of their own
 #   make dist            sdist and wheel into dist/, and the wheel and its types tried in a clean environment
 
@@ -25,7 +26,7 @@ READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-compare bench-report opinfo docs-generated docs clients dist clean
+.PHONY: help demo test lint format bench bench-compare bench-report opinfo docs-generated docs sanitize clients dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,6 +95,18 @@ docs-generated: $(READY)
 
 docs: .venv-docs/.ready
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict && echo "site/index.html"
+
+# A second build, in build/sanitize. Leaks are Python's own affair; PyTorch's libraries are not instrumented.
+SANITIZED := build/sanitize/src
+sanitize: $(READY)
+	@mkdir -p $(SANITIZED)
+	@echo "building $(SANITIZED)/softnpu/_C (many minutes the first time)"
+	@SOFTNPU_SANITIZER=address,undefined $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) \
+	  >build/sanitize/log.txt 2>&1 || { tail -n 60 build/sanitize/log.txt; exit 1; }
+	@tar -C src -c --exclude='_C*.so' --exclude=__pycache__ . | tar -C $(SANITIZED) -x
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) $(BIN)/python -m pytest -q $(or $(PYTEST_ARGS),tests/kernels)
 
 .venv-clients/.ready: tests/clients/requirements.txt
 	@echo "making .venv-clients"; $(PYTHON) -m venv .venv-clients

@@ -26,12 +26,29 @@ def vector_flags() -> list[str]:
     return []
 
 
+#: what `make sanitize` asks g++ for, e.g. address,undefined; its objects are kept apart
+SANITIZER = os.environ.get("SOFTNPU_SANITIZER", "")
+
+
+def optimization() -> tuple[list[str], list[str]]:
+    """Flags of the compiler and of the linker."""
+    if not SANITIZER:
+        return ["-O3", "-g0"], []
+    # vptr checks need type information that PyTorch's libraries keep to themselves.
+    checks = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr"]
+    return ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", *checks], checks
+
+
 class Build(BuildExtension):
     """Keeps its object files in one place, also for editable installs, so that only what changed is compiled."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        self.build_temp = str(ROOT / "build" / "objects")
+        place = Path("sanitize", "objects") if SANITIZER else Path("objects")
+        self.build_temp = str(ROOT / "build" / place)
+
+
+compile_flags, link_flags = optimization()
 
 
 extension = CppExtension(
@@ -39,9 +56,9 @@ extension = CppExtension(
     sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.cpp")),
     include_dirs=[str(ROOT / "csrc")],
     extra_compile_args=[
-        "-std=c++20", "-O3", "-g0", "-Wall", "-Wno-unknown-pragmas", "-fvisibility=hidden", "-fopenmp", *vector_flags(),
+        "-std=c++20", *compile_flags, "-Wall", "-Wno-unknown-pragmas", "-fvisibility=hidden", "-fopenmp", *vector_flags(),
     ],
-    extra_link_args=["-fopenmp"],
+    extra_link_args=["-fopenmp", *link_flags],
 )  # fmt: skip
 
 

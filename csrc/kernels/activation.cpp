@@ -70,36 +70,37 @@ SOFTNPU_INLINE Vec mish_slope(const Vec& x) {
 // --- one element at a time ----------------------------------------------------------------------------------------
 
 Tensor gelu(const Tensor& x, bool tanh) {
-  if (tanh) return map<1>("gelu", {x}, [](const auto& v) { return gelu_tanh(v[0]); });
-  return map<1>("gelu", {x}, [](const auto& v) { return gelu_erf(v[0]); });
+  if (tanh) return map<1>("gelu", {{"x", x}}, [](const auto& v) { return gelu_tanh(v[0]); });
+  return map<1>("gelu", {{"x", x}}, [](const auto& v) { return gelu_erf(v[0]); });
 }
 
 Tensor gelu_backward(const Tensor& dy, const Tensor& x, bool tanh) {
-  if (tanh) return map<2>("gelu_backward", {dy, x}, [](const auto& v) { return v[0] * gelu_tanh_slope(v[1]); });
-  return map<2>("gelu_backward", {dy, x}, [](const auto& v) { return v[0] * gelu_erf_slope(v[1]); });
+  if (tanh)
+    return map<2>("gelu_backward", {{"dy", dy}, {"x", x}}, [](const auto& v) { return v[0] * gelu_tanh_slope(v[1]); });
+  return map<2>("gelu_backward", {{"dy", dy}, {"x", x}}, [](const auto& v) { return v[0] * gelu_erf_slope(v[1]); });
 }
 
 Tensor swish_forward(const Tensor& x, double scale, const MaybeTensor& out) {
   const Vec s(static_cast<float>(scale));
-  return map<1>("swish", {x}, [s](const auto& v) { return swish(v[0], s); }, out.value_or(Tensor()));
+  return map<1>("swish", {{"x", x}}, [s](const auto& v) { return swish(v[0], s); }, out.value_or(Tensor()));
 }
 
 Tensor swish_backward(const Tensor& dy, const Tensor& x, double scale) {
   const Vec s(static_cast<float>(scale));
-  return map<2>("swish_backward", {dy, x}, [s](const auto& v) { return v[0] * swish_slope(v[1], s); });
+  return map<2>("swish_backward", {{"dy", dy}, {"x", x}}, [s](const auto& v) { return v[0] * swish_slope(v[1], s); });
 }
 
 Tensor silu_backward(const Tensor& dy, const Tensor& x, const Tensor& y) {
-  return map<3>("silu_backward", {dy, x, y},
+  return map<3>("silu_backward", {{"dy", dy}, {"x", x}, {"y", y}},
                 [](const auto& v) { return v[0] * fmadd(sigmoid(v[1]), Vec(1.0f) - v[2], v[2]); });
 }
 
 Tensor mish(const Tensor& x) {
-  return map<1>("mish", {x}, [](const auto& v) { return v[0] * tanh_softplus(v[0]); });
+  return map<1>("mish", {{"x", x}}, [](const auto& v) { return v[0] * tanh_softplus(v[0]); });
 }
 
 Tensor mish_backward(const Tensor& dy, const Tensor& x) {
-  return map<2>("mish_backward", {dy, x}, [](const auto& v) { return v[0] * mish_slope(v[1]); });
+  return map<2>("mish_backward", {{"dy", dy}, {"x", x}}, [](const auto& v) { return v[0] * mish_slope(v[1]); });
 }
 
 // --- gated units --------------------------------------------------------------------------------------------------
@@ -109,10 +110,18 @@ std::pair<Tensor, Tensor> halves(const Tensor& x, int64_t dim) {
   return {x.narrow(dim, 0, half), x.narrow(dim, half, half)};
 }
 
+// The dimension is one of x's, and its size even.
+void check_halves(const Guard& guard, const Tensor& x, int64_t dim) {
+  guard.tensor(x, "x");
+  guard.hold(dim >= -x.dim() && dim < x.dim(), "dim", c10::str("in [", -x.dim(), ", ", x.dim(), ")"), dim);
+  guard.hold(x.size(dim) % 2 == 0, "x", c10::str("an even size of dimension ", dim), x.sizes());
+}
+
 template <class F>
 Tensor gated(const char* op, const Tensor& x, int64_t dim, const F& f) {
+  check_halves(Guard(op), x, dim);
   const auto [opened, value] = halves(x, dim);
-  return map<2>(op, {opened, value}, f, at::empty(opened.sizes(), x.options()));
+  return map<2>(op, {{"opened", opened}, {"value", value}}, f, at::empty(opened.sizes(), x.options()));
 }
 
 Tensor swiglu(const Tensor& x, int64_t dim) {
@@ -125,7 +134,10 @@ Tensor gelu_mul(const Tensor& x, bool tanh) {
 }
 
 Tensor swiglu_backward(const Tensor& dy, const Tensor& x, int64_t dim) {
+  const Guard guard("swiglu_backward");
+  check_halves(guard, x, dim);
   const auto [opened, value] = halves(x, dim);
+  guard.like(dy, "dy", opened);
   Tensor dx = at::empty(x.sizes(), x.options());
   const auto [dgate, dvalue] = halves(dx, dim);
   at::TensorIterator iterator = at::TensorIteratorConfig()

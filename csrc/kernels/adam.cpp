@@ -20,7 +20,7 @@ void apply_adam(const Tensor& var, const Tensor& m, const Tensor& v, const Tenso
                 double rate, double epsilon, bool nesterov) {
   const Vec decay(static_cast<float>(beta1)), first(static_cast<float>(1 - beta1)), rest(static_cast<float>(rate));
   const Vec second(static_cast<float>(1 - beta2)), tiny(static_cast<float>(epsilon));
-  update<3, 4>("apply_adam", {var, m, v, grad}, [&](const auto& x) {
+  update<3, 4>("apply_adam", {{"var", var}, {"m", m}, {"v", v}, {"grad", grad}}, [&](const auto& x) {
     const Vec g = x[3], moment = fmadd(first, g - x[1], x[1]), square = fmadd(second, g * g - x[2], x[2]);
     const Vec ahead = nesterov ? fmadd(decay, moment, first * g) : moment;
     return std::array<Vec, 3>{x[0] - rest * ahead / (square.sqrt() + tiny), moment, square};
@@ -41,11 +41,11 @@ void apply_adam_w(const Tensor& var, const Tensor& m, const Tensor& v, const Ten
     return std::array<Vec, 3>{x[0] * shrink - eta * moment / root, moment, square};
   };
   if (given(largest)) {
-    update<3, 5>("apply_adam_w", {var, m, v, grad, *largest}, [&](const auto& x) {
-      return stepped(x, [&](const Vec& square) { return at::vec::maximum(x[4], square); });
-    });
+    update<3, 5>(
+        "apply_adam_w", {{"var", var}, {"m", m}, {"v", v}, {"grad", grad}, {"largest", *largest}},
+        [&](const auto& x) { return stepped(x, [&](const Vec& square) { return at::vec::maximum(x[4], square); }); });
   } else {
-    update<3, 4>("apply_adam_w", {var, m, v, grad},
+    update<3, 4>("apply_adam_w", {{"var", var}, {"m", m}, {"v", v}, {"grad", grad}},
                  [&](const auto& x) { return stepped(x, [](const Vec& square) { return square; }); });
   }
 }

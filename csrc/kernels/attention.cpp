@@ -23,7 +23,7 @@ std::vector<Task> plan(const Problem& p) {
     const int64_t length = p.segments[b].q_len;
     if (length == 0) continue;
     const int64_t blocks = (length + kRows - 1) / kRows, rows = round_up((length + blocks - 1) / blocks, 6);
-    const int64_t together = std::clamp<int64_t>(kRows / length, 1, p.group);
+    const int64_t together = std::max<int64_t>(1, std::min(kRows / length, p.group));
     for (int64_t kv = 0; kv < p.kv_heads; ++kv)
       for (int64_t g = 0; g < p.group; g += together)
         for (int64_t i = (length - 1) / rows * rows; i >= 0; i -= rows)  // the longest rows of a causal mask first
@@ -171,21 +171,22 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                bool slopes_sqrt, int64_t slopes_shift, const MaybeTensor& sink, IntList q_start, IntList q_len,
                IntList kv_start, IntList kv_len, IntList band_low, IntList band_high, IntList prefix, double keep_prob,
                int64_t seed, int64_t offset, const MaybeTensor& dropout_bits, const MaybeTensor& pages) {
-  const Problem p(query, key, value,
+  const kernels::Guard guard("attention");
+  const Problem p(guard, query, key, value,
                   {scale,        mask,   bias,      bias_scale, bias_toeplitz, slopes,       slopes_sqrt,
                    slopes_shift, sink,   q_start,   q_len,      kv_start,      kv_len,       band_low,
                    band_high,    prefix, keep_prob, seed,       offset,        dropout_bits, pages});
-  expect(out, "out", {query.size(0), p.heads, query.size(2), p.dv});
-  for (const MaybeTensor* stats : {&softmax_max, &softmax_sum}) {
-    if (!stats->has_value()) continue;
-    expect(**stats, "statistics", {query.size(0), p.heads, query.size(2), 1});
-    TORCH_CHECK((*stats)->scalar_type() == (query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
-                "softnpu::attention: statistics are ", (*stats)->scalar_type());
+  expect(guard, out, "out", {query.size(0), p.heads, query.size(2), p.dv});
+  guard.same_dtype(out, "out", query);
+  int64_t copies = 0;  // of each statistic
+  for (const auto& [t, name] : {std::pair{&softmax_max, "softmax_max"}, {&softmax_sum, "softmax_sum"}}) {
+    if (!t->has_value()) continue;
+    expect(guard, **t, name, {query.size(0), p.heads, query.size(2), 1});
+    guard.dtype(**t, name, {accumulator(query)});
+    guard.hold(copies == 0 || (*t)->size(3) == copies, name, c10::str(copies, " copies"), (*t)->sizes());
+    copies = (*t)->size(3);
   }
-  TORCH_CHECK(out.scalar_type() == query.scalar_type(), "softnpu::attention: out is ", out.scalar_type());
   const View o(out), max = view_of(softmax_max), sum = view_of(softmax_sum);
-  const MaybeTensor& stats = softmax_max.has_value() ? softmax_max : softmax_sum;
-  const int64_t copies = stats.has_value() ? stats->size(3) : 0;
   switch (query.scalar_type()) {
     case at::kHalf:
       return forward<c10::Half, float>(p, o, max, sum, copies);
@@ -193,14 +194,16 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
       return forward<c10::BFloat16, float>(p, o, max, sum, copies);
     case at::kFloat:
       return forward<float, float>(p, o, max, sum, copies);
-    case at::kDouble:
-      return forward<double, double>(p, o, max, sum, copies);
     default:
-      TORCH_CHECK(false, "softnpu::attention: query is ", query.scalar_type());
+      return forward<double, double>(p, o, max, sum, copies);
   }
 }
 
 void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tensor& bits) {
+  const kernels::Guard guard("dropout_bits");
+  guard.dtype(bits, "bits", {at::kByte});
+  guard.hold(bits.is_contiguous(), "bits", "a contiguous tensor", bits.strides());
+  guard.hold(keep_prob >= 0 && keep_prob <= 1, "keep_prob", "in [0, 1]", keep_prob);
   uint8_t* to = bits.data_ptr<uint8_t>();
   const uint64_t limit = static_cast<uint64_t>(std::llround(keep_prob * 4294967296.0));
   const PhiloxKeys keys(static_cast<uint64_t>(seed));

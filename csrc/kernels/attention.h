@@ -57,6 +57,7 @@
 
 #include "attention_dropout.h"
 #include "attention_math.h"
+#include "guard.h"
 
 namespace softnpu::attention {
 
@@ -99,7 +100,13 @@ struct View {
 };
 
 // Raises unless each dimension has at least the size asked for, or size 1 where it may repeat.
-void expect(const at::Tensor& t, const char* name, at::IntArrayRef least, bool repeats = false);
+void expect(const kernels::Guard& guard, const at::Tensor& t, const char* name, at::IntArrayRef least,
+            bool repeats = false);
+
+// The dtype that sums are kept in.
+inline at::ScalarType accumulator(const at::Tensor& query) {
+  return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 inline View view_of(const MaybeTensor& t) { return t.has_value() && t->defined() ? View(*t) : View(); }
 
@@ -124,7 +131,7 @@ struct Segment {
 
   // Columns [begin, end) that rows [i0, i1) may see, prefix apart.
   int64_t begin(int64_t i0) const { return std::clamp<int64_t>(i0 + low, 0, kv_len); }
-  int64_t end(int64_t i1) const { return std::clamp<int64_t>(i1 - 1 + high + 1, 0, kv_len); }
+  int64_t end(int64_t i1) const { return std::clamp<int64_t>(i1 + high, 0, kv_len); }
   // The same within a block of columns that starts at j0, the prefix included.
   std::pair<int64_t, int64_t> columns(int64_t i0, int64_t i1, int64_t j0, int64_t n) const {
     int64_t from = std::max<int64_t>(begin(i0) - j0, 0), to = std::min(end(i1) - j0, n);
@@ -151,7 +158,7 @@ struct Problem {
   std::vector<int64_t> pages;  // by segment, the block of each page
   int64_t page_size = 0, page_count = 0;
 
-  Problem(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o);
+  Problem(const kernels::Guard& guard, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Options& o);
 
   // Rows of a floating-point tensor, in the precision of the computation.
   template <class T, class A>

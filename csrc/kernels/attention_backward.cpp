@@ -212,31 +212,45 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
                         bool slopes_sqrt, int64_t slopes_shift, const MaybeTensor& sink, IntList q_start, IntList q_len,
                         IntList kv_start, IntList kv_len, IntList band_low, IntList band_high, IntList prefix,
                         double keep_prob, int64_t seed, int64_t offset, const MaybeTensor& dropout_bits) {
+  const kernels::Guard guard("attention_backward");
   const Problem p(
-      query, key, value,
+      guard, query, key, value,
       {scale, mask,     bias,   bias_scale, bias_toeplitz, slopes, slopes_sqrt, slopes_shift, sink,   q_start,
        q_len, kv_start, kv_len, band_low,   band_high,     prefix, keep_prob,   seed,         offset, dropout_bits});
   const int64_t b = query.size(0), n = query.size(2);
   for (const auto& [tensor, name] : {std::pair{&grad, "grad"}, {&out, "out"}}) {
-    expect(*tensor, name, {b, p.heads, n, p.dv});
-    TORCH_CHECK(tensor->scalar_type() == query.scalar_type(), "softnpu::attention_backward: ", name, " is ",
-                tensor->scalar_type());
+    expect(guard, *tensor, name, {b, p.heads, n, p.dv});
+    guard.same_dtype(*tensor, name, query);
   }
-  for (const auto* stats : {&softmax_max, &softmax_sum}) {
-    expect(*stats, "statistics", {b, p.heads, n, 1});
-    TORCH_CHECK(stats->scalar_type() == (query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
-                "softnpu::attention_backward: statistics are ", stats->scalar_type());
+  const at::ScalarType sums = accumulator(query);
+  for (const auto& [stats, name] : {std::pair{&softmax_max, "softmax_max"}, {&softmax_sum, "softmax_sum"}}) {
+    expect(guard, *stats, name, {b, p.heads, n, 1});
+    guard.dtype(*stats, name, {sums});
   }
-  expect(dq, "dq", query.sizes());
-  expect(dk, "dk", key.sizes());
-  expect(dv, "dv", value.sizes());
+  const std::tuple<const at::Tensor&, const char*, const at::Tensor&> results[] = {
+      {dq, "dq", query}, {dk, "dk", key}, {dv, "dv", value}};
+  for (const auto& [tensor, name, like] : results) {
+    guard.dtype(tensor, name, {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble});
+    expect(guard, tensor, name, like.sizes());
+  }
+  if (dbias.has_value()) {
+    guard.dtype(*dbias, "dbias", {sums});
+    guard.hold(bias.has_value(), "dbias", "None without 'bias'", dbias->sizes());
+    guard.sizes(*dbias, "dbias", bias->sizes());
+  }
+  const int64_t segments = static_cast<int64_t>(p.segments.size());
+  for (const auto& [t, name] : {std::pair{&dslopes, "dslopes"}, {&dsink, "dsink"}}) {
+    if (!t->has_value()) continue;
+    guard.dtype(**t, name, {sums});
+    expect(guard, **t, name, {segments, p.heads});
+  }
   const Gradients g{View(grad), View(out), View(softmax_max), View(softmax_sum), View(dq),
                     View(dk),   View(dv),  view_of(dbias),    view_of(dslopes),  view_of(dsink)};
-  const int64_t pairs = std::max<int64_t>(1, static_cast<int64_t>(p.segments.size()) * p.kv_heads);
+  const int64_t pairs = std::max<int64_t>(1, segments * p.kv_heads);
   const int64_t threads = at::get_num_threads();
   const int64_t parts = pairs < threads && !g.dbias && !g.dslopes ? threads : 1;
-  TORCH_CHECK(!g.dbias || g.dbias.stride[1] != 0 || p.kv_heads == 1,
-              "softnpu::attention_backward: dbias has one slice for all heads");
+  guard.hold(!g.dbias || g.dbias.stride[1] != 0 || p.kv_heads == 1, "dbias", "a slice for each head",
+             "one for all of them");
   const bool together = g.dbias && g.dbias.stride[0] == 0 && p.segments.size() > 1;
   switch (query.scalar_type()) {
     case at::kHalf:
@@ -245,10 +259,8 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
       return backward<c10::BFloat16, float>(p, g, parts, together);
     case at::kFloat:
       return backward<float, float>(p, g, parts, together);
-    case at::kDouble:
-      return backward<double, double>(p, g, parts, together);
     default:
-      TORCH_CHECK(false, "softnpu::attention_backward: query is ", query.scalar_type());
+      return backward<double, double>(p, g, parts, together);
   }
 }
 

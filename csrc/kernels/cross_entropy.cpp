@@ -61,8 +61,20 @@ SOFTNPU_WALK float log_probabilities(const T* x, int64_t n, const Normaliser& by
   return row_sum(n, [&](int64_t i, auto c) { return value(i, c) * read(weight + i, c); });
 }
 
+// One class a row, and one weight a class.
+void check_classes(const Guard& guard, const Tensor& x, const Tensor& target, const MaybeTensor& weight) {
+  guard.dtype(target, "target", {at::kLong});
+  guard.count(target, "target", x.size(0));
+  if (!given(weight)) return;
+  guard.count(*weight, "weight", x.size(1));
+  guard.real(*weight, "weight");
+}
+
 std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& x, const Tensor& target, const MaybeTensor& weight,
                                                  bool smooth) {
+  const Guard guard("cross_entropy");
+  guard.rank(x, "x", 2);
+  check_classes(guard, x, target, weight);
   const Rows from(x, 1);
   const Tensor classes = target.contiguous(), weights = given(weight) ? as_float(*weight) : Tensor();
   const Tensor log_prob = at::empty(x.sizes(), x.options());
@@ -76,7 +88,7 @@ std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& x, const Tensor& 
     parallel_rows(from.count, n, [&](int64_t begin, int64_t end) {
       Cursor v(from, begin), to(results, begin);
       for (int64_t r = begin; r < end; ++r, v.next(), to.next()) {
-        TORCH_CHECK_INDEX(index[r] >= 0 && index[r] < n, "target ", index[r], " is out of range [0, ", n, ")");
+        guard.index(index[r], n, "target");
         const Normaliser by = normaliser(v.row<T>(), n);
         chosen[r] = static_cast<float>(v.row<T>()[index[r]]) - by.top - by.log_sum;
         sums[r] = log_probabilities(v.row<T>(), n, by, data_or_null(weights), smooth, to.row<T>());
@@ -98,6 +110,15 @@ SOFTNPU_WALK void gradient(const T* log_prob, int64_t n, float total, float spre
 
 Tensor cross_entropy_backward(const Tensor& log_prob, const Tensor& target, const Tensor& at_target,
                               const MaybeTensor& spread, const MaybeTensor& weight) {
+  const Guard guard("cross_entropy_backward");
+  guard.rank(log_prob, "log_prob", 2);
+  check_classes(guard, log_prob, target, weight);
+  guard.count(at_target, "at_target", log_prob.size(0));
+  guard.real(at_target, "at_target");
+  if (given(spread)) {
+    guard.count(*spread, "spread", log_prob.size(0));
+    guard.real(*spread, "spread");
+  }
   const Rows from(log_prob, 1);
   const Tensor classes = target.contiguous(), peaks = as_float(at_target);
   const Tensor spreads = given(spread) ? as_float(*spread) : Tensor();
@@ -117,7 +138,7 @@ Tensor cross_entropy_backward(const Tensor& log_prob, const Tensor& target, cons
         const float peak = peaks.const_data_ptr<float>()[r];
         const float each = spreads.defined() ? spreads.const_data_ptr<float>()[r] : 0.0f;
         const int64_t c = classes.const_data_ptr<int64_t>()[r];
-        TORCH_CHECK_INDEX(c >= 0 && c < n, "target ", c, " is out of range [0, ", n, ")");
+        guard.index(c, n, "target");
         const float total = peak + each * static_cast<float>(mass);
         gradient(v.row<T>(), n, total, each, data_or_null(weights), to.row<T>());
         const float own = std::exp(static_cast<float>(v.row<T>()[c])) * total;

@@ -99,6 +99,17 @@ void run(const Job& job) {
 
 std::tuple<Tensor, Tensor, Tensor> dynamic_quant(const Tensor& x, const MaybeTensor& smooth, const MaybeTensor& ends,
                                                  bool int4, bool asymmetric) {
+  const Guard guard("dynamic_quant");
+  guard.least_rank(x, "x", 1);
+  guard.hold(!int4 || x.size(-1) % 8 == 0, "x", "a multiple of 8 as last dimension", x.sizes());
+  if (given(ends)) {
+    guard.dtype(*ends, "ends", {at::kInt});
+    guard.hold(ends->numel() > 0, "ends", "at least one group", ends->sizes());
+  }
+  if (given(smooth)) {
+    guard.real(*smooth, "smooth");
+    guard.count(*smooth, "smooth", guard.product(given(ends) ? ends->numel() : 1, x.size(-1), "smooth"));
+  }
   Job job{.x = Rows(x, 1),
           .smooth = nullptr,
           .ends = nullptr,

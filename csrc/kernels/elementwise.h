@@ -116,14 +116,47 @@ void elementwise(at::TensorIteratorBase& iterator, const F& f) {
       kGrain);
 }
 
+// A tensor and its argument's name.
+struct Named {
+  const char* name;
+  const at::Tensor& tensor;
+};
+
+// The shape that the tensors broadcast to; they are of one dtype.
+template <size_t N>
+at::DimVector broadcast_shape(const Guard& guard, const Named (&tensors)[N]) {
+  guard.tensor(tensors[0].tensor, tensors[0].name);
+  at::DimVector shape(tensors[0].tensor.sizes());
+  for (size_t k = 1; k < N; ++k) {
+    const auto& [name, t] = tensors[k];
+    guard.same_dtype(t, name, tensors[0].tensor);
+    if (t.sizes() == at::IntArrayRef(shape)) continue;
+    if (t.dim() > static_cast<int64_t>(shape.size())) shape.insert(shape.begin(), t.dim() - shape.size(), 1);
+    const size_t extra = shape.size() - t.dim();
+    for (int64_t d = 0; d < t.dim(); ++d) {
+      int64_t& size = shape[d + extra];
+      guard.hold(size == 1 || t.size(d) == 1 || t.size(d) == size, name,
+                 c10::str("a shape that broadcasts with ", at::IntArrayRef(shape)), t.sizes());
+      if (size == 1) size = t.size(d);
+    }
+  }
+  return shape;
+}
+
 // y = f(x, ...) in the shape and with the strides that PyTorch's own elementwise operators give; into `out` if given.
 template <size_t Ins, class F>
-at::Tensor map(const char* op, const std::array<at::Tensor, Ins>& inputs, const F& f, const at::Tensor& out = {}) {
+at::Tensor map(const char* op, const Named (&inputs)[Ins], const F& f, const at::Tensor& out = {}) {
+  const Guard guard(op);
+  const at::DimVector shape = broadcast_shape(guard, inputs);
+  if (out.defined()) {
+    guard.sizes(out, "out", shape);
+    guard.same_dtype(out, "out", inputs[0].tensor);
+  }
   at::TensorIteratorConfig config;
   config.add_output(out);
-  for (const at::Tensor& t : inputs) config.add_const_input(t);
+  for (const Named& input : inputs) config.add_const_input(input.tensor);
   at::TensorIterator iterator = config.set_check_mem_overlap(false).build();
-  typed(inputs[0], op, [&](auto type) {
+  typed(inputs[0].tensor, op, [&](auto type) {
     elementwise<decltype(type), 1, Ins>(iterator, [&](const auto& x) { return std::array<Vec, 1>{f(x)}; });
   });
   return iterator.output();
@@ -131,12 +164,15 @@ at::Tensor map(const char* op, const std::array<at::Tensor, Ins>& inputs, const 
 
 // In place: the first `Outs` tensors become f(all of them).
 template <size_t Outs, size_t Ins, class F>
-void update(const char* op, const std::array<at::Tensor, Ins>& tensors, const F& f) {
+void update(const char* op, const Named (&tensors)[Ins], const F& f) {
+  const Guard guard(op);
+  const at::DimVector shape = broadcast_shape(guard, tensors);
+  for (size_t k = 0; k < Outs; ++k) guard.sizes(tensors[k].tensor, tensors[k].name, shape);
   at::TensorIteratorConfig config;
-  for (size_t k = 0; k < Outs; ++k) config.add_output(tensors[k]);
-  for (const at::Tensor& t : tensors) config.add_const_input(t);
+  for (size_t k = 0; k < Outs; ++k) config.add_output(tensors[k].tensor);
+  for (const Named& t : tensors) config.add_const_input(t.tensor);
   at::TensorIterator iterator = config.set_check_mem_overlap(false).resize_outputs(false).build();
-  typed(tensors[0], op, [&](auto type) { elementwise<decltype(type), Outs, Ins>(iterator, f); });
+  typed(tensors[0].tensor, op, [&](auto type) { elementwise<decltype(type), Outs, Ins>(iterator, f); });
 }
 
 }  // namespace softnpu::kernels

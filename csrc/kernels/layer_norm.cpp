@@ -54,6 +54,12 @@ Moments moments(const T* x, int64_t n, float eps) {
 
 Tensor float_or_none(const MaybeTensor& t) { return given(t) ? as_float(*t) : Tensor(); }
 
+void check_factor(const Guard& guard, const MaybeTensor& t, const char* argument, int64_t count) {
+  if (!given(t)) return;
+  guard.count(*t, argument, count);
+  guard.real(*t, argument);
+}
+
 // --- layer norm ---------------------------------------------------------------------------------------------------
 
 template <class T>
@@ -68,7 +74,12 @@ SOFTNPU_WALK void normalise(const T* x, int64_t n, const Moments& m, const float
 }
 
 Tensor layer_norm(const Tensor& x, int64_t inner, const MaybeTensor& weight, const MaybeTensor& bias, double eps) {
+  const Guard guard("layer_norm");
+  guard.tensor(x, "x");
+  guard.hold(inner >= 0 && inner <= x.dim(), "inner", c10::str("in [0, ", x.dim(), "]"), inner);
   const Rows from(x, inner);
+  check_factor(guard, weight, "weight", from.width);
+  check_factor(guard, bias, "bias", from.width);
   const Tensor scale = float_or_none(weight), shift = float_or_none(bias);
   Tensor y = at::empty(x.sizes(), x.options());
   const int64_t n = from.width;
@@ -98,6 +109,12 @@ struct Channels {
   int64_t size() const { return per_group * area; }
 };
 
+// x is (N, C, ...), and C a multiple of the groups.
+void check_groups(const Guard& guard, const Tensor& x, int64_t groups) {
+  guard.least_rank(x, "x", 2);
+  guard.hold(groups > 0 && x.size(1) % groups == 0, "groups", c10::str("a positive divisor of ", x.size(1)), groups);
+}
+
 Channels channels_of(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias) {
   const int64_t channels = x.size(1), samples = std::max<int64_t>(1, x.size(0) * channels);
   return {groups, channels / groups, x.numel() / samples, data_or_null(weight), data_or_null(bias)};
@@ -125,6 +142,10 @@ SOFTNPU_WALK void activate_each(const T* x, int64_t n, const Moments& m, const f
 
 std::tuple<Tensor, Tensor, Tensor> group_norm_swish(const Tensor& x, int64_t groups, const MaybeTensor& weight,
                                                     const MaybeTensor& bias, double eps, double scale) {
+  const Guard guard("group_norm_swish");
+  check_groups(guard, x, groups);
+  check_factor(guard, weight, "weight", x.size(1));
+  check_factor(guard, bias, "bias", x.size(1));
   const Tensor in = x.contiguous(), gamma = float_or_none(weight), beta = float_or_none(bias);
   const Channels ch = channels_of(x, groups, gamma, beta);
   Tensor y = at::empty(x.sizes(), x.options());
@@ -185,6 +206,15 @@ SOFTNPU_WALK void input_gradient(const float* dz, const T* x, int64_t n, const M
 std::tuple<Tensor, Tensor, Tensor> group_norm_swish_backward(const Tensor& dy, const Tensor& x, int64_t groups,
                                                              const Tensor& weight, const Tensor& bias,
                                                              const Tensor& mean, const Tensor& rstd, double scale) {
+  const Guard guard("group_norm_swish_backward");
+  check_groups(guard, x, groups);
+  guard.like(dy, "dy", x);
+  for (const auto& [t, name] : {std::pair{&weight, "weight"}, {&bias, "bias"}}) {
+    check_factor(guard, *t, name, x.size(1));
+  }
+  for (const auto& [t, name] : {std::pair{&mean, "mean"}, {&rstd, "rstd"}}) {
+    check_factor(guard, *t, name, guard.product(x.size(0), groups, "groups"));
+  }
   const Tensor grads = dy.contiguous(), in = x.contiguous(), gamma = as_float(weight), beta = as_float(bias);
   const Tensor means = as_float(mean), rstds = as_float(rstd);
   const Channels ch = channels_of(x, groups, gamma, beta);

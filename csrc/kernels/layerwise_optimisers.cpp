@@ -39,9 +39,26 @@ struct Flat {
   Flat from(int64_t i) const { return {param + i, m + i, v + i, grad + i}; }
 };
 
+// The tensors are contiguous and alike, and hold parameters of these sizes.
+void check_flat(const Guard& guard, const Tensor& param, const Tensor& m, const Tensor& v, const Tensor& grad,
+                at::IntArrayRef sizes) {
+  const Named tensors[] = {{"param", param}, {"m", m}, {"v", v}, {"grad", grad}};
+  for (const auto& [name, t] : tensors) {
+    guard.tensor(t, name);
+    guard.hold(t.is_contiguous(), name, "a contiguous tensor", t.strides());
+    guard.count(t, name, param.numel());
+    guard.same_dtype(t, name, param);
+  }
+  int64_t total = 0;
+  for (const int64_t size : sizes) {
+    guard.hold(size >= 0, "sizes", "no negative numbers", sizes);
+    total = guard.sum(total, size, "sizes");
+  }
+  guard.hold(total <= param.numel(), "sizes", c10::str("at most ", param.numel(), " elements together"), total);
+}
+
 template <class T>
 Flat<T> flat(const Tensor& param, const Tensor& m, const Tensor& v, const Tensor& grad) {
-  for (const Tensor& t : {param, m, v, grad}) TORCH_CHECK(t.is_contiguous(), "softnpu: expected flat tensors");
   return {param.data_ptr<T>(), m.data_ptr<T>(), v.data_ptr<T>(), grad.const_data_ptr<T>()};
 }
 
@@ -88,6 +105,8 @@ double norm_of(const Tensor& t) {
 
 void fused_bert_adam(const Tensor& param, const Tensor& m, const Tensor& v, const Tensor& grad, double beta1,
                      double beta2, double rate, double eps, double decay, double most) {
+  const Guard guard("fused_bert_adam");
+  guard.tensor(grad, "grad");
   const double factor = most > 0 ? most / (norm_of(grad) + 1e-6) : 1.0;
   const bool clips = !(factor >= 1.0);  // NaN does
   const Averages moments(beta1, beta2);
@@ -96,12 +115,12 @@ void fused_bert_adam(const Tensor& param, const Tensor& m, const Tensor& v, cons
     return fmadd(step, fmadd(weight, p, first / (second.sqrt() + tiny)), p);
   };
   if (clips) {
-    update<4, 4>("fused_bert_adam", {param, m, v, grad}, [&](const auto& x) {
+    update<4, 4>("fused_bert_adam", {{"param", param}, {"m", m}, {"v", v}, {"grad", grad}}, [&](const auto& x) {
       const Vec g = x[3] * scale, first = moments.first(x[1], g), second = moments.second(x[2], g);
       return std::array<Vec, 4>{moved(x[0], first, second), first, second, g};
     });
   } else {
-    update<3, 4>("fused_bert_adam", {param, m, v, grad}, [&](const auto& x) {
+    update<3, 4>("fused_bert_adam", {{"param", param}, {"m", m}, {"v", v}, {"grad", grad}}, [&](const auto& x) {
       const Vec first = moments.first(x[1], x[3]), second = moments.second(x[2], x[3]);
       return std::array<Vec, 3>{moved(x[0], first, second), first, second};
     });
@@ -149,11 +168,14 @@ SOFTNPU_WALK void follow(const Flat<T>& at, int64_t n, const Lamb& rule, float r
 
 void fused_lamb(const Tensor& param, const Tensor& m, const Tensor& v, const Tensor& grad, const MaybeTensor& norm,
                 at::IntArrayRef sizes, double beta1, double beta2, double rate, double eps, double decay, double most) {
+  const Guard guard("fused_lamb");
+  check_flat(guard, param, m, v, grad, sizes);
+  if (given(norm)) guard.count(*norm, "norm", 1);
   const double divisor = given(norm) ? std::max(1.0, norm->item().toDouble()) : 1.0;
   const Lamb rule{Averages(beta1, beta2), vec(1 / divisor), vec(eps), vec(decay)};
   if (most == 0) {
     const Vec step = vec(-rate);
-    update<3, 4>("fused_lamb", {param, m, v, grad}, [&](const auto& x) {
+    update<3, 4>("fused_lamb", {{"param", param}, {"m", m}, {"v", v}, {"grad", grad}}, [&](const auto& x) {
       const Vec g = x[3] * rule.scale, one = rule.moments.first(x[1], g), two = rule.moments.second(x[2], g);
       return std::array<Vec, 3>{fmadd(step, rule.change(x[0], one, two), x[0]), one, two};
     });
@@ -237,6 +259,13 @@ SOFTNPU_WALK void follow(T* param, const float* change, int64_t n, float shrink,
 void fused_adamp(const Tensor& param, const Tensor& m, const Tensor& v, const Tensor& grad, at::IntArrayRef sizes,
                  at::IntArrayRef rows, double beta1, double beta2, double rate, double root, double eps, double decay,
                  double delta, double ratio, bool nesterov) {
+  const Guard guard("fused_adamp");
+  check_flat(guard, param, m, v, grad, sizes);
+  guard.hold(rows.size() == sizes.size(), "rows", c10::str(sizes.size(), " numbers, as 'sizes' has"), rows);
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    guard.hold(rows[k] >= 0 && (rows[k] == 0 || sizes[k] % rows[k] == 0), "rows", c10::str("divisors of ", sizes),
+               rows);
+  }
   const AdamP rule{Averages(beta1, beta2), vec(1 / root), vec(eps), nesterov};
   const int64_t largest = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
   Tensor change = at::empty({largest}, param.options().dtype(at::kFloat));

@@ -45,7 +45,15 @@ SOFTNPU_WALK void gradient(const T* dy, const T* y, const bool* mask, int64_t n,
   });
 }
 
+void check_mask(const Guard& guard, const Tensor& mask, const Tensor& x) {
+  guard.dtype(mask, "mask", {at::kBool});
+  guard.expands(mask, "mask", x.sizes());
+}
+
 Tensor masked_softmax(const Tensor& x, const Tensor& mask, double scale, double masked) {
+  const Guard guard("masked_softmax");
+  guard.least_rank(x, "x", 1);
+  check_mask(guard, mask, x);
   const Rows from(x, 1), hidden(mask.expand_as(x), 1);
   Tensor y = at::empty(x.sizes(), x.options());
   const int64_t n = from.width;
@@ -66,6 +74,10 @@ Tensor masked_softmax(const Tensor& x, const Tensor& mask, double scale, double 
 }
 
 Tensor masked_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& mask, double scale) {
+  const Guard guard("masked_softmax_backward");
+  guard.least_rank(y, "y", 1);
+  guard.like(dy, "dy", y);
+  check_mask(guard, mask, y);
   const Rows grads(dy, 1), from(y, 1), hidden(mask.expand_as(y), 1);
   Result dx(dy, 1);
   const int64_t n = from.width;

@@ -34,13 +34,15 @@ void fused_adam(const Tensor& param, const Tensor& m, const Tensor& v, const May
     return p * kept - step * first / fmadd(second.sqrt(), inverse, tiny);
   };
   if (given(largest)) {
-    update<4, 5>("fused_adam", {param, m, v, *largest, grad}, [&](const auto& x) {
-      const Vec g = fmadd(weight, x[0], x[4]), first = moments.first(x[1], g), second = moments.second(x[2], g);
-      const Vec top = at::vec::maximum(x[3], second);
-      return std::array<Vec, 4>{moved(x[0], first, top), first, second, top};
-    });
+    update<4, 5>("fused_adam", {{"param", param}, {"m", m}, {"v", v}, {"largest", *largest}, {"grad", grad}},
+                 [&](const auto& x) {
+                   const Vec g = fmadd(weight, x[0], x[4]), first = moments.first(x[1], g),
+                             second = moments.second(x[2], g);
+                   const Vec top = at::vec::maximum(x[3], second);
+                   return std::array<Vec, 4>{moved(x[0], first, top), first, second, top};
+                 });
   } else {
-    update<3, 4>("fused_adam", {param, m, v, grad}, [&](const auto& x) {
+    update<3, 4>("fused_adam", {{"param", param}, {"m", m}, {"v", v}, {"grad", grad}}, [&](const auto& x) {
       const Vec g = fmadd(weight, x[0], x[3]), first = moments.first(x[1], g), second = moments.second(x[2], g);
       return std::array<Vec, 3>{moved(x[0], first, second), first, second};
     });
@@ -51,11 +53,11 @@ void fused_sgd(const Tensor& param, const MaybeTensor& buffer, const Tensor& gra
                double dampening, double penalty, bool nesterov, bool first) {
   const Vec step = vec(-rate), kept = vec(momentum), fresh = vec(1 - dampening), weight = vec(penalty);
   if (!given(buffer)) {
-    update<1, 2>("fused_sgd", {param, grad},
+    update<1, 2>("fused_sgd", {{"param", param}, {"grad", grad}},
                  [&](const auto& x) { return std::array<Vec, 1>{fmadd(step, fmadd(weight, x[0], x[1]), x[0])}; });
     return;
   }
-  update<2, 3>("fused_sgd", {param, *buffer, grad}, [&](const auto& x) {
+  update<2, 3>("fused_sgd", {{"param", param}, {"buffer", *buffer}, {"grad", grad}}, [&](const auto& x) {
     const Vec g = fmadd(weight, x[0], x[2]), along = first ? g : fmadd(kept, x[1], fresh * g);
     return std::array<Vec, 2>{fmadd(step, nesterov ? fmadd(kept, along, g) : along, x[0]), along};
   });
@@ -88,26 +90,27 @@ void fused_rmsprop(const Tensor& param, const Tensor& square, const MaybeTensor&
   const auto centred = [&](const Vec& mean, const Vec& g) { return fmadd(rule.fresh, g - mean, mean); };
   const char* name = "fused_rmsprop";
   if (given(buffer) && given(mean)) {
-    update<4, 5>(name, {param, square, *buffer, *mean, grad}, [&](const auto& x) {
-      const auto [g, s] = plain(x[0], x[1], x[4]);
-      const Vec c = centred(x[3], g);
-      const auto [p, along] = rule.moved(x[0], g, rule.root(s - c * c), x[2]);
-      return std::array<Vec, 4>{p, s, along, c};
-    });
+    update<4, 5>(name, {{"param", param}, {"square", square}, {"buffer", *buffer}, {"mean", *mean}, {"grad", grad}},
+                 [&](const auto& x) {
+                   const auto [g, s] = plain(x[0], x[1], x[4]);
+                   const Vec c = centred(x[3], g);
+                   const auto [p, along] = rule.moved(x[0], g, rule.root(s - c * c), x[2]);
+                   return std::array<Vec, 4>{p, s, along, c};
+                 });
   } else if (given(buffer)) {
-    update<3, 4>(name, {param, square, *buffer, grad}, [&](const auto& x) {
+    update<3, 4>(name, {{"param", param}, {"square", square}, {"buffer", *buffer}, {"grad", grad}}, [&](const auto& x) {
       const auto [g, s] = plain(x[0], x[1], x[3]);
       const auto [p, along] = rule.moved(x[0], g, rule.root(s), x[2]);
       return std::array<Vec, 3>{p, s, along};
     });
   } else if (given(mean)) {
-    update<3, 4>(name, {param, square, *mean, grad}, [&](const auto& x) {
+    update<3, 4>(name, {{"param", param}, {"square", square}, {"mean", *mean}, {"grad", grad}}, [&](const auto& x) {
       const auto [g, s] = plain(x[0], x[1], x[3]);
       const Vec c = centred(x[2], g);
       return std::array<Vec, 3>{rule.moved(x[0], g, rule.root(s - c * c)), s, c};
     });
   } else {
-    update<2, 3>(name, {param, square, grad}, [&](const auto& x) {
+    update<2, 3>(name, {{"param", param}, {"square", square}, {"grad", grad}}, [&](const auto& x) {
       const auto [g, s] = plain(x[0], x[1], x[2]);
       return std::array<Vec, 2>{rule.moved(x[0], g, rule.root(s)), s};
     });
@@ -117,11 +120,12 @@ void fused_rmsprop(const Tensor& param, const Tensor& square, const MaybeTensor&
 void fused_adadelta(const Tensor& param, const Tensor& square, const Tensor& delta, const Tensor& grad, double rate,
                     double rho, double eps, double penalty) {
   const Vec step = vec(-rate), keep = vec(rho), fresh = vec(1 - rho), tiny = vec(eps), weight = vec(penalty);
-  update<3, 4>("fused_adadelta", {param, square, delta, grad}, [&](const auto& x) {
-    const Vec g = fmadd(weight, x[0], x[3]), s = fmadd(keep, x[1], fresh * g * g);
-    const Vec along = (x[2] + tiny).sqrt() / (s + tiny).sqrt() * g;
-    return std::array<Vec, 3>{fmadd(step, along, x[0]), s, fmadd(keep, x[2], fresh * along * along)};
-  });
+  update<3, 4>("fused_adadelta", {{"param", param}, {"square", square}, {"delta", delta}, {"grad", grad}},
+               [&](const auto& x) {
+                 const Vec g = fmadd(weight, x[0], x[3]), s = fmadd(keep, x[1], fresh * g * g);
+                 const Vec along = (x[2] + tiny).sqrt() / (s + tiny).sqrt() * g;
+                 return std::array<Vec, 3>{fmadd(step, along, x[0]), s, fmadd(keep, x[2], fresh * along * along)};
+               });
 }
 
 }  // namespace

@@ -40,6 +40,22 @@ SOFTNPU_WALK void quantise(const Static& job, const T* x, int64_t n, const float
 
 Tensor quantize(const Tensor& x, const Tensor& scales, const MaybeTensor& zero, int64_t axis, bool divide,
                 at::ScalarType dtype, bool int4) {
+  const Guard guard("quantize");
+  guard.tensor(x, "x");
+  guard.hold(int4 || dtype == at::kChar || dtype == at::kByte, "dtype", "int8 or uint8", dtype);
+  guard.real(scales, "scales");
+  if (int4) {
+    guard.least_rank(x, "x", 1);
+    guard.hold(x.size(-1) % 8 == 0, "x", "a multiple of 8 as last dimension", x.sizes());
+  }
+  if (scales.numel() != 1) {
+    guard.hold(axis >= 0 && axis < x.dim(), "axis", c10::str("in [0, ", x.dim(), ")"), axis);
+    guard.count(scales, "scales", x.size(axis));
+  }
+  if (given(zero)) {
+    guard.real(*zero, "zero");
+    guard.count(*zero, "zero", scales.numel());
+  }
   const Tensor in = x.contiguous(), factors = as_float(scales), shifts = given(zero) ? as_float(*zero) : Tensor();
   at::DimVector shape(x.sizes());
   if (int4) shape.back() /= 8;
@@ -79,7 +95,17 @@ struct Factors {
   bool single = false;
 
   Factors() = default;
-  explicit Factors(const Tensor& t) : data(data_or_null(t)), width(t.defined() ? t.size(-1) : 0), single(width == 1) {}
+  // Rows of `columns` values or of one, for `groups` groups.
+  Factors(const Guard& guard, const Tensor& t, const char* argument, int64_t columns, int64_t groups) {
+    if (!t.defined()) return;
+    data = t.const_data_ptr<float>();
+    single = t.dim() > 0 && t.size(-1) == 1;
+    width = single ? 1 : columns;
+    guard.least_rank(t, argument, 1);
+    guard.hold(single || t.size(-1) == columns, argument, c10::str(columns, " or 1 as last dimension"), t.sizes());
+    guard.hold(t.numel() >= guard.product(groups, width, argument), argument, c10::str("rows for ", groups, " groups"),
+               t.sizes());
+  }
 
   template <class Count>
   SOFTNPU_INLINE Vec get(int64_t group, int64_t i, Count count) const {
@@ -186,14 +212,37 @@ std::tuple<Tensor, Tensor> dequant_swiglu_quant(const Tensor& x, const MaybeTens
                                                 const MaybeTensor& quant_scale, const MaybeTensor& quant_offset,
                                                 const MaybeTensor& group, int64_t used, bool left, bool dynamic,
                                                 int64_t mode, double limit, double alpha, double shift) {
-  const auto plain = [](const MaybeTensor& t) { return given(t) ? as_float(*t) : Tensor(); };
-  const Tensor weights = plain(weight_scale), activations = plain(activation_scale), scales = plain(quant_scale);
-  const Tensor offsets = plain(quant_offset), groups = given(group) ? group->contiguous() : Tensor();
+  const Guard guard("dequant_swiglu_quant");
+  guard.least_rank(x, "x", 1);
+  guard.hold(x.size(-1) % 2 == 0, "x", "an even last dimension", x.sizes());
+  const Rows from(x, 1);
+  const auto plain = [&](const MaybeTensor& t, const char* argument) {
+    if (!given(t)) return Tensor();
+    guard.real(*t, argument);
+    return as_float(*t);
+  };
+  const Tensor weights = plain(weight_scale, "weight_scale"), activations = plain(activation_scale, "activation_scale");
+  const Tensor scales = plain(quant_scale, "quant_scale"), offsets = plain(quant_offset, "quant_offset");
+  if (activations.defined()) guard.count(activations, "activation_scale", from.count);
   const bool integers = given(bias) && bias->scalar_type() == at::kInt;
-  const Tensor added = integers ? bias->contiguous() : plain(bias);
-  const Unit job{Factors(weights),
-                 Factors(scales),
-                 Factors(offsets),
+  guard.hold(!integers || x.scalar_type() == at::kInt, "bias", "int32 beside int32 alone", x.scalar_type());
+  const Tensor added = integers ? bias->contiguous() : plain(bias, "bias");
+  if (added.defined()) guard.count(added, "bias", from.width);
+  const Tensor groups = given(group) ? group->contiguous() : Tensor();
+  int64_t count = 1;  // groups that rows name
+  if (groups.defined()) {
+    guard.dtype(groups, "group", {at::kLong});
+    guard.count(groups, "group", from.count);
+    const int64_t* named = groups.const_data_ptr<int64_t>();
+    for (int64_t r = 0; r < std::min(used, from.count); ++r) {
+      guard.index(named[r], std::numeric_limits<int64_t>::max(), "group");
+      count = std::max(count, named[r] + 1);
+    }
+  }
+  if (from.count == 0 || used <= 0) count = 0;
+  const Unit job{Factors(guard, weights, "weight_scale", from.width, count),
+                 Factors(guard, scales, "quant_scale", from.width / 2, count),
+                 Factors(guard, offsets, "quant_offset", from.width / 2, count),
                  data_or_null(activations),
                  integers ? nullptr : data_or_null(added),
                  integers ? added.const_data_ptr<int32_t>() : nullptr,
@@ -203,7 +252,6 @@ std::tuple<Tensor, Tensor> dequant_swiglu_quant(const Tensor& x, const MaybeTens
                  static_cast<float>(limit),
                  static_cast<float>(alpha),
                  static_cast<float>(shift)};
-  const Rows from(x, 1);
   at::DimVector shape(x.sizes()), rows(x.sizes().begin(), x.sizes().end() - 1);
   shape.back() /= 2;
   Tensor y = at::empty(shape, x.options().dtype(at::kChar)), scale = at::empty(rows, x.options().dtype(at::kFloat));

@@ -27,6 +27,15 @@ at::DimVector statistics_shape(const Tensor& x, int64_t inner) {
   return shape;
 }
 
+// gamma has the trailing dimensions of x.
+void check_gamma(const Guard& guard, const Tensor& x, const Tensor& gamma) {
+  guard.tensor(x, "x");
+  guard.tensor(gamma, "gamma");
+  guard.hold(gamma.dim() <= x.dim(), "gamma", c10::str("at most ", x.dim(), " dimensions"), gamma.sizes());
+  guard.sizes(gamma, "gamma", x.sizes().slice(x.dim() - gamma.dim()));
+  guard.real(gamma, "gamma");
+}
+
 template <class T>
 SOFTNPU_WALK float inverse_rms(const T* x, int64_t n, float epsilon) {
   const float squares = row_sum(n, [&](int64_t i, auto c) {
@@ -64,6 +73,9 @@ SOFTNPU_WALK void add(const T* a, const T* b, int64_t n, S* sum) {
 std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const MaybeTensor& addend, const Tensor& gamma,
                                                     double epsilon, double shift, bool wide, bool exact_sum,
                                                     bool stepwise) {
+  const Guard guard("rms_norm");
+  check_gamma(guard, x, gamma);
+  if (given(addend)) guard.like(*addend, "addend", x);
   const int64_t inner = gamma.dim();
   const Tensor scale = shift == 0 ? as_float(gamma) : at::add(as_float(gamma), shift);
   const Rows from(x, inner), other = given(addend) ? Rows(*addend, inner) : Rows();
@@ -125,9 +137,14 @@ SOFTNPU_WALK void gradient(const T* dy, const T* x, const float* gamma, float rs
 
 std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gamma,
                                              const Tensor& rstd) {
+  const Guard guard("rms_norm_backward");
+  check_gamma(guard, x, gamma);
+  guard.like(dy, "dy", x);
+  guard.real(rstd, "rstd");
   const int64_t inner = gamma.dim();
   const Tensor scale = as_float(gamma), statistics = as_float(rstd);
   const Rows grads(dy, inner), from(x, inner);
+  guard.count(rstd, "rstd", from.count);
   Result dx(x, inner);
   const float *factors = scale.const_data_ptr<float>(), *rs = statistics.const_data_ptr<float>();
   const int64_t n = from.width;

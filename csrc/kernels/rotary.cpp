@@ -94,14 +94,28 @@ void by_mode(c10::string_view mode, int64_t width, const Run& run) {
     run(0, half, Order<true>{1}, Order<true>{1});
   } else if (mode == "interleave-half") {
     run(0, half, Order<true>{1}, Order<false>{half});
-  } else {
-    TORCH_CHECK(mode == "quarter", "softnpu::rotary: unknown mode ", mode);
+  } else {  // quarter
     run(0, half / 2, Order<false>{half / 2}, Order<false>{half / 2});
     run(half, half / 2, Order<false>{half / 2}, Order<false>{half / 2});
   }
 }
 
+// The mode is known, and rows hold whole pairs (of each half, for "quarter").
+void check_mode(const Guard& guard, const Tensor& x, c10::string_view mode) {
+  guard.least_rank(x, "x", 1);
+  const bool known = mode == "half" || mode == "quarter" || mode == "interleave" || mode == "interleave-half";
+  guard.hold(known, "mode", "half, quarter, interleave or interleave-half", mode);
+  const int64_t unit = mode == "quarter" ? 4 : 2;
+  guard.hold(x.size(-1) % unit == 0, "x", c10::str("a multiple of ", unit, " as last dimension"), x.sizes());
+}
+
 Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, c10::string_view mode) {
+  const Guard guard("rotary");
+  check_mode(guard, x, mode);
+  for (const auto& [t, name] : {std::pair{&cos, "cos"}, {&sin, "sin"}}) {
+    guard.expands(*t, name, x.sizes());
+    guard.same_dtype(*t, name, x);
+  }
   const Rows from(x, 1), angles(cos.expand_as(x), 1), others(sin.expand_as(x), 1);
   Result y(x, 1);
   typed(x, "rotary", [&](auto type) {
@@ -133,6 +147,14 @@ at::DimVector kept_last(const Tensor& cos) {
 
 std::tuple<Tensor, Tensor, Tensor> rotary_backward(const Tensor& dy, const Tensor& x, const Tensor& cos,
                                                    const Tensor& sin, c10::string_view mode) {
+  const Guard guard("rotary_backward");
+  check_mode(guard, x, mode);
+  guard.like(dy, "dy", x);
+  guard.rank(cos, "cos", x.dim());
+  guard.expands(cos, "cos", x.sizes());
+  guard.hold(cos.size(-1) == x.size(-1), "cos", c10::str(x.size(-1), " as last dimension"), cos.sizes());
+  guard.same_dtype(cos, "cos", x);
+  guard.like(sin, "sin", cos);
   const at::DimVector order = kept_last(cos);
   Tensor dx = at::empty(x.sizes(), x.options());
   Tensor dcos = at::empty(cos.sizes(), cos.options()), dsin = at::empty(cos.sizes(), cos.options());

@@ -33,6 +33,13 @@ namespace {
 using at::Tensor;
 
 Tensor take_rows(const Tensor& rows, const Tensor& index, const MaybeTensor& present) {
+  const Guard guard("take_rows");
+  guard.least_rank(rows, "rows", 1);
+  guard.dtype(index, "index", {at::kLong, at::kInt});
+  if (given(present)) {
+    guard.dtype(*present, "present", {at::kBool});
+    guard.count(*present, "present", index.numel());
+  }
   const Tensor from = rows.contiguous(), where = index.to(at::kLong).contiguous();
   const Tensor mask = given(present) ? present->contiguous() : Tensor();
   at::DimVector shape(index.sizes());
@@ -48,7 +55,7 @@ Tensor take_rows(const Tensor& rows, const Tensor& index, const MaybeTensor& pre
     for (int64_t r = begin; r < end; ++r) {
       const bool inside = at[r] >= 0 && at[r] < count;
       if (taken ? taken[r] && count > 0 : inside) {
-        TORCH_CHECK_INDEX(inside, "index ", at[r], " is out of bounds for ", count, " rows");
+        guard.index(at[r], count, "index");
         std::memcpy(to + r * bytes, source + at[r] * bytes, bytes);
       } else {
         std::memset(to + r * bytes, 0, bytes);
@@ -63,14 +70,16 @@ template <class T>
 void sort_pairs(const T* experts, int64_t pairs, int64_t start, int64_t* order) {
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
   const auto key = [&](int64_t i) { return experts[i] < start ? kLast : static_cast<int64_t>(experts[i]); };
-  int64_t top = start - 1;
+  int64_t top = start;
   for (int64_t i = 0; i < pairs; ++i) top = std::max<int64_t>(top, experts[i]);
-  const int64_t span = top - start + 1;
-  if (span > 4 * pairs + 1024) {
+  int64_t span;
+  const bool wide = __builtin_sub_overflow(top, start, &span) || span > 4 * pairs + 1024;
+  if (wide) {
     std::iota(order, order + pairs, 0);
     std::stable_sort(order, order + pairs, [&](int64_t a, int64_t b) { return key(a) < key(b); });
     return;
   }
+  ++span;
   const auto slot = [&](int64_t i) { return experts[i] < start ? span : experts[i] - start; };
   std::vector<int64_t> next(span + 2);
   for (int64_t i = 0; i < pairs; ++i) ++next[slot(i) + 1];
@@ -80,6 +89,12 @@ void sort_pairs(const T* experts, int64_t pairs, int64_t start, int64_t* order) 
 
 std::tuple<Tensor, Tensor, Tensor> route_pairs(const Tensor& experts, int64_t top_k, int64_t start, int64_t end,
                                                int64_t rows) {
+  const Guard guard("route_pairs");
+  guard.dtype(experts, "experts", {at::kInt, at::kLong});
+  guard.hold(experts.numel() <= std::numeric_limits<int32_t>::max(), "experts", "fewer than 2^31 pairs",
+             experts.sizes());
+  guard.hold(top_k > 0, "top_k", "a positive number", top_k);
+  guard.hold(rows >= 0, "rows", "no negative number", rows);
   const Tensor given = experts.contiguous();
   const int64_t pairs = given.numel();
   const at::TensorOptions integers = given.options().dtype(at::kLong);
@@ -95,6 +110,7 @@ std::tuple<Tensor, Tensor, Tensor> route_pairs(const Tensor& experts, int64_t to
       went[pair] = inside ? static_cast<int32_t>(i) : -1;
       if (i < rows) tokens[i] = inside ? pair / top_k : -1;
     }
+    std::fill(tokens + std::min(pairs, rows), tokens + rows, -1);
   };
   if (given.scalar_type() == at::kInt) {
     run(given.const_data_ptr<int32_t>());
@@ -144,8 +160,33 @@ SOFTNPU_WALK void add_up(const std::vector<Term<T>>& terms, int64_t n, const T* 
   });
 }
 
+// index is (N, K), and there is one scale a pair.
+void check_pairs(const Guard& guard, const Tensor& index, const MaybeTensor& scales) {
+  guard.rank(index, "index", 2);
+  guard.dtype(index, "index", {at::kInt});
+  if (!given(scales)) return;
+  guard.count(*scales, "scales", index.numel());
+  guard.real(*scales, "scales");
+}
+
 Tensor finalize_routing(const Tensor& rows, const Tensor& index, const MaybeTensor& scales, const MaybeTensor& bias,
                         const MaybeTensor& expert, const MaybeTensor& skip1, const MaybeTensor& skip2) {
+  const Guard guard("finalize_routing");
+  guard.rank(rows, "rows", 2);
+  check_pairs(guard, index, scales);
+  if (given(bias)) {
+    guard.rank(*bias, "bias", 2);
+    guard.sizes(*bias, "bias", {bias->size(0), rows.size(1)});
+    guard.same_dtype(*bias, "bias", rows);
+    guard.hold(given(expert), "expert", "the experts of the pairs, beside 'bias'", "None");
+    guard.dtype(*expert, "expert", {at::kInt});
+    guard.count(*expert, "expert", index.numel());
+  }
+  for (const auto& [t, name] : {std::pair{&skip1, "skip1"}, {&skip2, "skip2"}}) {
+    if (!given(*t)) continue;
+    guard.sizes(**t, name, {index.size(0), rows.size(1)});
+    guard.same_dtype(**t, name, rows);
+  }
   const auto flat = [](const MaybeTensor& t) { return given(t) ? t->contiguous() : Tensor(); };
   const Tensor from = rows.contiguous(), where = index.contiguous(), experts = flat(expert);
   const Tensor factors = given(scales) ? as_float(*scales) : Tensor();
@@ -165,7 +206,12 @@ Tensor finalize_routing(const Tensor& rows, const Tensor& index, const MaybeTens
         for (int64_t j = 0; j < top_k; ++j) {
           const int64_t pair = i * top_k + j, place = at[pair];
           const T* row = place >= 0 && place < count ? source + place * n : zeros.data();
-          const T* extra = biases ? biases + experts.const_data_ptr<int32_t>()[pair] * n : nullptr;
+          const T* extra = nullptr;
+          if (biases != nullptr) {
+            const int64_t owner = experts.const_data_ptr<int32_t>()[pair];
+            guard.index(owner, added.size(0), "expert");
+            extra = biases + owner * n;
+          }
           terms[j] = {row, extra, scale ? scale[pair] : 1.0f};
         }
         const T *skip1 = skips[0] ? skips[0] + i * n : nullptr, *skip2 = skips[1] ? skips[1] + i * n : nullptr;
@@ -204,6 +250,15 @@ SOFTNPU_WALK float dot(const T* a, const T* b, int64_t n) {
 
 std::tuple<Tensor, Tensor> finalize_routing_backward(const Tensor& grad, const Tensor& index, int64_t count,
                                                      const MaybeTensor& scales, const MaybeTensor& rows) {
+  const Guard guard("finalize_routing_backward");
+  guard.rank(grad, "grad", 2);
+  check_pairs(guard, index, scales);
+  guard.hold(index.size(0) == grad.size(0), "index", c10::str(grad.size(0), " rows, as 'grad' has"), index.sizes());
+  guard.hold(count >= 0, "count", "no negative number", count);
+  if (given(rows)) {
+    guard.sizes(*rows, "rows", {count, grad.size(1)});
+    guard.same_dtype(*rows, "rows", grad);
+  }
   const Tensor grads = grad.contiguous(), where = index.contiguous();
   const Tensor factors = given(scales) ? as_float(*scales) : Tensor();
   const Tensor values = given(rows) ? rows->contiguous() : Tensor();

@@ -70,12 +70,23 @@ void select_best(const float* x, int64_t n, int64_t k, std::vector<uint64_t>& ra
   for (int64_t j = 0; j < k; ++j) out[j] = static_cast<uint32_t>(~static_cast<uint32_t>(ranks[j]));
 }
 
+// Indices within a row are kept in 32 bits.
+void check_rows(const Guard& guard, const Tensor& x) {
+  guard.least_rank(x, "x", 1);
+  guard.hold(x.size(-1) <= std::numeric_limits<uint32_t>::max(), "x", "rows shorter than 2^32", x.sizes());
+}
+
 Tensor top_k_rows(const Tensor& x, int64_t k) {
+  const Guard guard("top_k_rows");
+  check_rows(guard, x);
+  guard.dtype(x, "x", {at::kFloat});
+  guard.hold(k >= 0, "k", "no negative number", k);
   const Rows from(x, 1);
   const int64_t n = from.width;
   at::DimVector shape(x.sizes());
   shape.back() = k = std::min(k, n);
   Tensor indices = at::empty(shape, x.options().dtype(at::kLong));
+  if (k == 0) return indices;
   int64_t* out = indices.data_ptr<int64_t>();
   parallel_rows(from.count, n, [&](int64_t begin, int64_t end) {
     std::vector<uint64_t> ranks;
@@ -178,8 +189,19 @@ void filter(const T* x, int64_t n, const T* p, const int32_t* k, Scratch& s, T* 
 }
 
 Tensor top_k_top_p(const Tensor& x, const MaybeTensor& p, const MaybeTensor& k) {
+  const Guard guard("top_k_top_p");
+  check_rows(guard, x);
   const Rows from(x, 1);
+  if (given(p)) {
+    guard.same_dtype(*p, "p", x);
+    guard.count(*p, "p", from.count);
+  }
+  if (given(k)) {
+    guard.dtype(*k, "k", {at::kInt});
+    guard.count(*k, "k", from.count);
+  }
   Result y(x, 1);
+  if (x.numel() == 0) return y.tensor();
   const Tensor masses = given(p) ? p->contiguous() : Tensor(), counts = given(k) ? k->contiguous() : Tensor();
   const int64_t n = from.width;
   typed(x, "top_k_top_p", [&](auto type) {

@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "guard.h"
+
 namespace softnpu::kernels {
 
 using Vec = at::vec::Vectorized<float>;
@@ -205,7 +207,7 @@ inline void typed(const at::Tensor& t, const char* op, const Use& use) {
     case at::kHalf:
       return use(c10::Half{});
     default:
-      TORCH_CHECK(false, "softnpu::", op, ": expected fp32, bf16 or fp16, got ", t.scalar_type());
+      TORCH_CHECK(false, "softnpu::", op, ": expected float32, bfloat16 or float16, received ", t.scalar_type());
   }
 }
 

@@ -98,7 +98,7 @@ Tensor batched(const Tensor& a, const Tensor& b) {
 }
 
 bool product_of(const Tensor& a, const Tensor& b) {
-  return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.size(1) > 0;
+  return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.numel() > 0 && b.numel() > 0;
 }
 
 std::optional<Tensor> product(const Tensor& a, const Tensor& b, const Addition& add) {

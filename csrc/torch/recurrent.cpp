@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "kernels/guard.h"
 #include "torch/launch.h"
 
 namespace softnpu {
@@ -15,10 +16,26 @@ namespace {
 using at::Tensor;
 using std::optional;
 
+// (batch, parts * hidden) beside a state of (batch, hidden): `chunk` then gives as many parts as are used below.
+void check_parts(const kernels::Guard& guard, const Tensor& t, const char* argument, int64_t parts,
+                 const Tensor& state) {
+  guard.sizes(t, argument, {state.size(0), guard.product(parts, state.size(1), argument)});
+}
+
+void check_bias(const kernels::Guard& guard, const optional<Tensor>& t, const char* argument, int64_t size) {
+  if (t.has_value() && t->defined()) guard.count(*t, argument, size);
+}
+
 Tensor biased(const Tensor& gates, const Tensor& bias) { return bias.defined() ? gates + bias : gates; }
 
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const optional<Tensor>& input_bias, const optional<Tensor>& hidden_bias) {
+  const kernels::Guard guard("_thnn_fused_lstm_cell", "aten::");
+  guard.rank(cx, "cx", 2);
+  check_parts(guard, input_gates, "input_gates", 4, cx);
+  check_parts(guard, hidden_gates, "hidden_gates", 4, cx);
+  check_bias(guard, input_bias, "input_bias", input_gates.size(1));
+  check_bias(guard, hidden_bias, "hidden_bias", hidden_gates.size(1));
   Launch launch("aten::_thnn_fused_lstm_cell", {&input_gates, &hidden_gates, &cx});
   const Tensor gates =
       biased(launch.in(input_gates), launch.in(input_bias)) + biased(launch.in(hidden_gates), launch.in(hidden_bias));
@@ -34,6 +51,10 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
 std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const optional<Tensor>& grad_hy, const optional<Tensor>& grad_cy,
                                                       const Tensor& cx, const Tensor& cy, const Tensor& workspace,
                                                       bool has_bias) {
+  const kernels::Guard guard("_thnn_fused_lstm_cell_backward_impl", "aten::");
+  guard.rank(cx, "cx", 2);
+  guard.sizes(cy, "cy", cx.sizes());
+  check_parts(guard, workspace, "workspace", 4, cx);
   Launch launch("aten::_thnn_fused_lstm_cell_backward_impl", {&cx, &cy, &workspace});
   const Tensor c_old = launch.in(cx), dh = launch.in(grad_hy), dc_next = launch.in(grad_cy);
   const auto gate = launch.in(workspace).chunk(4, 1);
@@ -53,6 +74,12 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const optional<Tensor>& gr
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                                     const optional<Tensor>& input_bias, const optional<Tensor>& hidden_bias) {
+  const kernels::Guard guard("_thnn_fused_gru_cell", "aten::");
+  guard.rank(hx, "hx", 2);
+  check_parts(guard, input_gates, "input_gates", 3, hx);
+  check_parts(guard, hidden_gates, "hidden_gates", 3, hx);
+  check_bias(guard, input_bias, "input_bias", input_gates.size(1));
+  check_bias(guard, hidden_bias, "hidden_bias", hidden_gates.size(1));
   Launch launch("aten::_thnn_fused_gru_cell", {&input_gates, &hidden_gates, &hx});
   const Tensor h = launch.in(hx);
   const auto i = biased(launch.in(input_gates), launch.in(input_bias)).chunk(3, 1);
@@ -72,6 +99,9 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace,
                                                                      bool has_bias) {
+  const kernels::Guard guard("_thnn_fused_gru_cell_backward", "aten::");
+  guard.rank(grad_hy, "grad_hy", 2);
+  check_parts(guard, workspace, "workspace", 5, grad_hy);
   Launch launch("aten::_thnn_fused_gru_cell_backward", {&grad_hy, &workspace});
   const Tensor dh = launch.in(grad_hy);
   const auto saved = launch.in(workspace).chunk(5, 1);

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "kernels/guard.h"
 #include "torch/launch.h"
 #include "torch/widen.h"
 
@@ -36,11 +37,20 @@ Tensor prepare_mask(const Tensor& mask, bool half) {
   return half && mask.defined() && mask.is_floating_point() ? widened(mask) : mask;
 }
 
+// The borrowed kernels walk key, value and what belongs to the rows by the sizes of query and key.
+void check_sizes(const kernels::Guard& guard, const Tensor& query, const Tensor& key, const Tensor& value) {
+  for (const auto& [t, name] : {std::pair{&query, "query"}, {&key, "key"}, {&value, "value"}}) guard.rank(*t, name, 4);
+  guard.sizes(key, "key", {query.size(0), query.size(1), key.size(2), query.size(3)});
+  guard.sizes(value, "value", key.sizes());
+}
+
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
 Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask,
                 double dropout, bool causal, bool, optional<double> scale) {
   TORCH_CHECK(dropout == 0, "_scaled_dot_product_fused_attention_overrideable: dropout_p must be 0, got ", dropout);
+  const kernels::Guard guard("_scaled_dot_product_fused_attention_overrideable", "aten::");
+  check_sizes(guard, query, key, value);
   const Tensor given_mask = mask.value_or(Tensor());
   Launch launch("aten::_scaled_dot_product_fused_attention_overrideable", {&query, &key, &value, &given_mask});
   const Tensor q = launch.in(query), k = launch.in(key), v = launch.in(value);
@@ -67,6 +77,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Te
                                                     const Tensor& out, const Tensor& lse, const Tensor&, const Tensor&,
                                                     c10::SymInt, c10::SymInt, double, bool causal, const Tensor&,
                                                     const Tensor&, optional<double> scale) {
+  const kernels::Guard guard("_scaled_dot_product_fused_attention_overrideable_backward", "aten::");
+  check_sizes(guard, query, key, value);
+  guard.sizes(grad, "grad_out", query.sizes());
+  guard.sizes(out, "out", query.sizes());
+  guard.sizes(lse, "logsumexp", {query.size(0), query.size(1), query.size(2)});
   Launch launch("aten::_scaled_dot_product_fused_attention_overrideable_backward", {&grad, &query, &key, &value, &out});
   const Tensor q = launch.in(query), k = launch.in(key), v = launch.in(value), g = launch.in(grad), o = launch.in(out);
   const bool half = all_half({&q, &k, &v, &g});

@@ -54,9 +54,9 @@ def test_not_finite():
 
 
 def test_a_target_out_of_range_is_an_error():
-    with pytest.raises(IndexError, match="target 9 is out of range"):
+    with pytest.raises(IndexError, match=r"argument .target.: expected indices in .*, received 9"):
         npu_cross_entropy_loss.as_function("body")(randn(2, 9), torch.tensor([0, 9]))
-    with pytest.raises(IndexError, match="target -1 is out of range"):
+    with pytest.raises(IndexError, match=r"argument .target.: expected indices in .*, received -1"):
         npu_cross_entropy_loss_backward.as_function("body")(
             randn(1), randn(2, 9), torch.tensor([0, -1])
         )
