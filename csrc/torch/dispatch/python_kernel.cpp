@@ -217,7 +217,9 @@ class PythonTask final : public Task {
 
 const Operation* operator_of(const std::string& name) {
   const size_t dot = name.find('.');
-  return find_operation("npu::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1));
+  const std::string base = name.substr(0, dot);
+  const std::string qualified = base.find("::") == std::string::npos ? "npu::" + base : base;  // atb::_npu_x is whole
+  return find_operation(qualified, dot == std::string::npos ? "" : name.substr(dot + 1));
 }
 
 Stack boxed(const Operation& operation, const Given& given) {
