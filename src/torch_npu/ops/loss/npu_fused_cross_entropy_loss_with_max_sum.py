@@ -31,11 +31,11 @@ def npu_fused_cross_entropy_loss_with_max_sum(
         vocab_parallel_logits: z, (tokens, V) float16, bfloat16 or float32; None for no softmax.
 
     Returns:
-        The loss, (tokens,) float32, and the softmax with the shape of z, float32, or an empty tensor.
+        The loss, (tokens,) float32, and the softmax with the shape of z, float32, or None.
     """
     loss = sum_exp_logits.log() - predicted_logits
     if vocab_parallel_logits is None:
-        return loss, loss.new_empty(0)
+        return loss, None
     shifted = wide(vocab_parallel_logits) - logits_max[:, None]
     return loss, shifted.exp() / sum_exp_logits[:, None]
 

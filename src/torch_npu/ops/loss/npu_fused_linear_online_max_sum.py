@@ -38,7 +38,7 @@ def npu_fused_linear_online_max_sum(
     Returns:
         m, s and p, (tokens,) float32; the mask of targets outside the slice, one bit a token, lowest
         first, the rest of the last byte set, uint8; the index in the slice, of the dtype of
-        `target`; and z, of the dtype of `input`, or an empty tensor.
+        `target`; and z, of the dtype of `input`, or None.
 
     Differs from upstream: its page counts a target equal to `vocab_end_index` as inside, its kernel
     as outside; here it is outside. The maximum of a slice without rows is -inf.
@@ -54,7 +54,7 @@ def npu_fused_linear_online_max_sum(
         chosen = shifted.gather(1, index.long()[:, None])[:, 0].masked_fill(outside, 0)
     else:
         largest, total, chosen = z.new_full(z.shape[:1], -torch.inf), z.sum(-1), z.sum(-1)
-    returned = logits if return_logits else logits.new_empty(0)
+    returned = logits if return_logits else None
     return largest, total, chosen, pack(outside, fill=True), index.to(target.dtype), returned
 
 

@@ -39,10 +39,12 @@ def npu_fused_matmul(x1, x2, bias, x3, fused_op_type):
         Up to 6 dimensions without an operation and with "relu", 3 with "add" and "mul", otherwise 2.
 
     Differs from upstream: upstream has it on Ascend950 only, here every chip computes it. The
-    operation is applied in fp32 and rounded once.
+    product is rounded to the dtype of `x1` before the operation, as upstream's test has it.
     """
     y = product(x1, x2)
     y = y if bias is None else y + bias.to(y.dtype)
+    if fused_op_type != "16cast32":
+        y = y.to(x1.dtype).to(y.dtype)
     if fused_op_type == "add":
         y = y + x3.to(y.dtype)
     elif fused_op_type == "mul":

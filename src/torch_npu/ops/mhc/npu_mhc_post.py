@@ -10,14 +10,20 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 def _check_streams(x, h_res, h_out, h_post):
-    must.dtype("x", x, torch.float16, torch.bfloat16)
-    must.ndim("x", x, 3, 4)
-    *tokens, streams, width = x.shape
+    said = "x dtype must be FLOAT16 or BFLOAT16"
+    must.dtype("x", x, torch.float16, torch.bfloat16, upstream=said)
+    shape = tuple(x.shape)
+    said = "x dim must be 3 or 4"
+    must.hold(len(shape) in (3, 4), "x", "a tensor of 3 to 4 dimensions", shape, upstream=said)
+    *tokens, streams, width = shape
     must.dtype("h_res", h_res, torch.float32)
-    must.shape("h_res", h_res, (*tokens, streams, streams))
+    if h_res is not None:
+        square, held = (*tokens, streams, streams), tuple(h_res.shape)
+        said = f"h_res shape must be {square}"
+        must.hold(held == square, "h_res", f"of shape {square}", held, upstream=said)
     must.same_dtype("h_out", h_out, "x", x)
     must.shape("h_out", h_out, (*tokens, width))
-    must.dtype("h_post", h_post, torch.float32)
+    must.dtype("h_post", h_post, torch.float32, upstream="h_post dtype must be FLOAT32")
     must.shape("h_post", h_post, (*tokens, streams))
 
 
@@ -112,7 +118,9 @@ def _(grad_y, x, h_res, h_out, h_post):
     _check_streams(x, h_res, h_out, h_post)
     must.hold(x.numel() > 0, "x", "not empty", tuple(x.shape))
     must.same_dtype("grad_y", grad_y, "x", x)
-    must.shape("grad_y", grad_y, tuple(x.shape))
+    shape, held = tuple(x.shape), tuple(grad_y.shape)
+    said = "grad_y shape must be the same as x shape"
+    must.hold(held == shape, "grad_y", f"of shape {shape}", held, upstream=said)
 
 
 npu_mhc_post_backward.samples = [
