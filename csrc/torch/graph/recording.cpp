@@ -162,7 +162,7 @@ void Recording::on_end(const at::RecordFunction& function, at::ObserverContext* 
 KernelCall Recording::prepare(const c10::OperatorHandle& op, c10::ArrayRef<const IValue> given,
                               std::function<void(Stack*)> call) {
   const auto& schema = op.schema();
-  KernelCall record{schema.name(), std::move(call), {given.begin(), given.end()}, {}, {}};
+  KernelCall record{schema.name(), std::move(call), std::vector<IValue>(given.begin(), given.end()), {}, {}};
   const bool copies = schema.name() == "aten::copy_";
   for (size_t i = 0; i < record.arguments.size(); ++i) {
     const bool is_written = may_write(schema, i);
@@ -193,7 +193,7 @@ void Recording::finish(KernelCall record, const std::vector<IValue>& given, cons
 void Recording::call(const c10::OperatorHandle& op, Stack* stack, const std::function<void(Stack*)>& call) {
   const size_t first = stack->size() - op.schema().arguments().size();
   const std::vector<IValue> given(stack->begin() + static_cast<int64_t>(first), stack->end());
-  KernelCall record = prepare(op, {given.data(), given.size()}, call);
+  KernelCall record = prepare(op, c10::ArrayRef<const IValue>(given.data(), given.size()), call);
   {
     const Leaf leaf(*this);
     const LogAllocations log(record.allocations);
