@@ -210,9 +210,11 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_swish_backward(const Tensor& dy, c
   check_groups(guard, x, groups);
   guard.like(dy, "dy", x);
   for (const auto& [t, name] : {std::pair{&weight, "weight"}, {&bias, "bias"}}) {
+    guard.tensor(*t, name);
     check_factor(guard, *t, name, x.size(1));
   }
   for (const auto& [t, name] : {std::pair{&mean, "mean"}, {&rstd, "rstd"}}) {
+    guard.tensor(*t, name);
     check_factor(guard, *t, name, guard.product(x.size(0), groups, "groups"));
   }
   const Tensor grads = dy.contiguous(), in = x.contiguous(), gamma = as_float(weight), beta = as_float(bias);
