@@ -92,6 +92,10 @@ def unset(name: str, value: Any, default: Any = None) -> None:
         )
 
 
+def anything(*values: Any) -> None:
+    """Arguments that upstream takes and reads nowhere: whatever they are, they change nothing."""
+
+
 def present(name: str, value: Any, when: str) -> None:
     """An optional argument that is required in the given situation."""
     if value is None:

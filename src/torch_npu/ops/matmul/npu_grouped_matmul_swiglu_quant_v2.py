@@ -1,4 +1,4 @@
-"""npu_grouped_matmul_swiglu_quant_v2 and npu_grouped_matmul_swiglu_quant: experts' products, SwiGLU, quantization."""
+"""npu_grouped_matmul_swiglu_quant_v2: experts' products, SwiGLU, quantization."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_npu.ops.matmul import _experts, _mx
 from torch_npu.ops.quant import _chip, _dynamic, _formats
 from torch_npu.ops.quant import _mx as mx_quant
 
-_NAMES = {
+NAMES = {
     "weight": "weight",
     "weight_dtype": "weight_dtype",
     "scale": "weight_scale",
@@ -30,7 +30,7 @@ def _gate(y):
     return torch.nn.functional.silu(act) * gate
 
 
-def _quantized_rows(operator, rows, group_list, kind, smooth, name):
+def quantized_rows(operator, rows, group_list, kind, smooth, name):
     """(q, scale): SwiGLU of each group's product, quantized row by row; rows of no group are 0."""
     count, width = rows.x.shape[0], rows.columns // 2
     hidden = rows.x.new_zeros(count, width, dtype=torch.float32)
@@ -153,7 +153,7 @@ def npu_grouped_matmul_swiglu_quant_v2(
     name, kind = _name(quant_dtype, mx), group_list_type or 0
     operator = "npu_grouped_matmul_swiglu_quant_v2"
     if not mx:
-        return _quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
+        return quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
     y, scale = _quantized_blocks(operator, rows, group_list, kind, name, _middle(dequant_dtype))
     return y, scale.view(torch.float8_e8m0fnu)
 
@@ -222,7 +222,7 @@ def _(
     same = (x_dtype is None) == (weight_dtype is None)
     must.hold(same, "weight_dtype", "given if and only if 'x_dtype' is", _dtypes.text(weight_dtype))
     rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)
-    _experts.check(rows, _NAMES, ("a8w8", "float8", "mx") if new else ("a8w8", "a8w4", "a4w4"))
+    _experts.check(rows, NAMES, ("a8w8", "float8", "mx") if new else ("a8w8", "a8w4", "a4w4"))
     experts, columns, form = weight[0].shape[0], rows.columns, rows.form
     must.hold(columns % 2 == 0, "weight", "of an even number of columns", columns)
     _experts.check_list(group_list, experts)
@@ -294,65 +294,4 @@ npu_grouped_matmul_swiglu_quant_v2.samples = [
         ),
         lambda make: {"smooth_scale": make(2, 4, low=0), "tuning_config": [4]},
     ),
-]
-
-
-@npu_op(
-    "npu_grouped_matmul_swiglu_quant(Tensor x, Tensor weight, Tensor group_list, "
-    "Tensor weight_scale, Tensor x_scale, *, Tensor? bias=None, Tensor? offset=None)"
-    " -> (Tensor, Tensor, Tensor)",
-    product=True,
-)
-def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale):
-    """The A8W8 form of `npu_grouped_matmul_swiglu_quant_v2`: int8 rows and weights, ends of groups, int8 results.
-
-    Args:
-        x: (M, K), int8.
-        weight: (E, K, N), int8.
-        group_list: (E) int64, where each group of rows ends.
-        weight_scale: (E, N); float32, float16 or bfloat16.
-        x_scale: (M), float32.
-        bias, offset: reserved.
-
-    Returns:
-        int8 (M, N / 2), the scales of its rows (M) in float32, and an empty place for offsets.
-
-    Differs from upstream:
-        Upstream takes weights in the format NZ alone; here ND is the same.
-    """
-    rows = _rows(x, [weight], [weight_scale], x_scale, None, None, None, False)
-    q, scale = _quantized_rows("npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8")
-    return q, scale, q.new_zeros((), dtype=torch.float32)
-
-
-@npu_grouped_matmul_swiglu_quant.meta
-def _(x, weight):
-    rows, columns = x.shape[0], weight.shape[-1] // 2
-    return (
-        x.new_empty(rows, columns),
-        x.new_empty(rows, dtype=torch.float32),
-        x.new_empty((), dtype=torch.float32),
-    )
-
-
-@npu_grouped_matmul_swiglu_quant.check
-def _(x, weight, group_list, weight_scale, x_scale, bias, offset):
-    must.unset("bias", bias)
-    must.unset("offset", offset)
-    rows = _rows(x, [weight], [weight_scale], x_scale, None, None, None, False)
-    _experts.check(rows, _NAMES, ("a8w8",))
-    must.hold(weight.shape[-1] % 2 == 0, "weight", "of an even number of columns", weight.shape[-1])
-    _experts.check_list(group_list, weight.shape[0])
-
-
-npu_grouped_matmul_swiglu_quant.samples = [
-    Sample(
-        lambda make: (
-            _ints(make, 7, 16),
-            _ints(make, 2, 16, 8),
-            _list(make),
-            make(2, 8, low=0),
-            make(7, low=0),
-        )
-    )
 ]

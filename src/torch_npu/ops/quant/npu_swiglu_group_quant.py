@@ -120,8 +120,7 @@ def _(
         fits, "x", "of a last dimension divisible by 256, not empty", tuple(x.shape), ErrCode.PARAM
     )
     must.choice("quant_mode", quant_mode, (STATIC, DYNAMIC))
-    # CANN reads these three in other modes alone
-    del dst_type, block_size, round_scale
+    must.anything(dst_type, block_size, round_scale)  # CANN reads them in other modes alone
     _check_rows(x, weight, group_index)
     limit = clamp_limit in (-1.0, 0.0) or clamp_limit > 0
     must.hold(limit, "clamp_limit", "-1, 0 or positive", clamp_limit)
