@@ -45,7 +45,10 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("npu_kv_rmsnorm_rope_cache", "test_aot_dispatch_dynamic"): "returns the caches, undeclared",
     ("npu_mla_prolog", "test_aot_dispatch_dynamic"): "returns the caches, undeclared",
     ("npu_mla_prolog_v2", "test_aot_dispatch_dynamic"): "returns the caches, undeclared",
-    ("atb::_npu_group_topk", "test_schema"): "writes self, which upstream's schema does not declare",
+    (
+        "atb::_npu_group_topk",
+        "test_schema",
+    ): "writes self, which upstream's schema does not declare",
 }
 
 
