@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "ops"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 SECTIONS = {"Args": "Arguments", "Returns": "Results"}
-#: what an operator may raise for a dtype that it does not take
-_REFUSED = (RuntimeError, TypeError, ValueError)
+#: what an operator may raise for a dtype that it does not take, with its constraints switched off
+_REFUSED = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 def make(
@@ -58,7 +58,7 @@ def families() -> dict[str, list[Operator]]:
     """Page name -> its overloads, in the order of their definition."""
     pages: dict[str, list[Operator]] = {}
     for operator in operators.values():
-        pages.setdefault(operator.name.split(".")[0], []).append(operator)
+        pages.setdefault(operator.base, []).append(operator)
     return dict(sorted(pages.items()))
 
 
@@ -71,7 +71,7 @@ def render(name: str, overloads: list[Operator], accuracy: bool = True) -> str:
     for other in overloads[1:]:
         if other.__doc__ != first.__doc__:
             lines += [f"## Overload {other.name.partition('.')[2]}", "", *_docstring(other, "###")]
-    lines += ["## Schema", "", "```", *_schemas(name), "```", ""]
+    lines += ["## Schema", "", "```", *_schemas(overloads), "```", ""]
     lines += _example(name, overloads)
     if accuracy:
         lines += _accuracy(overloads)
@@ -79,9 +79,10 @@ def render(name: str, overloads: list[Operator], accuracy: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _schemas(name: str) -> list[str]:
-    """The schemas of a name that are registered, in upstream's words."""
+def _schemas(overloads: list[Operator]) -> list[str]:
+    """The schemas that are registered, in upstream's words."""
     have = {str(o.schema) for o in operators.values()}
+    name = overloads[0].name.split(".")[0]  # with the namespace, where it is not npu
     return [s for s in coverage.schemas()[name] if str(parse(s)) in have]
 
 
@@ -118,20 +119,18 @@ def _entry(line: str) -> str:
     return f"- {names}: {found[2]}"
 
 
-def example(name: str, overloads: list[Operator]) -> tuple[str, Operator] | None:
-    """The first sample as a program whose last line is the call."""
+def examples(name: str, overloads: list[Operator]) -> Iterator[tuple[str, Operator]]:
+    """The samples as programs whose last line is the call, the best to show first."""
     for operator in overloads:
-        samples: list[Sample] = operator.samples
-        if not samples:
-            continue
-        args, kwargs = samples[0].inputs(make)
-        lines, words = ["import torch", "import torch_npu", ""], []
-        for argument, value in zip(operator.schema.arguments, args, strict=False):
-            words.append(_argument(argument.name, value, lines))
-        words += [f"{k}={_argument(k, v, lines)}" for k, v in kwargs.items()]
-        target = f"torch_npu.{name}" if operator.exported else f"torch.ops.npu.{name}"
-        return "\n".join([*lines, statement("result", f"{target}(", words, ")")]), operator
-    return None
+        for sample in operator.samples:
+            args, kwargs = sample.inputs(make)
+            lines, words = ["import torch", "import torch_npu", ""], []
+            for argument, value in zip(operator.schema.arguments, args, strict=False):
+                words.append(_argument(argument.name, value, lines))
+            words += [f"{k}={_argument(k, v, lines)}" for k, v in kwargs.items()]
+            space = "torch_npu" if operator.exported else f"torch.ops.{operator.namespace}"
+            call = statement("result", f"{space}.{name}(", words, ")")
+            yield "\n".join([*lines, call]), operator
 
 
 def _argument(name: str, value: Any, lines: list[str]) -> str:
@@ -154,12 +153,15 @@ def _example(name: str, overloads: list[Operator]) -> list[str]:
             "It takes several ranks: see [distributed.md](../distributed.md).",
             "",
         ]
-    found = example(name, overloads)
-    if found is None:
+    for code, operator in examples(name, overloads):
+        try:
+            with operator.on_its_chip():
+                result = run(code)
+            break
+        except _REFUSED:  # a tensor of numbers in order cannot show it: a mask, indices
+            continue
+    else:
         return []
-    code, operator = found
-    with operator.on_its_chip():
-        result = run(code)
     several = isinstance(result, (tuple, list))
     values = list(result) if several else [result]
     declared = [r.name for r in operator.schema.returns]
