@@ -77,6 +77,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Te
                                                     const Tensor& out, const Tensor& lse, const Tensor&, const Tensor&,
                                                     c10::SymInt, c10::SymInt, double, bool causal, const Tensor&,
                                                     const Tensor&, optional<double> scale) {
+  if (!grad.defined()) return {};
   const kernels::Guard guard("_scaled_dot_product_fused_attention_overrideable_backward", "aten::");
   check_sizes(guard, query, key, value);
   guard.sizes(grad, "grad_out", query.sizes());

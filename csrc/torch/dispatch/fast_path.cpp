@@ -253,7 +253,7 @@ void reductions_and_products(torch::Library& m) {
   OTHER(Tensor(const Tensor&, std::optional<int64_t>, bool), "argmax", argmax);
   OTHER(Tensor(const Tensor&, int64_t, MaybeType), "cumsum", cumsum);
   OTHER(Tensor(const Tensor&, int64_t, bool), "_softmax", _softmax);
-  OTHER(Tensor(const Tensor&, int64_t, bool), "_log_softmax", _log_softmax);
+  PRODUCT(Tensor(const Tensor&, int64_t, bool), "_log_softmax", _log_softmax);  // half precision runs in fp32
   OTHER(Tensor(const Tensor&, const Scalar&, at::OptionalIntArrayRef, bool, MaybeType), "linalg_vector_norm",
         linalg_vector_norm);
   using Pair = std::tuple<Tensor, Tensor>;

@@ -104,7 +104,7 @@ def test_root_of_softplus_on_950():
     with on("A5"):
         y, expert, norm = torch_npu.npu_moe_gating_top_k(x, 3, norm_type=2, out_flag=True)
     scores = torch.log1p(torch.exp(x.cpu().double())).sqrt()
-    chosen = scores.sort(-1, descending=True, stable=True).indices[:, :3]
+    chosen = scores.sort(dim=-1, descending=True, stable=True).indices[:, :3]
     picked = scores.gather(1, chosen)
     exact = picked / picked.sum(-1, keepdim=True)
     assert torch.equal(expert.cpu().long(), chosen)

@@ -58,6 +58,7 @@ def npu_moe_re_routing(
     ends = counts.long().reshape(-1).cumsum(0)
     block = torch.searchsorted(ends, positions, right=True)
     key = block % max(experts, 1) * ranks + block // max(experts, 1)
+    key = torch.where(block < ranks * experts, key, ranks * experts)
     source = torch.argsort(key, stable=True)
     index = source if idx_type == 0 else inverse_permutation(source)
     if per_token_scales is None:
