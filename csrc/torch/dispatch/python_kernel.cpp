@@ -252,6 +252,7 @@ void run_boxed(const Operation& operation, const Given& given, Stack* stack) {
   const py::object result = run_given(given, args);
   torch::jit::drop(*stack, operation.arguments);
   const auto& returns = schema.returns();
+  if (returns.empty()) return;
   if (returns.size() == 1) return stack->push_back(torch::jit::toIValue(result, returns[0].type()));
   if (returns.empty()) return;
   const auto results = result.cast<py::sequence>();
