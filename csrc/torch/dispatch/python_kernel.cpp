@@ -254,7 +254,6 @@ void run_boxed(const Operation& operation, const Given& given, Stack* stack) {
   const auto& returns = schema.returns();
   if (returns.empty()) return;
   if (returns.size() == 1) return stack->push_back(torch::jit::toIValue(result, returns[0].type()));
-  if (returns.empty()) return;
   const auto results = result.cast<py::sequence>();
   for (size_t i = 0; i < returns.size(); ++i) {
     stack->push_back(torch::jit::toIValue(py::object(results[i]), returns[i].type()));
