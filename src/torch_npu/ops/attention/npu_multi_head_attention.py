@@ -343,7 +343,8 @@ npu_multi_head_attention_backward.samples = [
             make(1, 16, 16, 16, low=0),
             make(1, 16, 16, 16, dtype=torch.float16, low=0),
             *(make(16, 256, dtype=torch.float16) for _ in range(2)),
-            *(None, 16, 16, 16, 16, 0.0, True),
+            make(512, dtype=torch.uint8, low=0, high=255),
+            *(16, 16, 16, 16, 0.0, True),
         )
     ),
 ]
