@@ -81,7 +81,8 @@ def test_settings_by_mark(pytester, monkeypatch, distributed):
     text = TESTS.replace("os.getppid() == HERE and ", "") if distributed else TESTS
     pytester.makepyfile(test_it=text)
     done = run(pytester, monkeypatch, "--junitxml=result.xml", *distributed)
-    done.assert_outcomes(passed=5, failed=3, skipped=1, warnings=2)
+    done.assert_outcomes(passed=5, failed=3, skipped=1)
+    assert done.parseoutcomes()["warnings"] >= 2  # the test's own; libraries may have others
     said = done.stdout.str()
     for line in (
         "FAILED test_it.py::test_parameters[[]2[]] - assert 2 == 1",

@@ -68,6 +68,9 @@ void round_to_hf32(float* data, int64_t begin, int64_t end) {
 
 // An operator, so that a capture records it.
 Tensor& round_to_hf32_(Tensor& dense) {  // empty_like leaves no holes
+  TORCH_CHECK(dense.scalar_type() == at::kFloat && dense.is_non_overlapping_and_dense(),
+              "softnpu::round_to_hf32_: argument 'dense': expected a dense tensor of float32, received ",
+              dense.scalar_type(), " with strides ", dense.strides());
   float* data = dense.mutable_data_ptr<float>();
   at::parallel_for(0, dense.numel(), int64_t{1} << 15,
                    [data](int64_t begin, int64_t end) { round_to_hf32(data, begin, end); });
