@@ -97,7 +97,10 @@ def npu_op(
         if out is not None:
             _forms.register_out(operator, out)
         if inplace is not None:
-            _register(_forms.inplace_form(operator, inplace), listed, key)
+            over = _forms.inplace_form(operator, inplace)
+            _register(over, listed, key)
+            if over.returns_target:
+                _forms.register_functionalize(over, operator)
         form = None
         if functional is not None:
             form = _forms.functional_form(operator, functional)

@@ -75,6 +75,8 @@ def npu_sparse_lightning_indexer_grad_kl_loss(
     made = [torch.zeros_like(t) for t in (index, index_keys, factors)]
     loss = torch.zeros(1)
     for span in _sparse.spans(query, key, layout, layout, actual_seq_qlen, actual_seq_klen):
+        if span.columns == 0:
+            continue
         columns = slice(span.kv_start, span.kv_start + span.columns)
         own = slice(span.start, span.start + span.rows)
         blocks = _sparse_attend.parts(span, sparse_mode, places[own], 1, keys.shape[1])
