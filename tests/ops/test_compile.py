@@ -47,7 +47,14 @@ def traceable(name: str) -> bool:
     return holds and operators[name].exported and not name.endswith(_FORMS)
 
 
-NAMES = [name for name in sorted(operators) if samples(name) and traceable(name)]
+#: writes its argument, which upstream's schema does not declare: a graph drops what nobody reads
+_UNDECLARED = ("atb::_npu_group_topk",)
+
+NAMES = [
+    name
+    for name in sorted(operators)
+    if samples(name) and traceable(name) and name not in _UNDECLARED
+]
 
 
 def seen(result: Any, given: Any) -> list[Any]:
