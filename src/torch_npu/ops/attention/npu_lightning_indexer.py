@@ -266,12 +266,12 @@ def _(
     must.shape("weights", weights, tuple(query.shape[:-1]))
     size = query.shape[-1]
     must.hold(tuple(key.shape[-2:]) == (1, size), "key", f"of 1 head of {size}", tuple(key.shape))
+    must.dtype("sparse_indices", sparse_indices, torch.int32)
+    must.shape("sparse_indices", sparse_indices, (*query.shape[:-2], 1, None))
     if must.has_data(sparse_indices) and sparse_indices.numel():
         tokens = key.shape[0 if layout == "TND" else 1]
         most = int(sparse_indices.max())
         must.hold(most < tokens, "sparse_indices", f"below {tokens}, the keys", most)
-    must.dtype("sparse_indices", sparse_indices, torch.int32)
-    must.shape("sparse_indices", sparse_indices, (*query.shape[:-2], 1, None))
     must.shape("dy", dy, tuple(sparse_indices.shape))
     must.choice("sparse_mode", sparse_mode, (0, 3))
     _sparse.check_tokens_limits(pre_tokens, next_tokens)

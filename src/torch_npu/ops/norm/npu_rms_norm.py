@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
@@ -84,9 +85,12 @@ def npu_rms_norm_backward(dy, self, gamma, rstd):
 
 
 @npu_rms_norm_backward.check
-def _(dy, self, gamma):
+def _(dy, self, gamma, rstd):
     must.shape("dy", dy, tuple(self.shape))
     must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
+    rows = self.shape[: self.dim() - gamma.dim()].numel()
+    fits = rstd.numel() == rows
+    must.hold(fits, "rstd", f"of {rows} elements, one a row", tuple(rstd.shape), ErrCode.PARAM)
 
 
 @npu_rms_norm_backward.native
