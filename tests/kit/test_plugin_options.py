@@ -38,7 +38,7 @@ def test_wrong_marks(pytester, monkeypatch, mark, message):
     "option,message",
     [
         ("--npu-soc=Ascend1", "is not a known chip"),
-        ("--npu-memory-limit=1", "must be a size of at least 2MiB"),
+        ("--npu-memory-limit=1", "must be a size from 2MiB"),
     ],
 )
 def test_wrong_options(pytester, monkeypatch, option, message):

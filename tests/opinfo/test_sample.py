@@ -14,10 +14,11 @@ def test_the_database_is_there():
 
 @pytest.mark.parametrize("pair", PAIRS[::EVERY], ids=lambda p: p.key)
 def test_same_as_cpu(pair: Pair):
-    reason = excused(pair, exceptions())
-    if reason:
-        with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
+    if excused(pair, exceptions()):  # by how much depends on the CPU's instructions
+        try:
             check(pair)
+        except AssertionError as difference:
+            assert "Tensor-likes are not close" in str(difference)
         return
     try:
         assert check(pair) >= 0
