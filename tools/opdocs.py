@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 import torch_npu  # noqa: F401  (registers the operators)
-from softnpu import _C, settings
+from softnpu import _C, chips, settings
 from tools import coverage
 from tools.examples import call, literal, statement
 from tools.signatures import parse
@@ -168,7 +168,7 @@ def _example(name: str, overloads: list[Operator]) -> list[str]:
     if len(declared) != len(values):  # one list of results
         declared = [""] * len(values)
     names = [n or (f"result[{i}]" if several else "result") for i, n in enumerate(declared)]
-    lines = ["## Example", "", "```python", code, "```", ""]
+    lines = ["## Example", "", *_chip(operator), "```python", code, "```", ""]
     if result is None:
         return lines
     lines += ["| result | shape | dtype |", "|---|---|---|"]
@@ -180,6 +180,14 @@ def _example(name: str, overloads: list[Operator]) -> list[str]:
         else:
             lines.append(f"| {label} | | {type(value).__name__} |")
     return [*lines, ""]
+
+
+def _chip(operator: Operator) -> list[str]:
+    """The setting that the example needs, if it is not for every chip."""
+    if operator.chips is None:
+        return []
+    with operator.on_its_chip():
+        return [f"With `SOFTNPU_SOC={chips.current().name}`:", ""]
 
 
 def run(code: str) -> Any:
