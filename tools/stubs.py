@@ -52,7 +52,9 @@ def package() -> str:
         "from torch_npu import (\n",
         *(f"    {name} as {name},\n" for name in _submodules()),
         ")\n\n",
-        "__version__: str\n\n",
+        "from torch_npu.utils.hif8_tensor import HiFloat8Tensor as HiFloat8Tensor\n\n",
+        "__version__: str\n",
+        "unsupported_dtype: list[_Any]\n\n",
     ]
     lines += [f"{name}: int\n" for name in sorted(_dtypes.CODES)]
     lines.append("\n")
@@ -151,9 +153,9 @@ def _typed(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 
 def _submodules() -> Iterator[str]:
-    """Those that programs reach as attributes; `testing` has to be imported by name."""
+    """Those that programs reach as attributes; `testing` and `op_plugin` have to be imported by name."""
     for module in pkgutil.iter_modules(torch_npu.__path__):
-        if not module.name.startswith("_") and module.name != "testing":
+        if not module.name.startswith("_") and module.name not in ("testing", "op_plugin"):
             yield module.name
 
 

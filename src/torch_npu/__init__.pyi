@@ -12,14 +12,16 @@ from torch_npu import (
     dynamo as dynamo,
     multiprocessing as multiprocessing,
     npu as npu,
-    op_plugin as op_plugin,
     ops as ops,
     optim as optim,
     profiler as profiler,
     utils as utils,
 )
 
+from torch_npu.utils.hif8_tensor import HiFloat8Tensor as HiFloat8Tensor
+
 __version__: str
+unsupported_dtype: list[_Any]
 
 bfloat16: int
 bool: int

@@ -50,7 +50,7 @@ def host_decompositions() -> dict[OpOverload, Callable[..., Any]]:
 
     table: dict[Any, Any] = dict(select_decomp_table())
     table.update(_torch_npu())
-    table.update({product: functools.partial(_widened, product) for product in _PRODUCTS})
+    table.update({p: functools.partial(_widened, p, table.get(p)) for p in _PRODUCTS})
     table.update(_random())
     forward = aten._scaled_dot_product_fused_attention_overrideable
     table[forward.default] = _attention
@@ -142,14 +142,15 @@ def _shared_half(values: tuple[Any, ...]) -> torch.dtype | None:
     return dtype if dtype in _HALVES and not native_half(dtype) else None
 
 
-def _widened(product: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _widened(product: OpOverload, other: Any, *args: Any, **kwargs: Any) -> Any:
+    """The product of half precision by eager's kernel; what Inductor makes of it (`other`) elsewhere."""
     attention = "attention" in product.name()
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
     if half is not None:
         return operators.wide_host_operator(product)(*args, **kwargs)
     if product is aten.mm.default and args[0].dtype != args[1].dtype:
         return _mixed(*args)
-    return NotImplemented
+    return NotImplemented if other is None else other(*args, **kwargs)
 
 
 def _mixed(left: torch.Tensor, right: torch.Tensor) -> Any:

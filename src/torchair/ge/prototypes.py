@@ -49,10 +49,9 @@ def _known(kind: str) -> Prototype | None:
         return Prototype(named, _OUTPUTS.get(kind, ("y",)))
     if kind in interpreter._SAME:
         return Prototype(("x1", "x2") if kind in _two_inputs() else ("x",))
-    for operator in _registry.operators.values():
-        if registry.type_of(operator.overload) == kind:
-            return _of_schema(operator.schema)
-    return None
+    found = [o for o in _registry.operators.values() if registry.type_of(o.overload) == kind]
+    found.sort(key=lambda o: o.namespace != "npu")  # ATB's operators are no nodes of CANN's own
+    return _of_schema(found[0].schema) if found else None
 
 
 _OUTPUTS = {

@@ -44,4 +44,4 @@ def test_caches_that_a_graph_writes_are_written_in_place():
     assert_same_as_eager(write, randn(2, 4, 8), position, randn(4, 1))
     from torchair._host import operators
 
-    assert ("device", torch.ops.aten.select_scatter.default) not in operators._twins
+    assert ("device", torch.ops.aten.select_scatter.default) not in operators._host_operators
