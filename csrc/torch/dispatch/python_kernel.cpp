@@ -128,7 +128,8 @@ PythonCall keep_call(Recording& recording, const py::function& body, const py::o
     const py::gil_scoped_acquire gil;
     delete static_cast<py::tuple*>(object);
   });
-  each_tensor(result.ptr(), [&](const at::Tensor& tensor) { kept.results.push_back(recording.capture().keep(tensor)); });
+  each_tensor(result.ptr(),
+              [&](const at::Tensor& tensor) { kept.results.push_back(recording.capture().keep(tensor)); });
   return kept;
 }
 
