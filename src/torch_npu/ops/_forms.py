@@ -27,9 +27,7 @@ def functional_form(operator: Operator, schema: str, export: bool = True) -> Ope
             values[place] = None if values[place] is None else _copy(values[place])
         results = body(*values)
         copies = tuple(values[place] for place in places)
-        if operator.returns_target:
-            return copies if len(copies) > 1 else copies[0]
-        if results is None:  # a schema that returns nothing
+        if operator.returns_target or results is None:  # None: a schema that returns nothing
             return copies if len(copies) > 1 else copies[0]
         return (*(results if isinstance(results, tuple) else (results,)), *copies)
 
@@ -68,7 +66,7 @@ def _derived(
     """An operator whose parts are those of another one, with `around` between; parts may still be added to that one."""
 
     def kernel(**arguments: Any) -> Any:
-        return around(operator.by_position("kernel"), tuple(arguments.values()))
+        return around(operator.formula, tuple(arguments.values()))
 
     kernel.__doc__ = f"`{operator.base}` {what}.\n\n    {operator.__doc__}"
     kernel.__module__ = operator.__module__

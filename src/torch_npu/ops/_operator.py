@@ -130,8 +130,9 @@ class Operator:
         self._masks = tuple((i, a.N) for i, a in every if a.N and str(a.type) == "List[bool]")
         #: the parts as written
         self.parts: dict[str, Callable[..., Any]] = {}
-        self._take("kernel", kernel)
-        self.body = self.shapes = self.by_position("kernel")
+        #: the kernel as a function of all arguments; also the body and the shape function, until a part takes their place
+        self.formula = self._take("kernel", kernel)
+        self.body = self.shapes = self.formula
         self._checked: Callable[[tuple[Any, ...]], None] | None = None
         self.__doc__, self.__module__, self.__name__ = kernel.__doc__, kernel.__module__, self.base
 
@@ -151,7 +152,7 @@ class Operator:
 
     def native(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorates the fast form, whose oracle the kernel stays; where it does not apply it returns NotImplemented."""
-        native, kernel = self._take("native", function), self.by_position("kernel")
+        native, kernel = self._take("native", function), self.formula
 
         def body(*args: Any) -> Any:
             found = native(*args)

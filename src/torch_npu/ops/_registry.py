@@ -169,34 +169,24 @@ def _register(operator: Operator, listed: bool, key: str) -> None:
     library = library_of(operator.namespace)
     seeded = (torch.Tag.nondeterministic_seeded,) if operator.random else ()
     library.define(str(operator.schema).partition("::")[2], tags=seeded)
-    library.impl(operator.local, _direct(operator) if operator.direct else _launch(operator), key)
+    library.impl(operator.local, _launch(operator), key)
     register_fake(operator, operator.local, _fake(operator))
 
 
 def _launch(operator: Operator) -> Callable[..., Any]:
+    """The operator on the device; one about memory gets its NPU tensors as they are, and is no device task."""
     name, host_ok, nothing = operator.name, operator.host_ok, {}  # type: ignore[var-annotated]
+    direct = operator.direct
 
     def launch(*args: Any, **kwargs: Any) -> Any:
         values = operator.bind(args, kwargs)
         operator.run_check(values)
         try:
+            if direct:
+                return operator.body(*values)
             return _C.run_kernel(name, operator.body, values, nothing, host_ok, True)
-        except _errors.BadArgument as bad:  # what only the data can tell
+        except _errors.BadArgument as bad:  # what only the data or the storage can tell
             raise _errors.operator_error(name, bad) from None
-
-    return launch
-
-
-def _direct(operator: Operator) -> Callable[..., Any]:
-    """The launch of an operator about memory: no CPU aliases, no device task."""
-
-    def launch(*args: Any, **kwargs: Any) -> Any:
-        values = operator.bind(args, kwargs)
-        operator.run_check(values)
-        try:
-            return operator.body(*values)
-        except _errors.BadArgument as bad:  # what only the storage can tell
-            raise _errors.operator_error(operator.name, bad) from None
 
     return launch
 
