@@ -182,7 +182,7 @@ def test_every_parameter_is_read(name):
 
 
 #: modules of the framework, which know no argument by name
-_FRAMEWORK = ("ops", "_registry", "_check", "_operator", "_autograd", "_forms", "_shapes")
+_FRAMEWORK = ("ops", "_registry", "_check", "_operator", "_autograd", "_forms", "_shapes", "_chips")
 
 
 @functools.cache

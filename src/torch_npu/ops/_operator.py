@@ -22,7 +22,7 @@ from torch._library import simple_registry
 from softnpu import settings
 from torch_npu import _errors
 from torch_npu._errors import ErrCode
-from torch_npu.ops import _shapes
+from torch_npu.ops import _chips, _shapes
 
 NAMESPACE = "npu"
 #: what a compiled graph may do with an operator, see `Operator.compiled`
@@ -244,7 +244,7 @@ class Operator:
             return
         try:
             if self.chips is not None:
-                _shapes.check_chip(self.chips)
+                _chips.check_chip(self.chips)
             if self._checked is not None:
                 self._checked(args)
         except _errors.BadArgument as bad:
@@ -256,7 +256,7 @@ class Operator:
 
     def on_its_chip(self) -> AbstractContextManager[Any]:
         """For samples: the settings of a chip that has the operator, the current ones if it does."""
-        return _shapes.a_chip_of(self.chips)
+        return _chips.a_chip_of(self.chips)
 
     # --- what others ask ---------------------------------------------------------------------------------
 

@@ -1,16 +1,13 @@
-"""Checks that look at shapes, dtypes and plain values alone are asked once for each of them; and chips that have an
-operator."""
+"""Checks that look at shapes, dtypes and plain values alone are asked once for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from softnpu import chips, settings
-from torch_npu._errors import BadArgument, ErrCode
+from softnpu import chips
 
 #: how many shapes an operator keeps that its check let pass
 _REMEMBERED = 1024
@@ -45,23 +42,3 @@ def _key(args: tuple[Any, ...]) -> Any:
         else:
             return None
     return tuple(key)
-
-
-def _first(family: str) -> str:
-    """The name of the first chip of a family."""
-    return next(name for name in chips.names() if chips.get(name).family == family)
-
-
-def check_chip(families: Sequence[str]) -> None:
-    """The current chip belongs to one of the families."""
-    chip = chips.current()
-    if chip.family not in families:
-        wanted = " or ".join("Ascend950" if f == "A5" else f"of the family {f}" for f in families)
-        raise BadArgument("device", wanted, chip.name, ErrCode.NOT_SUPPORT)
-
-
-def a_chip_of(families: Sequence[str] | None) -> AbstractContextManager[Any]:
-    """The settings of a chip of the families; the current ones where they fit."""
-    if families is None or chips.current().family in families:
-        return nullcontext()
-    return settings.override(soc=_first(families[0]))
