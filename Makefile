@@ -1,26 +1,44 @@
 # Every target sets up what it needs: .venv, its packages, and the extension src/softnpu/_C (again only what changed).
 #
 #   make demo            a small language model: training, TorchAir, NPUGraph, profile, report
-#   make test            the test suite, in two     PYTEST_ARGS="tests/ops -k rms_norm" narrows it
+#   make test            lint, then the test suite  PYTEST_ARGS="tests/ops -k rms_norm" narrows it to tests alone
 #   make lint            ruff, mypy, import-linter, clang-format   make format rewrites
 #   make bench           all benchmarks             CASE=matmul narrows it, OUT=file.json keeps the numbers
 #   make bench-compare   OLD=a.json NEW=b.json: what became slower
 #   make bench-report    FILE=a.json: docs/performance.md with its tables and plots
 #   make fuzz            operators with wrong arguments, on guard pages   CALLS=100000 SEED=1
 #   make opinfo          PyTorch's whole operator database, npu against cpu
-#   make docs-generated  docs/coverage.md, docs/ops/*.md, the generated part of docs/differences.md, the stubs
+#   make docs-generated  docs/coverage.md, docs/rules.md, docs/ops/*.md, the generated part of docs/differences.md, the stubs
 #   make docs            the site, into site/, in an environment of its own
 #   make sanitize        csrc under AddressSanitizer and UndefinedBehaviorSanitizer, with the tests of the kernels
+#   make tsan            csrc/device and csrc/hccl under ThreadSanitizer, as programs of their own
 #   make clients         accelerate, transformers, peft, ... from PyPI, in an environment of their own
 #   make dist            sdist and wheel into dist/, and the wheel and its types tried in a clean environment
+#   make test TORCH=2.10.0 PYTHON=python3.12   with another torch: a copy of the tree with its own environment and objects
+#   make matrix          PAIRS="2.13.0 2.10.0": the tests with each torch, into docs/compatibility.md
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13,$(if $(shell command -v $(name)),$(name))) python3.11)
+
+# The tree of a pair is a copy (its sources as they are now, its environment and objects kept), in which make runs again.
+# A torch other than the default one comes from PyPI with some GB of CUDA packages that nothing uses.
+ifeq ($(origin TORCH),command line)
+PAIR := build/pairs/$(TORCH)-$(notdir $(PYTHON))
+COPIED := $(filter-out build dist site,$(wildcard *))
+.PHONY: test demo bench
+test demo bench:
+	@mkdir -p $(PAIR)/kept; mv $(PAIR)/src/softnpu/_C*.so $(PAIR)/kept/ 2>/dev/null || true
+	@rm -rf $(addprefix $(PAIR)/,$(COPIED)); tar -c --exclude='_C*.so' --exclude=__pycache__ $(COPIED) .ci | tar -x -C $(PAIR)
+	@mv $(PAIR)/kept/_C*.so $(PAIR)/src/softnpu/ 2>/dev/null || true
+	@env -u MAKEFLAGS -u MAKEOVERRIDES $(MAKE) --no-print-directory -C $(PAIR) $@ PINNED=$(TORCH) PYTHON=$(PYTHON) \
+	  PYTEST_ARGS='$(PYTEST_ARGS)' CASE='$(CASE)' OUT='$(OUT)'
+else
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := .venv-clients/bin/python
+VLLM := .venv-vllm/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-TORCH := torch==2.13.0
-LINTERS := ruff==0.17.4 mypy==2.4.1 import-linter==2.16 clang-format==23.1.3 pre-commit
+TORCH := torch==$(or $(PINNED),2.13.0)
+LINTERS = $(shell $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'])")
 
 CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
 CPP := $(sort $(CSRC))
@@ -28,13 +46,13 @@ READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-compare bench-report opinfo docs-generated docs sanitize clients dist clean
+.PHONY: help demo test fuzz lint format bench bench-compare bench-report opinfo docs-generated docs sanitize tsan clients clients-vllm dist clean matrix
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 $(VENV)/.packages: pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: softnpu needs Python 3.11 (PYTHON=... names it)"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: softnpu needs Python 3.11 to 3.13 (PYTHON=... names it)"; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ not found: softnpu compiles a C++ extension"; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing packages into $(VENV)"
@@ -62,13 +80,12 @@ $(TOOLS): $(VENV)/.installed
 demo: $(READY)
 	@KINETO_LOG_LEVEL=6 $(BIN)/python -m examples.demo  # kineto logs its start and stop, in plain PyTorch too
 
-test: $(READY)
+# One process a core, at most eight; the tests of a file stay in one process, in their order.
+test: $(READY) $(if $(PYTEST_ARGS),,lint)
 ifdef PYTEST_ARGS
 	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
 else
-	@mkdir -p build; $(BIN)/python -m pytest --durations=15 tests/ops >build/operators.txt 2>&1 & operators=$$!; \
-	failed=0; $(BIN)/python -m pytest --durations=15 --ignore tests/ops || failed=1; \
-	wait $$operators || failed=1; cat build/operators.txt; exit $$failed
+	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --durations=25
 endif
 
 bench: $(READY)
@@ -92,6 +109,7 @@ docs-generated: $(READY)
 	@$(BIN)/python -m tools.coverage
 	@$(BIN)/python -m tools.opdocs
 	@$(BIN)/python -m tools.differences
+	@$(BIN)/python -m tools.rules
 	@$(BIN)/python -m tools.stubs
 
 # Environments beside .venv: what they hold must not leak into the tests.
@@ -115,6 +133,20 @@ sanitize: $(READY)
 	  ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) $(BIN)/python -m pytest -q $(or $(PYTEST_ARGS),tests/kernels)
 
+# csrc/device alone, and csrc/hccl's works with a transport of the test's: programs without Python. ThreadSanitizer wants
+# the same addresses in every run.
+TSAN := g++ -std=c++20 -O1 -g1 -fsanitize=thread -fopenmp -pthread -I csrc
+tsan: $(VENV)/.packages
+	@mkdir -p build/tsan
+	@echo "building build/tsan/device and build/tsan/hccl"
+	@$(TSAN) csrc/device/*.cpp tests/cpp/device_threads.cpp -o build/tsan/device
+	@torch=$$($(BIN)/python -c "import importlib.util as i; print(i.find_spec('torch').submodule_search_locations[0])"); \
+	  $(TSAN) -isystem $$torch/include -isystem $$torch/include/torch/csrc/api/include \
+	  csrc/hccl/work.cpp csrc/hccl/peers.cpp tests/cpp/hccl_threads.cpp \
+	  -L $$torch/lib -Wl,-rpath,$$torch/lib -ltorch -ltorch_cpu -lc10 -o build/tsan/hccl
+	@TSAN_OPTIONS=halt_on_error=1 setarch -R build/tsan/device 2000
+	@TSAN_OPTIONS=halt_on_error=1:report_mutex_bugs=0:suppressions=$(CURDIR)/tests/cpp/tsan.txt setarch -R build/tsan/hccl 10
+
 .venv-clients/.ready: tests/clients/requirements.txt
 	@echo "making .venv-clients"; $(PYTHON) -m venv .venv-clients
 	@$(CLIENTS) -m pip --disable-pip-version-check -qq install $(TORCH) numpy
@@ -127,6 +159,22 @@ clients: $(READY) .venv-clients/.ready
 	@$(CLIENTS) -m pip --disable-pip-version-check -qq install --force-reinstall --no-deps build/wheel/*.whl
 	@$(CLIENTS) -m pip --disable-pip-version-check -qq install build/wheel/*.whl
 	@$(CLIENTS) -m pytest tests/clients --durations=10 $(PYTEST_ARGS)
+	@if [ -n "$$CLIENT_VLLM_ASCEND" ]; then $(MAKE) --no-print-directory clients-vllm; \
+	  else echo "vLLM is not tried: CLIENT_VLLM_ASCEND does not name a checkout of vllm-ascend"; fi
+
+# vllm without its packages for CUDA, and vllm-ascend without its compiled kernels, in an environment of their own.
+.venv-vllm/.ready: tests/clients/vllm_ascend/requirements.txt
+	@echo "making .venv-vllm"; $(PYTHON) -m venv .venv-vllm
+	@$(VLLM) -m pip --disable-pip-version-check -qq install $(TORCH) numpy
+	@$(VLLM) -m pip --disable-pip-version-check -qq install -r $<
+	@$(VLLM) -m pip --disable-pip-version-check -qq install --no-deps vllm==0.27.1
+	@touch $@
+
+clients-vllm: .venv-vllm/.ready
+	@$(VLLM) -m pip --disable-pip-version-check -qq install --force-reinstall --no-deps build/wheel/*.whl
+	@PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" COMPILE_CUSTOM_KERNELS=0 $(VLLM) -m pip --disable-pip-version-check -qq \
+	  install --no-build-isolation --no-deps -e "$$CLIENT_VLLM_ASCEND"
+	@$(VLLM) -m pytest tests/clients/vllm_ascend --durations=10 $(PYTEST_ARGS)
 
 dist: $(READY)
 	@$(PIP) install build
@@ -156,4 +204,10 @@ format: $(TOOLS)
 	$(BIN)/clang-format -i $(CPP)
 
 clean:
-	rm -rf $(VENV) .venv-docs .venv-clients build dist site src/softnpu/_C*.so src/softnpu.egg-info
+	rm -rf $(VENV) .venv-docs .venv-clients .venv-vllm build dist site src/softnpu/_C*.so src/softnpu.egg-info
+
+PAIRS ?= 2.13.0 2.10.0
+matrix: $(READY)
+	@$(BIN)/python -m tools.matrix $(PAIRS)
+
+endif

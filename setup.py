@@ -1,7 +1,18 @@
-"""Builds the one extension, src/softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata."""
+"""Builds the one extension, src/softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata.
 
+The kernels (csrc/kernels) are compiled once for each of BUILDS and chosen from at run time, so that the result starts on
+every processor of its kind; ninja runs the compiler, with precompiled headers. Objects are kept in build/, by versions
+of torch and Python, so that only what changed is compiled.
+"""
+
+import importlib.util
 import os
 import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -9,57 +20,171 @@ from pathlib import Path
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
-from setuptools import Distribution, setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+from torch.utils.cpp_extension import include_paths, library_paths
 
 ROOT = Path(__file__).resolve().parent
 
-
-def vector_flags() -> list[str]:
-    """Vector instructions of the machine that builds, in the terms of at::vec."""
-    if platform.machine() != "x86_64":
-        return []
-    cpuinfo = Path("/proc/cpuinfo")
-    features = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    if {"avx2", "fma", "f16c"} <= features:
-        return ["-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"]
-    return []
-
-
 #: what `make sanitize` asks g++ for, e.g. address,undefined; its objects are kept apart
 SANITIZER = os.environ.get("SOFTNPU_SANITIZER", "")
+
+#: builds of the kernels beside the one for any processor, in the terms of at::vec
+_AVX2 = ["-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"]
+_AVX512 = [
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+    *("-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512"),
+]
+# gcc's own headers for AVX-512 and at::vec use what they call undefined on purpose.
+_QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+BUILDS = (
+    {"avx2": _AVX2 + _QUIET, "avx512": _AVX512 + _QUIET} if platform.machine() == "x86_64" else {}
+)
+DEFAULT = ["-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT"]
 
 
 def optimization() -> tuple[list[str], list[str]]:
     """Flags of the compiler and of the linker."""
     if not SANITIZER:
-        return ["-O3", "-g0"], []
+        return ["-O3", "-g0", "-DNDEBUG"], []
     # vptr checks need type information that PyTorch's libraries keep to themselves.
     checks = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr"]
     return ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", *checks], checks
 
 
-class Build(BuildExtension):
-    """Keeps its object files in one place, also for editable installs, so that only what changed is compiled."""
+def torch_flags() -> list[str]:
+    """What makes our C++ fit torch's: its headers, and the types that its Python module knows."""
+    flags = [f"-I{ROOT / 'csrc'}", *(f"-isystem{path}" for path in include_paths())]
+    flags += [f"-isystem{sysconfig.get_path('include')}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    flags += [
+        "-DTORCH_EXTENSION_NAME=_C",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+    ]
+    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # until pybind11 went without them
+        value = getattr(torch._C, f"_PYBIND11_{name}", None)
+        flags += [f'-DPYBIND11_{name}="{value}"'] if value is not None else []
+    return flags
 
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        place = Path("sanitize", "objects") if SANITIZER else Path("objects")
-        self.build_temp = str(ROOT / "build" / place)
+
+class Ninja:
+    """The rules by which ninja builds the extension in a folder."""
+
+    def __init__(self, folder: Path, output: Path) -> None:
+        self.folder, self.output = folder, output
+        self.compiler = os.environ.get("CXX", "g++")
+        compile_flags, self.link_flags = optimization()
+        self.flags = ["-std=c++20", *compile_flags, "-Wall", "-Wno-unknown-pragmas", "-fPIC"]
+        self.flags += ["-fvisibility=hidden", "-fopenmp", *torch_flags()]
+        self.lines: list[str] = []
+        self.objects: list[Path] = []
+
+    @property
+    def precompiles(self) -> bool:
+        """ccache does better without precompiled headers, and a sanitizer's build is rare."""
+        found = shutil.which(self.compiler.split()[0]) or ""
+        return not SANITIZER and "ccache" not in str(Path(found).resolve())
+
+    def precompile(self, name: str, header: str, flags: list[str]) -> tuple[list[str], str]:
+        """Flags that use a precompiled header, and what has to be built before."""
+        if not self.precompiles:
+            return flags, ""
+        copy = self.folder / "headers" / name / "precompiled.h"
+        self.rule("header", ROOT / header, Path(f"{copy}.gch"), flags)
+        return [
+            *flags,
+            "-Winvalid-pch",
+            f"-include {shlex.quote(str(copy))}",
+        ], f" | {_path(copy)}.gch"
+
+    def rule(
+        self, rule: str, source: Path, output: Path, flags: list[str], before: str = ""
+    ) -> None:
+        self.lines += [
+            f"build {_path(output)}: {rule} {_path(source)}{before}",
+            f"  flags = {' '.join(flags)}",
+        ]
+
+    def compile(self, sources: list[Path], folder: str, flags: list[str], before: str = "") -> None:
+        for source in sources:
+            target = self.folder / folder / source.relative_to(ROOT / "csrc").with_suffix(".o")
+            self.rule("object", source, target, flags, before)
+            self.objects.append(target)
+
+    def write(self) -> Path:
+        """build.ninja. Objects of the DEFAULT build come first: of a function that several have, the linker takes
+        the first one, which every processor can run."""
+        every = sorted((ROOT / "csrc").rglob("*.cpp"))
+        kernels = [path for path in every if path.parent.name == "kernels"]
+        device = [path for path in every if path.parent.name == "device"]
+        self.compile(device, "default", DEFAULT)
+        with_torch = self.precompile("default", "csrc/torch/precompiled.h", DEFAULT)
+        self.compile([path for path in every if path not in device], "default", *with_torch)
+        for name, flags in BUILDS.items():
+            self.compile(kernels, name, *self.precompile(name, "csrc/kernels/precompiled.h", flags))
+        libraries = [
+            *(f"-L{path}" for path in library_paths()),
+            "-lc10",
+            "-ltorch",
+            "-ltorch_cpu",
+            "-ltorch_python",
+        ]
+        head = [
+            f"cxx = {self.compiler}",
+            f"common = {' '.join(shlex.quote(flag) for flag in self.flags)}",
+            *("rule object", "  command = $cxx $common $flags -MMD -MF $out.d -c $in -o $out"),
+            *("  deps = gcc", "  depfile = $out.d"),
+            *(
+                "rule header",
+                "  command = $cxx $common $flags -MMD -MF $out.d -x c++-header $in -o $out",
+            ),
+            *("  deps = gcc", "  depfile = $out.d"),
+            f"rule link\n  command = $cxx -shared -fopenmp {' '.join(self.link_flags)} @$out.rsp -o $out "
+            + " ".join(shlex.quote(flag) for flag in libraries),
+            *("  rspfile = $out.rsp", "  rspfile_content = $in"),
+        ]
+        tail = [
+            f"build {_path(self.output)}: link {' '.join(_path(path) for path in self.objects)}"
+        ]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "build.ninja"
+        file.write_text("\n".join([*head, *self.lines, *tail]) + "\n", "utf-8")
+        return file
 
 
-compile_flags, link_flags = optimization()
+def _path(path: Path) -> str:
+    """A path as ninja reads it."""
+    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
-extension = CppExtension(
-    "softnpu._C",
-    sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.cpp")),
-    include_dirs=[str(ROOT / "csrc")],
-    extra_compile_args=[
-        "-std=c++20", *compile_flags, "-Wall", "-Wno-unknown-pragmas", "-fvisibility=hidden", "-fopenmp", *vector_flags(),
-    ],
-    extra_link_args=["-fopenmp", *link_flags],
-)  # fmt: skip
+class Build(build_ext):
+    """Builds with ninja, in a folder for this torch and this Python."""
+
+    def build_extension(self, ext: Extension) -> None:
+        tag = f"torch{torch.__version__.split('+')[0]}-{sys.implementation.cache_tag}"
+        folder = ROOT / "build" / Path("sanitize" if SANITIZER else "", f"objects-{tag}")
+        output = folder / Path(self.get_ext_fullpath(ext.name)).name
+        Ninja(folder, output).write()
+        jobs = ["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else []
+        subprocess.run([*_ninja(), "-C", str(folder), *jobs], check=True)
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # A new file: a process that has loaded the old one keeps it.
+        fresh = target.with_name(target.name + ".new")
+        shutil.copy(output, fresh)
+        fresh.replace(target)
+
+
+def _ninja() -> list[str]:
+    """The package's program before any other: two versions of ninja do not read each other's logs."""
+    if importlib.util.find_spec("ninja"):
+        return [sys.executable, "-m", "ninja"]
+    if shutil.which("ninja"):
+        return ["ninja"]
+    raise SystemExit("softnpu is built with ninja, which is not installed: pip install ninja")
+
+
+# The sources are Ninja's affair; setuptools asks for a list that is not empty.
+extension = Extension("softnpu._C", ["csrc/torch/runtime/module.cpp"], language="c++")
 
 
 def torch_npu_metadata() -> tuple[str, list[str]]:
@@ -68,7 +193,13 @@ def torch_npu_metadata() -> tuple[str, list[str]]:
     It belongs to this distribution and leaves with it. `softnpu doctor` tells it from the real one by its version.
     """
     own = (ROOT / "src" / "softnpu" / "_version.py").read_text("utf-8").split('"')[-2]
-    version = f"{torch.__version__.split('+')[0]}+softnpu{own}"
+    base = torch.__version__.split("+")[0]
+    release = os.environ.get("TORCH_NPU_RELEASE", base)
+    if not re.fullmatch(re.escape(base) + r"(\.post\d+)?", release):
+        raise SystemExit(
+            f"TORCH_NPU_RELEASE must be {base} or a post-release of it, but is {release!r}"
+        )
+    version = f"{release}+softnpu{own}"
     folder = Path("build", "metadata", f"torch_npu-{version}.dist-info")
     (ROOT / folder).mkdir(parents=True, exist_ok=True)
     files = {
@@ -89,8 +220,19 @@ class Described(Distribution):
         return self.has_data_files()
 
 
+#: the extension fits the torch that it was built with, and no other
+REQUIRES = [
+    f"torch=={torch.__version__.split('+')[0]}",
+    "numpy",
+    "click",
+    "rich",
+    "protobuf",
+    "jinja2",
+]
+
 setup(
     distclass=Described,
+    install_requires=REQUIRES,
     ext_modules=[extension],
     cmdclass={"build_ext": Build},
     data_files=[torch_npu_metadata()],

@@ -138,7 +138,7 @@ def cross_entropy_backward(dloss, log_prob, target):
     return dx.to(log_prob.dtype)
 
 
-# --- quantisation ---------------------------------------------------------------------------------------
+# --- quantization ---------------------------------------------------------------------------------------
 
 
 def dynamic_quant(x):
@@ -201,7 +201,7 @@ def top_k_top_p(logits, p, k):
     return torch.empty_like(ordered).scatter_(1, places, ordered)
 
 
-# --- optimisers -----------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------------
 
 
 def adam(var, m, v, grad):

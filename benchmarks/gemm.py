@@ -30,7 +30,7 @@ def cases() -> Iterator[Case]:
     yield product(torch.bfloat16, 2048, 2048, 2048, True)
     yield product(torch.bfloat16, 512, 4096, 4096, True)
     for rows in (1, 4, 8):
-        yield few_rows(rows)
+        yield skinny(rows)
     yield workspace()
 
 
@@ -65,7 +65,7 @@ def product(dtype: torch.dtype, m: int, k: int, n: int, linear: bool) -> Case:
     return Case(GROUP, name, lambda: body(*mine()), slow, None, check, others=others)
 
 
-def few_rows(rows: int) -> Case:
+def skinny(rows: int) -> Case:
     """Decoding: a few rows by a weight of 90 MB in bf16, which must be read once."""
     out, depth = 11008, 4096
 

@@ -158,7 +158,7 @@ SOFTMAX = [
            formulas.cross_entropy_backward),
 ]  # fmt: skip
 
-QUANTISATION = [
+QUANTIZATION = [
     Kernel("npu_quantize", lambda d: (matrix(d), torch.rand(WIDTH) + 0.1),
            lambda x, s: npu.npu_quantize(x, s, None, torch.qint8, 1), formulas.quantize, 1),
     Kernel("npu_dynamic_quant", one, npu.npu_dynamic_quant, formulas.dynamic_quant, 1,
@@ -176,7 +176,7 @@ GROUPS = {
     "activations": ACTIVATIONS,
     "rotary embedding": ROTARY,
     "softmax and loss": SOFTMAX,
-    "quantisation": QUANTISATION,
+    "quantization": QUANTIZATION,
 }
 
 

@@ -113,11 +113,11 @@ def cases() -> Iterator[Case]:
 
 
 class Training:
-    """A model with its optimiser and a batch; a call is a step."""
+    """A model with its optimizer and a batch; a call is a step."""
 
     def __init__(self, device: str, dtype: torch.dtype, operators: bool = False) -> None:
         self.model = llama(device, dtype, operators)
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         generator = torch.Generator().manual_seed(1)
         words = torch.randint(0, WORDS, (BATCH, TOKENS + 1), generator=generator)
         self.words = words.to(device)
@@ -130,9 +130,9 @@ class Training:
         return loss.detach()
 
     def __call__(self) -> torch.Tensor:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss = self.gradients()
-        self.optimiser.step()
+        self.optimizer.step()
         return loss
 
     def by_parts(self) -> float:
@@ -140,7 +140,7 @@ class Training:
         start = time.perf_counter()
         self.gradients(1, TOKENS // 2)
         middle = time.perf_counter()
-        self.optimiser.step()
+        self.optimizer.step()
         return PARTS * (middle - start) + time.perf_counter() - middle
 
 

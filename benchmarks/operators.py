@@ -1,4 +1,4 @@
-"""Operators of the matmul and quantisation rooms against what they are made of."""
+"""Operators of the matmul and quantization folders against what they are made of."""
 
 from __future__ import annotations
 

@@ -55,15 +55,15 @@ class Step:
     def __init__(self, device: str) -> None:
         torch.manual_seed(0)
         self.model = resnet50().to(device)
-        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.images = torch.randn(BATCH, 3, SIDE, SIDE).to(device)
         self.labels = torch.arange(BATCH).to(device)
 
     def __call__(self) -> torch.Tensor:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss = F.cross_entropy(self.model(self.images), self.labels)
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return loss.detach()
 
 

@@ -75,8 +75,8 @@ def terminal(rows: list[Row]) -> Table:
         table.add_row(f"[bold]{group}[/bold]")
         for row in members:
             *texts, met = cells(row)
-            colour = "green" if met == "met" else "red"
-            table.add_row(*texts, f"[{colour}]{met}[/{colour}]" if met else "")
+            color = "green" if met == "met" else "red"
+            table.add_row(*texts, f"[{color}]{met}[/{color}]" if met else "")
     return table
 
 

@@ -27,7 +27,7 @@ def train(dtype: torch.dtype) -> tuple[list[float], list[float]]:
     """Losses and scales of the steps."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2)).npu()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
     scaler = torch_npu.npu.amp.GradScaler(enabled=dtype is torch.float16)
     points, labels = data()
     losses, scales = [], []
@@ -36,9 +36,9 @@ def train(dtype: torch.dtype) -> tuple[list[float], list[float]]:
             logits = model(points)
         loss = F.cross_entropy(logits.float(), labels)
         factor = 1e30 if dtype is torch.float16 and step == OVERFLOWS_AT else 1.0
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         scaler.scale(loss * factor).backward()
-        scaler.step(optimiser)
+        scaler.step(optimizer)
         scaler.update()
         losses.append(loss.item())
         scales.append(scaler.get_scale())

@@ -126,7 +126,7 @@ def main() -> None:
     ]
     for parameter in shared:
         dist.broadcast(parameter.data, 0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     dice = torch.Generator().manual_seed(rank)
     for step in range(options.steps):
@@ -135,13 +135,13 @@ def main() -> None:
         ).tolist()
         chunk = torch.stack([text[s : s + CONTEXT + 1] for s in starts]).npu()
         loss = F.cross_entropy(model(chunk[:, :-1]).flatten(0, 1), chunk[:, 1:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         for parameter in shared:
             dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
         for parameter in (model.experts.up, model.experts.down):
             parameter.grad /= ranks  # all ranks' tokens have come here already
-        optimiser.step()
+        optimizer.step()
         mean = loss.detach()
         dist.all_reduce(mean, dist.ReduceOp.AVG)
         if rank == 0 and (step % 10 == 0 or step == options.steps - 1):

@@ -24,7 +24,7 @@ def train(directory: Path) -> Path:
     """Four steps: one is waited for, one warms up, two are recorded. Returns the folder of the files."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)).npu()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, labels = torch.randn(128, 64, device="npu"), torch.randint(0, 8, (128,), device="npu")
     with torch_npu.profiler.profile(
         activities=[
@@ -36,9 +36,9 @@ def train(directory: Path) -> Path:
         record_shapes=True,
     ) as profiler:
         for _ in range(4):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(model(x), labels).backward()
-            optimiser.step()
+            optimizer.step()
             profiler.step()
     (folder,) = directory.glob("*_ascend_pt")
     return folder / "ASCEND_PROFILER_OUTPUT"

@@ -34,7 +34,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Norm(nn.Module):
-    """Root-mean-square normalisation: one fused operator on the NPU."""
+    """Root-mean-square normalization: one fused operator on the NPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,14 +120,14 @@ class Llama(nn.Module):
 
 
 class Training:
-    """One model with its optimiser on one device."""
+    """One model with its optimizer on one device."""
 
     def __init__(self, weights: dict[str, torch.Tensor], device: str) -> None:
         self.device = device
         self.model = Llama()
         self.model.load_state_dict(weights)
         self.model.to(device)
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
         self.losses: list[float] = []
         self.times: list[float] = []
 
@@ -137,9 +137,9 @@ class Training:
         with torch.autocast(self.device, dtype=torch.bfloat16):
             logits = self.model(ids[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         self.losses.append(loss.item())
         self.times.append(time.perf_counter() - start)
 

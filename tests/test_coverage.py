@@ -23,8 +23,8 @@ def test_page_is_fresh():
 
 def test_all_names_are_known():
     facts = coverage.upstream()
-    assert len(facts["seeds"]) == 284
-    assert len(facts["others"]) == 637
+    assert len(facts["seeds"]) == 343
+    assert len(facts["others"]) == 632
     assert not set(facts["seeds"]) & set(facts["others"])
 
 

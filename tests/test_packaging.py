@@ -35,7 +35,7 @@ def test_programs_that_ask_for_the_version_of_torch_npu_find_it(name):
     assert importlib.metadata.version(name) == torch_npu.__version__
 
 
-def test_licence():
+def test_license():
     assert PROJECT["project"]["license"] == "BSD-3-Clause"
     text = (ROOT / "LICENSE").read_text("utf-8")
     assert "BSD 3-Clause" in text and "Neither the name" in text

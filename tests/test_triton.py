@@ -17,6 +17,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cann import libdevice
+from triton.language.extra.cann.extension import extract_slice, get_element, insert_slice
 
 import torch_npu  # noqa: F401
 from softnpu import chips
@@ -150,3 +152,94 @@ def test_without_the_interpreter_the_error_says_how(order, tmp_path):
         "NotImplementedError: Triton kernels are not compiled for an emulated device: set TRITON_IN"
         in done.stderr
     )
+
+
+@triton.jit
+def slices_kernel(x, out, one):
+    at = tl.arange(0, 16)
+    values = tl.load(x + at)
+    odd = extract_slice(values, offsets=(1,), sizes=(8,), strides=(2,))
+    tl.store(out + at, insert_slice(values, odd, (8,), (8,), (1,)))
+    tl.store(one, get_element(values, (3,)))
+
+
+@triton.jit
+def outside_kernel(x, out):
+    values = tl.load(x + tl.arange(0, 16))
+    tl.store(out + tl.arange(0, 8), extract_slice(values, (9,), (8,), (1,)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_slices_and_elements_of_cann(dtype):
+    x = torch.arange(16).to(dtype)
+    out, one = torch.zeros(16, dtype=dtype).npu(), torch.zeros(1, dtype=dtype).npu()
+    slices_kernel[(1,)](x.npu(), out, one)
+    assert out.tolist() == [*x[:8].tolist(), *x[1::2].tolist()] and one.item() == 3
+
+
+def test_a_slice_outside_raises():
+    x, out = torch.zeros(16, device="npu"), torch.zeros(8, device="npu")
+    with pytest.raises(Exception, match=r"must stay inside the shape \[16\]"):
+        outside_kernel[(1,)](x, out)
+
+
+@triton.jit
+def libdevice_kernel(x, out, nan):
+    at = tl.arange(0, 8)
+    values = tl.load(x + at)
+    tl.store(out + at, libdevice.log1p(libdevice.round(values)))
+    tl.store(nan + at, libdevice.isnan(values).to(tl.int32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_libdevice_of_cann(dtype):
+    x = torch.tensor([0.5, 1.5, 2.4, 2.5, 0.0, 7.9, 100.0, float("nan")]).to(dtype)
+    rounded = torch.tensor([1.0, 2.0, 2.0, 3.0, 0.0, 8.0, 100.0, float("nan")])
+    out, nan = torch.zeros(8, dtype=dtype).npu(), torch.zeros(8, dtype=torch.int32).npu()
+    libdevice_kernel[(1,)](x.npu(), out, nan)
+    torch.testing.assert_close(out.cpu(), torch.log1p(rounded).to(dtype), equal_nan=True)
+    assert nan.tolist() == [0] * 7 + [1]
+
+
+def test_without_the_variable_kernels_are_interpreted_despite_empty_gluon_modules(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, types\n"
+        "for name in ('triton.experimental.gluon', 'triton.experimental.gluon.language'):\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        "import torch, torch_npu, triton, triton.language as tl\n"
+        "@triton.jit\ndef kernel(x, n):\n    tl.store(x, tl.cdiv(n, 2) * 1.0)\n"
+        "x = torch.zeros(1, device='npu')\nkernel[(1,)](x, 7)\nassert x.item() == 4, x\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@triton.jit
+def bfloat16_kernel(x, y, sums, best, products, out):
+    rows, columns = tl.arange(0, 16), tl.arange(0, 16)
+    at = rows[:, None] * 16 + columns[None, :]
+    a, b = tl.load(x + at), tl.load(y + at)
+    value = tl.where(a > b, a * b + a, -(b * b))
+    tl.store(out + at, tl.maximum(value, -1.0))
+    tl.store(sums + rows, tl.sum(a, axis=1))
+    tl.store(best + rows, tl.max(a, axis=1))
+    tl.store(products + at, tl.dot(a, b))
+
+
+def test_arithmetic_of_bfloat16():
+    """Triton's interpreter alone calculates with the bits."""
+    x, y = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16()
+    out, products = torch.zeros(16, 16).bfloat16().npu(), torch.zeros(16, 16).npu()
+    sums, best = torch.zeros(16).bfloat16().npu(), torch.zeros(16).bfloat16().npu()
+    bfloat16_kernel[(1,)](x.npu(), y.npu(), sums, best, products, out)
+    expected = torch.where(x > y, x.double() * y.double() + x.double(), -y.double().square())
+    close = {"atol": 0.05, "rtol": 0.02}
+    torch.testing.assert_close(out.cpu().double(), expected.clamp(min=-1), **close)
+    torch.testing.assert_close(sums.cpu().double(), x.double().sum(1), **close)
+    assert torch.equal(best.cpu(), x.max(1).values)
+    expected = x.double() @ y.double()
+    torch.testing.assert_close(products.cpu().double(), expected, atol=1e-4, rtol=1e-4)

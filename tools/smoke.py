@@ -40,7 +40,7 @@ def metadata() -> None:
                  "torch_npu/__init__.pyi", "torch_npu/npu/__init__.pyi", "torch-stubs/npu/__init__.pyi", "torch-stubs/py.typed",
                  "torch-stubs/functional.pyi", "softnpu/chips.toml"):  # fmt: skip
         assert name in files, f"{name} is not in the wheel"
-    assert any(name.endswith("licenses/LICENSE") for name in files), "no licence in the wheel"
+    assert any(name.endswith("licenses/LICENSE") for name in files), "no license in the wheel"
     for name in ("tests", "tools", "benchmarks", "examples"):
         assert importlib.util.find_spec(name) is None, f"{name} must not be installed"
 

@@ -26,7 +26,7 @@ class Faults {
 
   void stop(int device);
   void restart(int device);  // ends a stop and repairs everything that a launch would raise
-  void clear();              // takes back everything, on every device
+  void clear();              // clears everything, on every device
 
   void raise_at_launch(int device, std::string message);  // until restart
   void corrupt_memory(int device, MemoryFault fault);     // an uncorrectable error: raises at launch until restart

@@ -18,7 +18,7 @@ bool BlockOrder::operator()(const Block* a, const Block* b) const {
   return std::tie(a->stream, a->size, a->ptr) < std::tie(b->stream, b->size, b->ptr);
 }
 
-void BlockPool::give(Block* block) {
+void BlockPool::insert(Block* block) {
   block->idle = true;
   if (spare.empty()) {
     free.insert(block);
@@ -257,7 +257,7 @@ void CachingAllocator::split(Block* block, size_t size) {
   if (rest->next) rest->next->prev = rest;
   block->next = rest;
   block->size = size;
-  rest->pool->give(rest);
+  rest->pool->insert(rest);
   count(stats_.inactive_split, *rest->pool, 1);
   count(stats_.inactive_split_bytes, *rest->pool, static_cast<int64_t>(rest->size));
 }

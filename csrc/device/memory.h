@@ -2,7 +2,7 @@
 //
 // The scheme is the one CUDA users know: requests are rounded to 512 bytes, small (<= 1 MiB) and large requests
 // come from separate pools, a pool hands out the best-fitting free block of the same stream and splits it, free
-// neighbours merge, whole free segments go back on pressure. Pages are reserved, not committed: only bytes that a
+// neighbors merge, whole free segments go back on pressure. Pages are reserved, not committed: only bytes that a
 // program touches cost host memory, while every reserved byte counts against the chip's capacity.
 #pragma once
 
@@ -104,7 +104,7 @@ struct BlockPool {
   std::set<Block*, BlockOrder> free;
   std::set<Block*, BlockOrder>::node_type spare;  // of the last block taken: the next one given back needs no malloc
 
-  void give(Block* block);
+  void insert(Block* block);
   void take(Block* block);
 };
 
@@ -235,7 +235,7 @@ class CachingAllocator {
     std::shared_ptr<void> context_, outer_;
     std::vector<std::shared_ptr<void>> unused_;
   };
-  std::shared_ptr<void> gather(bool freeing);
+  std::shared_ptr<void> gather();
   void release_context(std::shared_ptr<void>& context);
 
   BlockPool& pool_for(size_t size, StreamId stream);
@@ -246,7 +246,7 @@ class CachingAllocator {
   Block* new_segment(BlockPool& pool, size_t bytes, size_t reserve, StreamId stream, bool expandable);
   bool should_split(const Block* block, size_t size) const;
   void split(Block* block, size_t size);
-  void give_back(Block* block);
+  void complete_free(Block* block);
   void return_to_pool(Block* block);
   void keep_recent(Block* block);
   Block* take_recent(const BlockPool& pool, size_t size, StreamId stream);
@@ -260,7 +260,7 @@ class CachingAllocator {
   void note(MemoryEvent::Action action, const void* address, size_t size, StreamId stream);
   void count(StatArray& array, const BlockPool& pool, int64_t amount);
   [[noreturn]] void out_of_memory(size_t wanted);
-  Block* merge(Block* block, Block* neighbour);
+  Block* merge(Block* block, Block* neighbor);
   Block* new_block(Segment* segment, BlockPool& pool, StreamId stream, char* at, size_t size);
   void drop(Block* block);
 

@@ -9,7 +9,7 @@ namespace softnpu {
 
 void CachingAllocator::free(Block* block) {
   if (block->plugin) return free_by_plugin(block);
-  const Session session(*this, false, false);
+  const Session session(*this, context_on_free_, false);
   block->allocated = false;
   slot_of(*block->segment, block->ptr) = nullptr;
   const BlockPool& pool = *block->pool;
@@ -23,7 +23,7 @@ void CachingAllocator::free(Block* block) {
     finish_deferred();
     return;
   }
-  give_back(block);
+  complete_free(block);
 }
 
 void CachingAllocator::finish_deferred() {
@@ -38,12 +38,12 @@ void CachingAllocator::finish_deferred() {
       continue;
     }
     block->other_streams.clear();
-    give_back(block);
+    complete_free(block);
   }
   deferred_ = std::move(waiting);
 }
 
-void CachingAllocator::give_back(Block* block) {
+void CachingAllocator::complete_free(Block* block) {
   BlockPool& pool = *block->pool;
   count(stats_.active, pool, -1);
   count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
@@ -81,7 +81,7 @@ void CachingAllocator::return_to_pool(Block* block) {
   block = merge(block, block->prev);
   block = merge(block, block->next);
   block->requested = 0;
-  pool.give(block);
+  pool.insert(block);
   if (block->prev || block->next) {
     count(stats_.inactive_split, pool, 1);
     count(stats_.inactive_split_bytes, pool, static_cast<int64_t>(block->size));

@@ -116,14 +116,14 @@ void CachingAllocator::record_history(bool on, size_t most, ContextFn context, b
   const Session session(*this);
   history_on_ = on;
   history_most_ = most;
-  context_on_free_ = context_on_free;
+  context_on_free_ = on && context_on_free;
   for (MemoryEvent& event : history_) release_context(event.context);
   history_.clear();
   history_next_ = 0;
 }
 
-std::shared_ptr<void> CachingAllocator::gather(bool freeing) {
-  if (!history_on_ || (freeing && !context_on_free_)) return nullptr;
+std::shared_ptr<void> CachingAllocator::gather() {
+  if (!history_on_) return nullptr;
   std::shared_ptr<ContextFn> context;
   {
     const std::lock_guard<std::mutex> lock(context_mutex_);
@@ -138,7 +138,7 @@ void CachingAllocator::release_context(std::shared_ptr<void>& context) {
 }
 
 CachingAllocator::Session::Session(CachingAllocator& allocator, bool notes, bool flushes) : allocator_(allocator) {
-  if (notes) context_ = allocator.gather(false);
+  if (notes) context_ = allocator.gather();
   allocator_.mutex_.lock();
   if (flushes) allocator_.flush_recent();
   if (!allocator_.retired_pools_.empty()) allocator_.drop_retired_pools();

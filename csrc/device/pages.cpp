@@ -1,6 +1,11 @@
 #include "device/pages.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
 
 namespace softnpu {
 
@@ -19,6 +24,28 @@ void fill_table(const Segment& segment, Segment* value) {
   const size_t last = table_index(segment.base + segment.reserved - 1);
   for (size_t i = table_index(segment.base); i <= last && i < kTableEntries; ++i) segment_table()[i] = value;
 }
+
+// What Linux says of the pages of this process: one word a page. Opened for each question, since a fork has other
+// pages.
+class PageMap {
+ public:
+  PageMap() : file_(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {}
+  ~PageMap() {
+    if (file_ >= 0) close(file_);
+  }
+  PageMap(const PageMap&) = delete;
+
+  // Whether each page from `first` on was touched; false: the system does not tell.
+  bool read(size_t first, std::vector<uint64_t>& words) const {
+    const size_t bytes = words.size() * sizeof(uint64_t);
+    const auto offset = static_cast<off_t>(first * sizeof(uint64_t));
+    return file_ >= 0 && pread(file_, words.data(), bytes, offset) == static_cast<ssize_t>(bytes);
+  }
+  static bool touched(uint64_t word) { return (word >> 62) != 0; }  // in memory, or swapped out
+
+ private:
+  const int file_;
+};
 
 }  // namespace
 
@@ -43,6 +70,32 @@ char* reserve_pages(size_t bytes) {
 
 void release_pages(void* at, size_t bytes) { munmap(at, bytes); }
 void forget_pages(void* at, size_t bytes) { madvise(at, bytes, MADV_DONTNEED); }
+
+std::vector<ByteRange> touched_ranges(const void* at, size_t bytes) {
+  const Segment* segment = segment_at(at);
+  const auto begin = reinterpret_cast<uintptr_t>(at), end = begin + bytes;
+  const std::vector<ByteRange> all{{0, bytes}};
+  if (segment == nullptr || end > reinterpret_cast<uintptr_t>(segment->base) + segment->reserved) return all;
+  const PageMap map;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<ByteRange> found;
+  std::vector<uint64_t> words(4096);
+  for (size_t first = begin / page; first * page < end; first += words.size()) {
+    words.resize(std::min(words.size(), (end - first * page + page - 1) / page));
+    if (!map.read(first, words)) return all;
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (!PageMap::touched(words[i])) continue;
+      const size_t start = std::max((first + i) * page, begin) - begin;
+      const size_t size = std::min((first + i + 1) * page, end) - begin - start;
+      if (!found.empty() && found.back().start + found.back().size == start) {
+        found.back().size += size;
+      } else {
+        found.push_back({start, size});
+      }
+    }
+  }
+  return found;
+}
 
 void enter_segment(Segment& segment) { fill_table(segment, &segment); }
 void leave_segment(Segment& segment) { fill_table(segment, nullptr); }

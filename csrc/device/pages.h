@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "device/memory.h"
 
@@ -15,6 +16,15 @@ void* lazy_pages(size_t bytes);
 char* reserve_pages(size_t bytes);
 void release_pages(void* at, size_t bytes);  // address space and all
 void forget_pages(void* at, size_t bytes);   // the contents only
+
+// A part of memory, as bytes from its start.
+struct ByteRange {
+  size_t start = 0, size = 0;
+};
+
+// The parts of [at, at + bytes) whose pages were touched, in order. The others read as zero: bytes of a segment stand
+// on private pages that the system makes when they are first used. Memory that is no segment's counts as touched.
+std::vector<ByteRange> touched_ranges(const void* at, size_t bytes);
 
 // The segment table: one entry for each 2 MiB of a 47-bit address space, itself committed lazily.
 void enter_segment(Segment& segment);

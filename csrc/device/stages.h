@@ -17,6 +17,7 @@ enum Stage : uint32_t {
   kRoundStage = 1u << 6,     // products round their fp32 arguments (HF32)
   kSaturateStage = 1u << 7,  // results that overflow become the largest finite number
   kTraceStage = 1u << 8,     // the profiler's records
+  kSanitizeStage = 1u << 9,  // races: who reads and writes what, in which order
 };
 inline constexpr uint32_t kHookStages = kUnsafeStage | kObserveStage | kRoundStage | kSaturateStage | kFaultStage;
 

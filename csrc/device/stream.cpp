@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <random>
 #include <utility>
 
 #include "device/clock.h"
@@ -41,10 +42,13 @@ struct State {
   std::condition_variable changed;
   std::map<Key, Queue> queues;  // only of streams that are or were blocked
   int waiting = 0;              // jobs in them
+  bool paused = false;          // a shuffled run in which a graph is captured
+  std::mt19937_64 random;
 
+  bool puts_off() const { return Queues::shuffled() && !paused; }
   void count(int change) {
     waiting += change;
-    Stages::set(kQueueStage, waiting > 0);
+    Stages::set(kQueueStage, waiting > 0 || puts_off());
   }
 };
 
@@ -105,6 +109,13 @@ Queues& Queues::all() {
 
 bool Queues::blocked(int device, StreamId stream) const {
   const std::lock_guard<std::mutex> lock(state().mutex);
+  if (state().puts_off()) return true;
+  const auto found = state().queues.find({device, stream});
+  return found != state().queues.end() && found->second.busy();
+}
+
+bool Queues::has_work(int device, StreamId stream) const {
+  const std::lock_guard<std::mutex> lock(state().mutex);
   const auto found = state().queues.find({device, stream});
   return found != state().queues.end() && found->second.busy();
 }
@@ -120,7 +131,10 @@ bool Queues::device_blocked(int device) const {
 void Queues::wait(int device, StreamId stream, SignalPtr signal) {
   const std::lock_guard<std::mutex> lock(state().mutex);
   Queue& queue = state().queues[{device, stream}];
-  if (!queue.busy() && signal->given) return;
+  if (!queue.busy() && signal->given && !state().puts_off()) {
+    if (sanitizer::on()) sanitizer::Sanitizer::get().wait(device, stream, signal->order);
+    return;
+  }
   queue.jobs.push_back({{std::move(signal)}, {}});
   state().count(1);
 }
@@ -129,11 +143,14 @@ void Queues::launch(int device, StreamId stream, Work work) {
   const Key key{device, stream};
   const bool inside = draining_stream != nullptr && *draining_stream == key;
   if (any() && !inside) {
-    const std::lock_guard<std::mutex> lock(state().mutex);
+    std::unique_lock<std::mutex> lock(state().mutex);
     const auto found = state().queues.find(key);
-    if (found != state().queues.end() && found->second.busy()) {
-      found->second.jobs.push_back({{}, std::move(work)});
+    const bool put_off = state().puts_off() && draining_stream == nullptr;
+    if (put_off || (found != state().queues.end() && found->second.busy())) {
+      state().queues[key].jobs.push_back({{}, std::move(work)});
       state().count(1);
+      lock.unlock();
+      run_some();
       return;
     }
   }
@@ -156,47 +173,113 @@ void Queues::signal(const SignalPtr& signal) {
   if (any()) drain();
 }
 
+namespace {
+
+// Runs the first job of a queue, whose turn has come; the lock is held before and after.
+void run_first(std::unique_lock<std::mutex>& lock, const Key& key, Queue& queue) {
+  State& s = state();
+  Job job = std::move(queue.jobs.front());
+  queue.jobs.pop_front();
+  if (sanitizer::on()) {
+    for (const SignalPtr& signal : job.any_of) {
+      if (signal->given) sanitizer::Sanitizer::get().wait(key.first, key.second, signal->order);
+    }
+  }
+  if (job.work) {  // the stream stays busy meanwhile, so that what others launch goes behind
+    queue.running = true;
+    lock.unlock();
+    std::exception_ptr failed;
+    AnyOf left;
+    const auto* outer = std::exchange(draining_stream, &key);
+    try {
+      const OnStream here(key.first, key.second);
+      left = job.work();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    draining_stream = outer;
+    lock.lock();
+    queue.running = false;
+    if (!left.empty()) {
+      queue.jobs.push_front({std::move(left), std::move(job.work)});
+      s.count(1);
+    }
+    if (failed) {
+      s.count(-1);
+      s.changed.notify_all();
+      std::rethrow_exception(failed);
+    }
+  }
+  s.count(-1);
+}
+
+}  // namespace
+
 // Runs every queued job whose turn has come, on this thread, until none is left.
 void Queues::drain() {
+  if (shuffled() && !state().paused) return;  // when the host asks for it
   State& s = state();
   std::unique_lock<std::mutex> lock(s.mutex);
   for (bool progress = true; progress;) {
     progress = false;
     for (auto& [key, queue] : s.queues) {
       if (queue.running || queue.jobs.empty() || !queue.jobs.front().ready()) continue;
-      Job job = std::move(queue.jobs.front());
-      queue.jobs.pop_front();
       progress = true;
-      if (job.work) {  // the stream stays busy meanwhile, so that what others launch goes behind
-        queue.running = true;
-        lock.unlock();
-        std::exception_ptr failed;
-        AnyOf left;
-        const auto* outer = std::exchange(draining_stream, &key);
-        try {
-          const OnStream here(key.first, key.second);
-          left = job.work();
-        } catch (...) {
-          failed = std::current_exception();
-        }
-        draining_stream = outer;
-        lock.lock();
-        queue.running = false;
-        if (!left.empty()) {
-          queue.jobs.push_front({std::move(left), std::move(job.work)});
-          state().count(1);
-        }
-        if (failed) {
-          state().count(-1);
-          s.changed.notify_all();
-          std::rethrow_exception(failed);
-        }
-      }
-      state().count(-1);
+      run_first(lock, key, queue);
       break;
     }
   }
   s.changed.notify_all();
+}
+
+// --- a shuffled run ------------------------------------------------------------------------------------------------
+
+void Queues::shuffle(uint64_t seed) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  seed_ = seed;
+  state().random.seed(seed);
+  state().count(0);
+}
+
+void Queues::pause_shuffle(bool pause) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().paused = pause;
+  state().count(0);
+}
+
+bool Queues::run_one() {
+  State& s = state();
+  std::unique_lock<std::mutex> lock(s.mutex);
+  std::vector<std::pair<const Key, Queue>*> ready;
+  for (auto& entry : s.queues) {
+    const Queue& queue = entry.second;
+    if (!queue.running && !queue.jobs.empty() && queue.jobs.front().ready()) ready.push_back(&entry);
+  }
+  if (ready.empty()) return false;
+  auto& [key, queue] = *ready[s.random() % ready.size()];
+  run_first(lock, key, queue);
+  s.changed.notify_all();
+  return true;
+}
+
+void Queues::run_some() {
+  if (!shuffled() || draining_stream != nullptr) return;
+  uint64_t times = 0;
+  {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    times = state().random() % 8 == 0 ? state().random() % 4 : 0;
+  }
+  while (times-- > 0 && run_one()) {
+  }
+}
+
+std::vector<std::string> Queues::waiting() const {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  std::vector<std::string> found;
+  for (const auto& [key, queue] : state().queues) {
+    if (queue.busy() && !queue.jobs.empty() && !queue.jobs.front().ready()) found.push_back(describe(key, queue));
+  }
+  return found;
 }
 
 void Queues::wait_until(const std::function<bool()>& done, const std::function<std::string()>& who) {
@@ -212,6 +295,7 @@ void Queues::wait_until(const std::function<bool()>& done, const std::function<s
       const std::lock_guard<std::mutex> lock(s.mutex);
       if (done()) return;
     }
+    if (shuffled() && run_one()) continue;
     const bool deadlocked = !others_alive || !others_alive() || std::chrono::steady_clock::now() - begun > 60s;
     if (deadlocked) throw DeadLock(who());
     while_waiting ? while_waiting(sleep) : sleep();
@@ -259,6 +343,13 @@ void record_event(const std::shared_ptr<Event>& event, int device, StreamId stre
   event->recorded = true;
   event->capture = 0;
   event->pending.reset();
+  if (sanitizer::on()) {
+    auto& all = sanitizer::Sanitizer::get();
+    if (event->order && !event->awaited) event->overwritten = event->order;
+    event->awaited = false;
+    event->recorded_at = all.here();
+    event->order = all.record(device, stream);
+  }
   if (!Queues::any() || !Queues::all().blocked(device, stream)) {
     event->time_ns = device_clock_ns();
     return;
@@ -269,6 +360,10 @@ void record_event(const std::shared_ptr<Event>& event, int device, StreamId stre
   event->time_ns = 0;
   Queues::all().launch(device, stream, [event, signal] {
     if (event->pending == signal) event->time_ns = device_clock_ns();
+    if (sanitizer::on()) {
+      signal->order = sanitizer::Sanitizer::get().record(event->device, event->stream);
+      if (event->pending == signal) event->order = signal->order;
+    }
     Queues::all().signal(signal);
     return AnyOf{};
   });

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/memory.h"
+#include "device/sanitizer.h"
 #include "device/stages.h"
 
 namespace softnpu {
@@ -56,6 +57,7 @@ struct Signal {
   explicit Signal(std::string what) : what(std::move(what)) {}
   const std::string what;  // names it in messages
   std::atomic<bool> given{false};
+  sanitizer::Order order;  // what comes before it, with the sanitizer
 };
 using SignalPtr = std::shared_ptr<Signal>;
 using AnyOf = std::vector<SignalPtr>;  // a wait that ends with the first of them; empty: no wait
@@ -72,8 +74,18 @@ class Queues {
   static Queues& all();
   static bool any() { return Stages::asked(kQueueStage); }  // is any stream blocked?
 
+  // A shuffled run: every launch is put off, and work runs in a random order that its streams and events allow, the
+  // same for the same seed, when the host asks for it. 0 ends it.
+  void shuffle(uint64_t seed);
+  static bool shuffled() noexcept { return seed_ != 0; }
+  void pause_shuffle(bool pause);            // while a graph is captured
+  void run_some();                           // a random number of jobs that are ready
+  bool run_one();                            // a random one; false: none is ready
+  std::vector<std::string> waiting() const;  // what blocked streams wait for
+
   bool blocked(int device, StreamId stream) const;
   bool device_blocked(int device) const;
+  bool has_work(int device, StreamId stream) const;  // that has not run
   void wait(int device, StreamId stream, SignalPtr signal);
   void launch(int device, StreamId stream, Work work);  // now, or when the stream is free
   void signal(const SignalPtr& signal);                 // and runs what waited for it
@@ -90,6 +102,7 @@ class Queues {
 
  private:
   void drain();
+  static inline std::atomic<uint64_t> seed_{0};
   void wait_until(const std::function<bool()>& done, const std::function<std::string()>& who);
 };
 
@@ -105,6 +118,10 @@ struct Event {
   SignalPtr pending;     // set while the stream that recorded it is blocked
   uint64_t capture = 0;  // recorded in this capture, at this mark of it
   size_t capture_mark = 0;
+  sanitizer::Order order,
+      overwritten;  // with the sanitizer: what comes before it; before a record that nobody waited for
+  sanitizer::StackId recorded_at = 0;
+  bool awaited = false;
   bool complete() const { return !pending || pending->given; }
 };
 

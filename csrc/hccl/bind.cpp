@@ -102,6 +102,7 @@ void bind(py::module_& parent) {
             self.monitoredBarrier(options, wait_all);
           },
           release())
+      .def_property("_windows", &Group::windows, &Group::set_windows)
       .def("_group_start", &Group::startCoalescing, release())
       .def("_group_end", &Group::endCoalescing, release());
 }

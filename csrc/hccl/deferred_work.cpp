@@ -78,6 +78,9 @@ bool DeferredWork::wait(std::chrono::milliseconds timeout) {
   if (captured_) {
     Capture* capture = Capture::of(device_, stream);
     if (capture == nullptr) return true;  // what a graph does is in order with its replay
+    if (capture->footprint && ordered.order) {
+      sanitizer::Sanitizer::get().wait(device_, stream, ordered.order, capture->footprint.get());
+    }
     TaskStep step;
     step.name = name_ + " wait";
     step.actions.emplace_back(HostWork{[self] { self->end(); }});
@@ -85,6 +88,7 @@ bool DeferredWork::wait(std::chrono::milliseconds timeout) {
     if (opType_ == c10d::OpType::BARRIER) Capture::forbid_stream_wait(device_, stream, "barrier");
     return true;
   }
+  ordered.stream_waits();
   if (const auto work = real()) return work->wait(timeout);
   Queues::all().wait(device_, stream, begun_);
   Queues::all().launch(device_, stream, [self] {

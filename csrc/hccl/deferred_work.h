@@ -5,6 +5,7 @@
 #include <functional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "hccl/work.h"
 #include "torch/graph/capture.h"
 
 namespace softnpu::hccl {
@@ -26,6 +27,8 @@ class DeferredWork final : public c10d::Work {
   void abort() override;
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  Ordered ordered;
 
  private:
   c10::intrusive_ptr<c10d::Work> real() const;

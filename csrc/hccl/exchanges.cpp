@@ -129,7 +129,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::gather(std::vector<Tensors>& outputs, Tens
   HCCL_CHECK(!root || (outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_)), Param,
              "gather: the root needs one list of ", size_, " output tensors");
   HCCL_CHECK(root || outputs.empty(), Param, "requires empty output on non-root");
-  return submit(OpType::GATHER, "gather", {root ? outputs[0] : Tensors{}, inputs}, true, [=, this](Lists& given) {
+  auto run = [=, this](Lists& given) {
     Lists outputs(root ? 1 : 0, given[0]);
     Tensors& inputs = given[1];
     const Call made = call(OpType::GATHER, "gather", opts.timeout, static_cast<int>(opts.rootRank));
@@ -150,7 +150,9 @@ intrusive_ptr<Work> ProcessGroupHCCL::gather(std::vector<Tensors>& outputs, Tens
       for (size_t r = 0; r < targets.size(); ++r) targets[r].copy_(parts[r]);
     };
     return exchange_bytes(made, root ? outputs[0] : Tensors{}, received, source, receive, send, finish);
-  });
+  };
+  return submit(OpType::GATHER, "gather", {root ? outputs[0] : Tensors{}, inputs}, true, run,
+                {false, true, at_root(opts.rootRank)});
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -160,7 +162,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::scatter(Tensors& outputs, std::vector<Tens
   HCCL_CHECK(!root || (inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_)), Param,
              "scatter: the root needs one list of ", size_, " input tensors");
   HCCL_CHECK(root || inputs.empty(), Param, "requires empty input on non-root");
-  return submit(OpType::SCATTER, "scatter", {outputs, root ? inputs[0] : Tensors{}}, true, [=, this](Lists& given) {
+  auto run = [=, this](Lists& given) {
     Tensors& outputs = given[0];
     Lists inputs(root ? 1 : 0, given[1]);
     const Call made = call(OpType::SCATTER, "scatter", opts.timeout, static_cast<int>(opts.rootRank));
@@ -175,7 +177,9 @@ intrusive_ptr<Work> ProcessGroupHCCL::scatter(Tensors& outputs, std::vector<Tens
       source = at::cat(sources);
     }
     return exchange_bytes(made, outputs, target, source, receive, send, nullptr);
-  });
+  };
+  return submit(OpType::SCATTER, "scatter", {outputs, root ? inputs[0] : Tensors{}}, true, run,
+                {false, true, at_root(opts.rootRank)});
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits,

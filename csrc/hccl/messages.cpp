@@ -16,8 +16,8 @@ intrusive_ptr<Work> ProcessGroupHCCL::send(Tensors& tensors, int peer, int tag) 
   return submit(OpType::SEND, "send", {{}, tensors}, false, [=, this](Lists& given) {
     Tensors& tensors = given[1];
     const auto backend = inner();
-    auto wire = bytes(tensors);
-    return message(call(OpType::SEND, "send", kUnsetTimeout, peer), {}, backend->send(wire, peer, tag), wire);
+    return message(call(OpType::SEND, "send", kUnsetTimeout, peer), {}, bytes(tensors),
+                   [&](Tensors& wire) { return backend->send(wire, peer, tag); });
   });
 }
 
@@ -26,8 +26,8 @@ intrusive_ptr<Work> ProcessGroupHCCL::recv(Tensors& tensors, int peer, int tag) 
   return submit(OpType::RECV, "recv", {tensors}, true, [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
-    auto wire = bytes(tensors);
-    return message(call(OpType::RECV, "recv", kUnsetTimeout, peer), tensors, backend->recv(wire, peer, tag), wire);
+    return message(call(OpType::RECV, "recv", kUnsetTimeout, peer), tensors, bytes(tensors),
+                   [&](Tensors& wire) { return backend->recv(wire, peer, tag); });
   });
 }
 

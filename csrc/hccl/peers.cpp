@@ -7,6 +7,9 @@
 #include <future>
 #include <sstream>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "torch/compat.h"
 
 namespace softnpu::hccl {
 
@@ -51,6 +54,12 @@ std::string list(const std::vector<std::string>& names) {
 }
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store);
+  return prefixed ? prefixed->getUnderlyingNonPrefixStore() : store;
+}
 
 }  // namespace
 
@@ -61,7 +70,8 @@ Peers::Peers(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, s
       generation_(generation),
       patience_(patience),
       group_(std::move(group)),
-      store_(store->clone()),
+      store_(compat::clone(store)),
+      job_(without_prefix(store_)),
       processes_(static_cast<size_t>(size)) {}
 
 std::string Peers::key(const std::string& what) const { return "softnpu/" + std::to_string(generation_) + "/" + what; }
@@ -71,6 +81,8 @@ void Peers::publish() {
   const long pid = getpid();
   store_->set(key("process/" + std::to_string(rank_)), to_bytes(host + " " + link_target("/proc/self/ns/net") + " " +
                                                                 std::to_string(pid) + " " + process_state(pid).second));
+  processes_[rank_] = {host, link_target("/proc/self/ns/net"), pid, process_state(pid).second};
+  if (generation_ > 0 && job_->check({process_key(rank_)})) job_->deleteKey(process_key(rank_));
 }
 
 void Peers::learn() {
@@ -119,43 +131,80 @@ std::string Peers::without_store(int peer) const {
   return peer >= 0 ? text + ", the peer is " + describe(peer) : text;
 }
 
-std::string Peers::search(c10d::Store& store, const std::string& operation, int peer) {
+std::string Peers::process_key(int r) const {
+  const Process& process = processes_[r];
+  return "softnpu/failure/" + process.host + "/" + std::to_string(process.pid) + "/" + process.start;
+}
+
+Peers::Told Peers::told_by(int r) {
+  const std::string mine = key("failed/" + std::to_string(r));
+  if (!store_->check({mine})) return {};
+  const std::string said = to_text(store_->get(mine));
+  return {true, said.substr(std::min(said.size(), said.find('\n') + 1))};
+}
+
+std::string Peers::blames_elsewhere(int r) {
+  return job_->check({process_key(r)}) ? to_text(job_->get(process_key(r))) : "";
+}
+
+void Peers::tell(const std::string& operation, const std::string& blames) {
+  store_->set(key("failed/" + std::to_string(rank_)), to_bytes(operation + "\n" + blames));
+  store_->set(key("failed"), to_bytes("rank " + std::to_string(rank_) + " in " + operation));
+  if (!blames.empty()) {
+    job_->set(process_key(rank_), to_bytes("it had failed in " + operation + " of group " + group_ + ": " + blames));
+  }
+}
+
+std::string Peers::search(const std::string& operation, int peer) {
   const auto until =
       std::chrono::steady_clock::now() + patience_ * 2 / 3;  // for the others to say that they failed too
   std::vector<std::string> lost, silent;
+  std::set<std::string> blamed;  // by others, who may know more
   bool store_alive = true;
-  try {
-    store.set(key("failed/" + std::to_string(rank_)), to_bytes(operation));
-    store.set(key("failed"), to_bytes("rank " + std::to_string(rank_) + " in " + operation));
-  } catch (const std::exception&) {
-    store_alive = false;  // its host is a rank that died; the processes of this host can still be looked at
-  }
+  const auto ask = [&](const auto& question) {
+    try {
+      if (store_alive) question();
+    } catch (const std::exception&) {
+      store_alive = false;  // its host is a rank that died; the processes of this host can still be looked at
+    }
+  };
+  ask([&] { tell(operation, ""); });
   do {
     lost.clear();
     silent.clear();
     for (int r = 0; r < size_; ++r) {
       if (r == rank_) continue;
-      bool told = false;  // a rank that says that it failed too is not the one to blame, even if it has left since
-      try {
-        told = store_alive && store.check({key("failed/" + std::to_string(r))});
-      } catch (const std::exception&) {
-        store_alive = false;
-      }
-      if (told) continue;
-      if (gone(r)) {
-        lost.push_back(describe(r));
-      } else if (store_alive) {
-        silent.push_back(describe(r));
-      }
+      Told told;  // a rank that says that it failed too is not the one to blame, even if it has left since
+      ask([&] { told = told_by(r); });
+      if (!told.blames.empty()) blamed.insert(told.blames);
+      if (told.told) continue;
+      const bool is_gone = gone(r);
+      if (!is_gone && !store_alive) continue;
+      std::string before;
+      ask([&] { before = blames_elsewhere(r); });
+      std::string text = describe(r) + (is_gone ? " is gone" : " does not answer");
+      if (!before.empty()) text += " (" + before + ")";
+      (is_gone ? lost : silent).push_back(std::move(text));
     }
     if (!lost.empty() || (silent.empty() && store_alive)) break;
     std::this_thread::sleep_for(Milliseconds(100));
   } while (std::chrono::steady_clock::now() < until);
-  if (!lost.empty()) return list(lost) + (lost.size() > 1 ? " are gone" : " is gone");
-  if (peer >= 0) return "the peer is " + describe(peer);
-  if (!silent.empty()) return list(silent) + (silent.size() > 1 ? " do not answer" : " does not answer");
-  if (!store_alive) return without_store(peer);
-  return "all ranks of the group report a failure";
+  std::string found;
+  if (!lost.empty()) {
+    found = list(lost);
+  } else if (!blamed.empty()) {
+    found = list({blamed.begin(), blamed.end()});
+  } else if (peer >= 0) {
+    found = "the peer is " + describe(peer);
+  } else if (!silent.empty()) {
+    found = list(silent);
+  } else if (!store_alive) {
+    found = without_store(peer);
+  } else {
+    found = "all ranks of the group report a failure";
+  }
+  if (!lost.empty() || !silent.empty()) ask([&] { tell(operation, found); });
+  return found;
 }
 
 std::string Peers::missing(const std::string& operation, int peer) {
@@ -164,7 +213,7 @@ std::string Peers::missing(const std::string& operation, int peer) {
   // A lost host may leave the store's socket open and silent, so that only another thread may ask it.
   std::thread([self = shared_from_this(), operation, peer, promise] {
     try {
-      promise->set_value(self->search(*self->store_, operation, peer));
+      promise->set_value(self->search(operation, peer));
     } catch (const std::exception&) {
       promise->set_value("the store of the job does not answer");
     }
@@ -173,23 +222,35 @@ std::string Peers::missing(const std::string& operation, int peer) {
   return without_store(peer);
 }
 
-void Peers::watch() {
+void Peers::interrupted(const std::string& operation) {
+  const std::string why = describe(rank_) + " was interrupted in " + operation;
+  fail("it was aborted: " + why);
+  std::thread([self = shared_from_this(), operation, why] {
+    try {
+      self->tell(operation, why);
+    } catch (const std::exception&) {
+      // without a store the others have their timeout
+    }
+  }).detach();
+}
+
+void Peers::look_for_failures() {
   asked_ = now_ms();
-  if (watching_.exchange(true)) return;
+  if (looking_.exchange(true)) return;
   std::thread([self = shared_from_this()] {
     try {
       std::this_thread::sleep_for(kQuiet);  // most waits are shorter, and then nobody is asked
       while (self->wanted() && !self->failure()) {
         if (self->store_->check({self->key("failed")})) {
           const auto value = self->store_->get(self->key("failed"));
-          self->fail("the group failed: " + std::string(value.begin(), value.end()));
+          self->fail("the group failed: " + to_text(value));
         }
         std::this_thread::sleep_for(kInterval);
       }
     } catch (const std::exception&) {
       // Without a store nobody can be asked; each operation still has its timeout.
     }
-    self->watching_ = false;
+    self->looking_ = false;
   }).detach();
 }
 

@@ -2,7 +2,9 @@
 //
 // Each rank publishes its process in the store when the group is made. When an operation fails, the rank says so in the
 // store: ranks that wait in other operations of the group then fail too instead of waiting for their own timeout, and
-// the ranks that say nothing, or whose process is gone, are the ones that the error names.
+// the ranks that say nothing, or whose process is gone, are the ones that the error names. A rank also says whom it
+// blames itself, in its group and as a process: it may leave because of the failure, and whoever misses it then, also
+// in a group to which the first one does not belong, names the first one too.
 #pragma once
 
 #include <atomic>
@@ -33,8 +35,11 @@ class Peers : public std::enable_shared_from_this<Peers> {
   // After a failure: says so in the store and returns who is missing, as a sentence.
   std::string missing(const std::string& operation, int peer);
 
+  // A signal ended a wait of this rank: it takes no part any more, and says so.
+  void interrupted(const std::string& operation);
+
   // Called now and then by a rank that has waited for long: begins to look for failures of others.
-  void watch();
+  void look_for_failures();
   std::optional<std::string> failure() const;  // why the group cannot be used any more
   void fail(const std::string& why);
 
@@ -57,20 +62,30 @@ class Peers : public std::enable_shared_from_this<Peers> {
   bool wanted() const;             // whether anybody waits
   bool gone(int rank) const;       // known for certain: a process of this host that exists no more
   bool elsewhere(int rank) const;  // reached by a network only
-  std::string search(c10d::Store& store, const std::string& operation, int peer);
+  // What rank `r` has said of a failure, in this group.
+  struct Told {
+    bool told = false;
+    std::string blames;  // empty as long as it searches
+  };
+  Told told_by(int r);
+  std::string process_key(int r) const;
+  std::string blames_elsewhere(int r);  // as a process, in whatever group
+  void tell(const std::string& operation, const std::string& blames);
+  std::string search(const std::string& operation, int peer);
   std::string without_store(int peer) const;
 
   const int rank_, size_, generation_;
   const Milliseconds patience_;
   const std::string group_;
   const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::Store> job_;  // the store of all groups
   std::vector<Process> processes_;
 
   mutable std::mutex mutex_;
   std::optional<std::string> failure_;
   std::set<c10d::Work*> waits_;
   std::atomic<int64_t> asked_{0};  // when somebody last waited, on the steady clock
-  std::atomic<bool> watching_{false};
+  std::atomic<bool> looking_{false};
 };
 
 }  // namespace softnpu::hccl

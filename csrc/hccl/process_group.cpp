@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdlib>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "device/device.h"
@@ -13,6 +14,7 @@
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/launch.h"
 #include "torch/graph/recording.h"
+#include "torch/runtime/sync.h"
 
 namespace softnpu::hccl {
 
@@ -63,13 +65,14 @@ Milliseconds exec_timeout(const HcclOptions& options) {
 
 ProcessGroupHCCL::ProcessGroupHCCL(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    intrusive_ptr<HcclOptions> options)
-    : Backend(rank, size), store_(store), options_(std::move(options)) {
+    : WithOptions(rank, size), store_(store), options_(std::move(options)) {
   HCCL_CHECK(size > 0 && rank >= 0 && rank < size, Value, "ProcessGroupHCCL: rank ", rank,
              " is not in a group of world size ", size);
   connect();
 }
 
 ProcessGroupHCCL::~ProcessGroupHCCL() {
+  if (peers_) drop_inner();
   Names::node_type other;
   const std::lock_guard<std::mutex> lock(names_mutex);
   const auto found = names().find(name_);
@@ -82,7 +85,7 @@ void ProcessGroupHCCL::connect() {
   peers_->publish();
   inner_ = make_inner(c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_), rank_,
                       size_, connect_timeout());
-  inner_->setTimeout(timeout_for(kUnsetTimeout));
+  compat::set_timeout(*inner_, timeout_for(kUnsetTimeout));
   peers_->learn();
   ++generation_;
 }
@@ -111,7 +114,7 @@ Milliseconds ProcessGroupHCCL::timeout_for(Milliseconds asked) {
 void ProcessGroupHCCL::setTimeout(Milliseconds timeout) {
   options_->timeout = timeout;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (inner_) inner_->setTimeout(timeout_for(kUnsetTimeout));
+  if (inner_) compat::set_timeout(*inner_, timeout_for(kUnsetTimeout));
 }
 
 Call ProcessGroupHCCL::call(c10d::OpType type, const char* name, Milliseconds timeout, int peer) {
@@ -127,9 +130,17 @@ intrusive_ptr<Work> ProcessGroupHCCL::launch(const Call& call, Tensors outputs, 
   return note(work);
 }
 
-intrusive_ptr<Work> ProcessGroupHCCL::message(const Call& call, Tensors outputs, intrusive_ptr<Work> inner,
-                                              Tensors wire) {
+intrusive_ptr<Work> ProcessGroupHCCL::message(const Call& call, Tensors outputs, Tensors wire,
+                                              const std::function<intrusive_ptr<Work>(Tensors&)>& begin) {
   auto work = c10::make_intrusive<WorkHCCL>(call, std::move(outputs), peers_);
+  intrusive_ptr<Work> inner;
+  try {
+    inner = begin(wire);
+  } catch (const c10::Error&) {
+    throw;  // of an argument; the transport's own errors are of other classes
+  } catch (const std::exception& error) {
+    work->raise(error.what(), false);
+  }
   work->carry(std::move(inner), std::move(wire));
   return note(work);
 }
@@ -151,7 +162,11 @@ class CollectiveTask final : public Task {
   int device() const override { return device_; }
   uint32_t stages() const override { return on_stream_ ? kFaultStage | kQueueStage | kCaptureStage : 0; }
   void run() override { work = now_(); }
-  bool queue(StreamId) override {
+  bool queue(StreamId stream) override {
+    if (Queues::shuffled()) {  // other ranks wait for it
+      wait_for_stream(device_, stream, name_);
+      return false;
+    }
     work = later_();
     return true;
   }
@@ -170,17 +185,27 @@ class CollectiveTask final : public Task {
 
 }  // namespace
 
-intrusive_ptr<Work> ProcessGroupHCCL::submit(c10d::OpType type, const char* name, Lists lists, bool fresh, Run run) {
+intrusive_ptr<Work> ProcessGroupHCCL::submit(c10d::OpType type, const char* name, Lists lists, bool fresh, Run run,
+                                             const CollectiveFacts& facts) {
   const at::Tensor* first = nullptr;
   for (const Tensors& list : lists) {
     if (!list.empty()) first = &list[0];
   }
   const bool on_stream = first == nullptr ? KernelScope::device() < 0 : on_npu(*first);
   const int device = first != nullptr && on_npu(*first) ? first->device().index() : current_device();
+  Ordered ordered{{}, device};
+  if (sanitizer::on() && on_stream && !peers_->failure()) {  // a group that failed says so below
+    if (!agreement_) agreement_ = std::make_unique<Agreement>(store_, rank_, size_, peers_->group());
+    ordered.order = agreement_->enter(name, device, lists, {facts.reads, facts.writes}, facts.detail);
+  }
   CollectiveTask task(
       name, device, on_stream, [&] { return run(lists); },
       [&] { return defer(type, name, device, lists, fresh, run); });
   softnpu::launch(task);
+  if (ordered.order) {
+    if (auto* work = dynamic_cast<WorkHCCL*>(task.work.get())) work->ordered = ordered;
+    if (auto* work = dynamic_cast<DeferredWork*>(task.work.get())) work->ordered = ordered;
+  }
   return std::move(task.work);
 }
 
@@ -212,21 +237,29 @@ c10d::ErrorType ProcessGroupHCCL::getError() {
   return peers_->failure() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
 }
 
-void ProcessGroupHCCL::abort() {
-  peers_->fail("it was aborted on rank " + std::to_string(rank_));
-  inner_->abort();
+// gloo ends when its last operation has: at once, or, after a failure, with the timeout of the operation, for which
+// nobody should have to wait.
+void ProcessGroupHCCL::drop_inner() {
+  if (inner_ && peers_->failure()) {
+    std::thread([inner = std::move(inner_)]() mutable { inner.reset(); }).detach();
+  }
+  inner_.reset();
 }
+
+void ProcessGroupHCCL::abort() { peers_->fail("it was aborted on rank " + std::to_string(rank_)); }
 
 void ProcessGroupHCCL::shutdown() {
   if (closed_.exchange(true)) return;
-  inner_->shutdown();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (inner_) inner_->shutdown();
+  windows_.clear();
 }
 
 void ProcessGroupHCCL::abort_and_clear(const std::string& reason) {
   HCCL_CHECK(!closed_, Hccl, "HCCL: this process group was destroyed or shut down and cannot be used any more");
   peers_->fail(reason.empty() ? "it was aborted" : "it was aborted: " + reason);
   const std::lock_guard<std::mutex> lock(mutex_);
-  inner_.reset();  // the next operation makes it anew, on every rank
+  drop_inner();  // the next operation makes it anew, on every rank
   used_ = false;
 }
 

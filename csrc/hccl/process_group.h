@@ -5,11 +5,14 @@
 // exchange plus local arithmetic in fp32 where it has not (reduce_scatter).
 #pragma once
 
+#include <map>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <unordered_map>
 #include <variant>
 
+#include "hccl/agreement.h"
 #include "hccl/work.h"
+#include "torch/compat.h"
 
 namespace softnpu::hccl {
 
@@ -20,9 +23,9 @@ using Tensors = std::vector<at::Tensor>;
 using Lists = std::vector<Tensors>;
 using Splits = std::vector<int64_t>;
 
-struct HcclOptions final : c10d::Backend::Options {
+struct HcclOptions final : compat::WithRanks<c10d::Backend::Options> {
   using Value = std::variant<bool, int64_t, double, std::string>;
-  HcclOptions() : c10d::Backend::Options("hccl") {}
+  HcclOptions() : WithRanks("hccl") {}
   Milliseconds op_timeout{10000};
   bool is_high_priority_stream = false;
   std::string group_id;
@@ -36,7 +39,14 @@ using MakeInner = std::function<intrusive_ptr<c10d::Backend>(const intrusive_ptr
                                                              Milliseconds timeout)>;
 extern MakeInner make_inner;
 
-class ProcessGroupHCCL final : public c10d::Backend {
+// What the sanitizer asks about the results of a collective on this rank.
+struct CollectiveFacts {
+  bool reads = false;       // they are inputs too
+  bool writes = true;       // false: they are inputs alone
+  std::string detail = {};  // what all ranks must agree on, beside shape and dtype
+};
+
+class ProcessGroupHCCL final : public compat::WithOptions<c10d::Backend> {
  public:
   ProcessGroupHCCL(const intrusive_ptr<c10d::Store>& store, int rank, int size, intrusive_ptr<HcclOptions> options);
   ~ProcessGroupHCCL() override;
@@ -60,6 +70,10 @@ class ProcessGroupHCCL final : public c10d::Backend {
   void set_comm_name(const std::string& name);
   void abort_and_clear(const std::string& reason);
   static intrusive_ptr<ProcessGroupHCCL> find(const std::string& name);
+  // Memory that other ranks write without asking, by rank: this rank's own on the device, the others' as host memory.
+  using Windows = std::map<int, at::Tensor>;
+  const Windows& windows() const { return windows_; }
+  void set_windows(Windows windows) { windows_ = std::move(windows); }
 
   intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
@@ -104,16 +118,21 @@ class ProcessGroupHCCL final : public c10d::Backend {
   };
   intrusive_ptr<c10d::Backend> inner();
   void connect();
+  void drop_inner();
   Milliseconds timeout_for(Milliseconds asked);
   Call call(c10d::OpType type, const char* name, Milliseconds timeout, int peer = -1);
   intrusive_ptr<Work> launch(const Call& call, Tensors outputs, const intrusive_ptr<Work>& inner,
                              std::function<void()> finish = nullptr);
-  intrusive_ptr<Work> message(const Call& call, Tensors outputs, intrusive_ptr<Work> inner, Tensors wire);
+  // `begin` gives the message to the transport, which may refuse it: the connection is lost.
+  intrusive_ptr<Work> message(const Call& call, Tensors outputs, Tensors wire,
+                              const std::function<intrusive_ptr<Work>(Tensors&)>& begin);
   intrusive_ptr<Work> note(intrusive_ptr<Work> work);
   // Every operation is a launch (torch/dispatch/launch.h). `lists[0]` are the outputs, written in full if `fresh`;
   // `run` is called with the lists now or, on a stream that is blocked or captured, when it is time.
   using Run = std::function<intrusive_ptr<Work>(Lists&)>;
-  intrusive_ptr<Work> submit(c10d::OpType type, const char* name, Lists lists, bool fresh, Run run);
+  static std::string at_root(int64_t rank) { return ", root " + std::to_string(rank); }
+  intrusive_ptr<Work> submit(c10d::OpType type, const char* name, Lists lists, bool fresh, Run run,
+                             const CollectiveFacts& facts = {});
   intrusive_ptr<Work> defer(c10d::OpType type, const char* name, int device, Lists lists, bool fresh, Run run);
   void check(const at::Tensor& tensor) const;
   void check_one(const Tensors& tensors) const;
@@ -130,6 +149,7 @@ class ProcessGroupHCCL final : public c10d::Backend {
   std::mutex mutex_;
   intrusive_ptr<c10d::Backend> inner_;
   std::shared_ptr<Peers> peers_;
+  std::unique_ptr<Agreement> agreement_;  // with the sanitizer
   int generation_ = 0;
   std::atomic<bool> closed_{false};
   bool used_ = false;  // whether upstream would have made its communicator by now
@@ -138,6 +158,7 @@ class ProcessGroupHCCL final : public c10d::Backend {
   Milliseconds ephemeral_{0};
   bool coalescing_ = false;
   std::vector<intrusive_ptr<Work>> coalesced_;
+  Windows windows_;
 };
 
 }  // namespace softnpu::hccl

@@ -9,6 +9,16 @@ namespace softnpu::hccl {
 using c10d::OpType;
 using c10d::ReduceOp;
 
+namespace {
+
+std::string by(const ReduceOp& op) {
+  static constexpr const char* kNames[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
+  const auto number = static_cast<size_t>(op.op_);
+  return number < std::size(kNames) ? std::string(", ") + kNames[number] : "";
+}
+
+}  // namespace
+
 ProcessGroupHCCL::Reduction ProcessGroupHCCL::reduction(const at::Tensor& row, const ReduceOp& op,
                                                         bool in_place) const {
   Reduction plan{row, op, nullptr};
@@ -41,7 +51,8 @@ ProcessGroupHCCL::Reduction ProcessGroupHCCL::reduction(const at::Tensor& row, c
 
 intrusive_ptr<Work> ProcessGroupHCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   check_one(tensors);
-  return submit(OpType::BROADCAST, "broadcast", {tensors}, false, [=, this](Lists& given) {
+  const bool root = opts.rootRank == rank_;
+  auto run = [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
     const Call made = call(OpType::BROADCAST, "broadcast", opts.timeout, static_cast<int>(opts.rootRank));
@@ -49,13 +60,14 @@ intrusive_ptr<Work> ProcessGroupHCCL::broadcast(Tensors& tensors, const c10d::Br
     auto asked = opts;
     asked.timeout = made.timeout;
     return launch(made, tensors, backend->broadcast(wire, asked));
-  });
+  };
+  return submit(OpType::BROADCAST, "broadcast", {tensors}, false, run, {root, !root, at_root(opts.rootRank)});
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   check_one(tensors);
   check_reduction("allreduce", tensors[0], opts.reduceOp, true);
-  return submit(OpType::ALLREDUCE, "all_reduce", {tensors}, false, [=, this](Lists& given) {
+  auto run = [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
     const Call made = call(OpType::ALLREDUCE, "all_reduce", opts.timeout);
@@ -65,7 +77,8 @@ intrusive_ptr<Work> ProcessGroupHCCL::allreduce(Tensors& tensors, const c10d::Al
     asked.timeout = made.timeout;
     Tensors wire{plan.wire};
     return launch(made, tensors, backend->allreduce(wire, asked), plan.finish);
-  });
+  };
+  return submit(OpType::ALLREDUCE, "all_reduce", {tensors}, false, run, {true, true, by(opts.reduceOp)});
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::allreduce_coalesced(Tensors& tensors,
@@ -81,10 +94,10 @@ intrusive_ptr<Work> ProcessGroupHCCL::allreduce_coalesced(Tensors& tensors,
 intrusive_ptr<Work> ProcessGroupHCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_one(tensors);
   check_reduction("reduce", tensors[0], opts.reduceOp, true);
-  return submit(OpType::REDUCE, "reduce", {tensors}, false, [=, this](Lists& given) {
+  const bool root = opts.rootRank == rank_;
+  auto run = [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
-    const bool root = opts.rootRank == rank_;
     const Call made = call(OpType::REDUCE, "reduce", opts.timeout, static_cast<int>(opts.rootRank));
     // gloo uses every rank's tensor as scratch; on all but the root it must stay as it is.
     Reduction plan = reduction(flat(tensors[0]), opts.reduceOp, root);
@@ -93,7 +106,9 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce(Tensors& tensors, const c10d::Reduc
     asked.timeout = made.timeout;
     Tensors wire{plan.wire};
     return launch(made, tensors, backend->reduce(wire, asked), root ? plan.finish : nullptr);
-  });
+  };
+  return submit(OpType::REDUCE, "reduce", {tensors}, false, run,
+                {true, root, by(opts.reduceOp) + at_root(opts.rootRank)});
 }
 
 // --- reduce_scatter --------------------------------------------------------------------------------------------------
@@ -123,7 +138,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter(Tensors& outputs, std::vect
   check_one(outputs);
   HCCL_CHECK(inputs.size() == 1 && !inputs[0].empty(), Param, "reduce_scatter: expected one list of input tensors");
   check_reduction("reduce_scatter", outputs[0], opts.reduceOp, false);
-  return submit(OpType::REDUCE_SCATTER, "reduce_scatter", {outputs, inputs[0]}, true, [=, this](Lists& given) {
+  auto run = [=, this](Lists& given) {
     Tensors& outputs = given[0];
     Lists inputs{given[1]};
     Tensors rows;
@@ -145,7 +160,9 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter(Tensors& outputs, std::vect
     }
     const Call made = call(OpType::REDUCE_SCATTER, "reduce_scatter", opts.timeout);
     return exchange_and_reduce(made, outputs[0], row, counts, opts.reduceOp);
-  });
+  };
+  return submit(OpType::REDUCE_SCATTER, "reduce_scatter", {outputs, inputs[0]}, true, run,
+                {false, true, by(opts.reduceOp)});
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -157,14 +174,15 @@ intrusive_ptr<Work> ProcessGroupHCCL::_reduce_scatter_base(at::Tensor& output, a
              "input tensor must be the same type as the output tensor.");
   HCCL_CHECK(input.numel() == output.numel() * size_, Param,
              "input tensor must be the same size as output size times world size");
-  return submit(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {{output}, {input}}, true,
-                [=, this](Lists& given) {
-                  at::Tensor& output = given[0][0];
-                  at::Tensor& input = given[1][0];
-                  const Call made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", opts.timeout);
-                  return exchange_and_reduce(made, output, flat(input),
-                                             Splits(static_cast<size_t>(size_), output.numel()), opts.reduceOp);
-                });
+  auto run = [=, this](Lists& given) {
+    at::Tensor& output = given[0][0];
+    at::Tensor& input = given[1][0];
+    const Call made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", opts.timeout);
+    return exchange_and_reduce(made, output, flat(input), Splits(static_cast<size_t>(size_), output.numel()),
+                               opts.reduceOp);
+  };
+  return submit(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {{output}, {input}}, true, run,
+                {false, true, by(opts.reduceOp)});
 }
 
 intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,

@@ -6,14 +6,17 @@
 
 #include <thread>
 
+#include "device/stream.h"
+#include "hccl/agreement.h"
 #include "hccl/errors.h"
+#include "hccl/interrupt.h"
 
 namespace softnpu::hccl {
 
 namespace {
 
 constexpr Milliseconds kQuiet{1000};  // a wait shorter than this asks nobody
-constexpr Milliseconds kSlice{200};
+constexpr Milliseconds kSlice{100};
 
 std::string what(const std::exception_ptr& error) {
   try {
@@ -126,6 +129,7 @@ void WorkHCCL::complete_future(c10::ivalue::Future& future) const {
 bool WorkHCCL::isCompleted() {
   if (message_) wait_elsewhere();
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (completed_) ordered.host_waits();
   return completed_;
 }
 
@@ -140,6 +144,7 @@ std::exception_ptr WorkHCCL::exception() const {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkHCCL::getFuture() {
+  ordered.stream_waits();  // whoever uses its value does so behind the operation
   if (message_) wait_elsewhere();
   bool done = false;
   {
@@ -165,11 +170,23 @@ void WorkHCCL::abort() {
 
 bool WorkHCCL::wait(Milliseconds timeout) {
   bool inline_wait = false;
+  if (message_ && runs_signal_handlers()) wait_elsewhere();
   if (message_) {
     const std::lock_guard<std::mutex> lock(message_mutex_);
     inline_wait = !elsewhere_;
   }
-  return inline_wait ? wait_for_message(timeout) : wait_for_collective(timeout);
+  const bool done = inline_wait ? wait_for_message(timeout) : wait_for_collective(timeout);
+  if (done) ordered.stream_waits();
+  if (done && call_.type == c10d::OpType::BARRIER) ordered.host_waits();
+  return done;
+}
+
+void Ordered::stream_waits() const {
+  if (order && sanitizer::on()) sanitizer::Sanitizer::get().wait(device, current_stream(device), order);
+}
+
+void Ordered::host_waits() const {
+  if (order && sanitizer::on()) sanitizer::Sanitizer::get().host_waits(order);
 }
 
 bool WorkHCCL::wait_for_message(Milliseconds timeout) {
@@ -180,7 +197,7 @@ bool WorkHCCL::wait_for_message(Milliseconds timeout) {
   const Milliseconds limit = timeout == kNoTimeout ? call_.timeout : timeout;
   std::exception_ptr error;
   peers_->enter(message_.get());
-  peers_->watch();
+  peers_->look_for_failures();
   bool arrived = false;
   try {
     arrived = message_->wait(limit);
@@ -209,6 +226,7 @@ void WorkHCCL::wait_elsewhere() {
   elsewhere_ = true;
   std::thread([self = c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this)] {
     std::exception_ptr error;
+    self->peers_->enter(self->message_.get());
     try {
       if (!self->message_->wait(self->call_.timeout)) {
         error = std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, "the operation was aborted"));
@@ -216,8 +234,21 @@ void WorkHCCL::wait_elsewhere() {
     } catch (const std::exception&) {
       error = std::current_exception();
     }
+    self->peers_->leave(self->message_.get());
     self->complete(error);
   }).detach();
+}
+
+// The wait of an operation that a signal handler ends with an exception ends with it. The operation cannot be taken
+// back, and the other ranks have begun theirs: the group is no use any more, here and there.
+void WorkHCCL::heed_signals() {
+  try {
+    run_signal_handlers();
+  } catch (const std::exception&) {
+    peers_->interrupted(operation());
+    abort();
+    throw;
+  }
 }
 
 bool WorkHCCL::wait_for_collective(Milliseconds timeout) {
@@ -227,25 +258,30 @@ bool WorkHCCL::wait_for_collective(Milliseconds timeout) {
   const auto deadline = limit == kNoTimeout ? std::chrono::steady_clock::time_point::max()
                         : callers           ? now + limit
                                             : begin_ + limit;
+  const auto ended = [&] { return completed_; };
   std::unique_lock<std::mutex> lock(mutex_);
-  cv_.wait_until(lock, std::min(deadline, now + kQuiet), [&] { return completed_; });
-  while (!completed_) {
+  while (!cv_.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kSlice), ended)) {
     lock.unlock();
-    peers_->watch();
-    if (const auto failure = peers_->failure()) raise(*failure, false);
-    if (std::chrono::steady_clock::now() >= deadline) {
+    heed_signals();
+    const auto time = std::chrono::steady_clock::now();
+    if (time >= now + kQuiet) {
+      peers_->look_for_failures();
+      if (sanitizer::on()) Agreement::look_for_cycles();
+      if (const auto failure = peers_->failure()) raise(*failure, false);
+    }
+    if (time >= deadline) {
       const std::string reason = "it did not end within " + std::to_string(limit.count()) + " ms";
       // The caller's own patience is no failure of the group: the operation goes on.
       TORCH_CHECK_WITH(DistBackendError, !callers, "HCCL ", operation(), ": ", reason, code_text(Code::Timeout));
       raise(reason, true);
     }
     lock.lock();
-    cv_.wait_for(lock, kSlice, [&] { return completed_; });
   }
   const std::exception_ptr error = exception_;
   lock.unlock();
   if (error) {
-    const std::string reason = what(error);
+    const auto failure = peers_->failure();  // its reason says more than that the operation was aborted
+    const std::string reason = failure ? *failure : what(error);
     raise(reason, reason.find("imed out") != std::string::npos);
   }
   return true;

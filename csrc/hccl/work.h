@@ -5,6 +5,7 @@
 #include <functional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "device/sanitizer.h"
 #include "hccl/peers.h"
 
 namespace softnpu::hccl {
@@ -12,6 +13,14 @@ namespace softnpu::hccl {
 // A future of tensors that knows their devices, and its value.
 c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor>& tensors);
 c10::List<at::Tensor> tensor_list(const std::vector<at::Tensor>& tensors);
+
+// With the sanitizer: what comes before the end of an operation, on the stream of its communicator.
+struct Ordered {
+  sanitizer::Order order;
+  int device = 0;
+  void stream_waits() const;  // the current one
+  void host_waits() const;
+};
 
 struct Call {
   c10d::OpType type;
@@ -27,7 +36,8 @@ class WorkHCCL final : public c10d::Work {
 
   // A collective: complete when `inner` is, after `finish` has run.
   void follow(const c10::intrusive_ptr<c10d::Work>& inner, std::function<void()> finish);
-  // A message: the inner work has no thread of its own, so whoever waits moves it.
+  // A message: the inner work has no thread of its own, so whoever waits moves it. Nothing but its end, its timeout or
+  // an abort ends that wait, so that the thread which runs Python's signal handlers leaves it to another one.
   void carry(c10::intrusive_ptr<c10d::Work> inner, std::vector<at::Tensor> wire);
   ~WorkHCCL() override;
 
@@ -42,14 +52,19 @@ class WorkHCCL final : public c10d::Work {
   float getDuration() const override;
   uint64_t getSequencenumber() const override { return call_.sequence; }
 
+  Ordered ordered;
+
  private:
   void complete(std::exception_ptr error);
   void complete_future(c10::ivalue::Future& future) const;
   bool wait_for_message(Milliseconds timeout);
   bool wait_for_collective(Milliseconds timeout);
-  void wait_elsewhere();  // a message that somebody polls
+  void wait_elsewhere();  // a message that somebody polls, or waits for on the thread of the signals
+  void heed_signals();
   std::string operation() const;
   [[noreturn]] void raise(const std::string& reason, bool timed_out);
+
+  friend class ProcessGroupHCCL;  // raises for an operation that could not even begin
 
   const Call call_;
   const std::vector<at::Tensor> outputs_;

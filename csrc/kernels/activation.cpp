@@ -7,13 +7,11 @@
 //   x, int dim) softnpu::gelu_mul(Tensor x, bool tanh)
 //
 // All operands of a call have one type: fp32, bf16 or fp16.
-#include <torch/library.h>
-
 #include <cmath>
 
 #include "elementwise.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -158,9 +156,9 @@ Tensor swiglu_backward(const Tensor& dy, const Tensor& x, int64_t dim) {
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def("gelu(Tensor x, bool tanh) -> Tensor");
   m.def("gelu_backward(Tensor dy, Tensor x, bool tanh) -> Tensor");
   m.def("swish(Tensor x, float scale, *, Tensor(a!)? out=None) -> Tensor");
@@ -173,16 +171,16 @@ TORCH_LIBRARY_FRAGMENT(softnpu, m) {
   m.def("gelu_mul(Tensor x, bool tanh) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
+SOFTNPU_KERNELS(activation, m) {
   using namespace softnpu::kernels;
-  m.impl("gelu", TORCH_FN(gelu));
-  m.impl("gelu_backward", TORCH_FN(gelu_backward));
-  m.impl("swish", TORCH_FN(swish_forward));
-  m.impl("swish_backward", TORCH_FN(swish_backward));
-  m.impl("silu_backward", TORCH_FN(silu_backward));
-  m.impl("mish", TORCH_FN(mish));
-  m.impl("mish_backward", TORCH_FN(mish_backward));
-  m.impl("swiglu", TORCH_FN(swiglu));
-  m.impl("swiglu_backward", TORCH_FN(swiglu_backward));
-  m.impl("gelu_mul", TORCH_FN(gelu_mul));
+  m.impl("gelu", gelu);
+  m.impl("gelu_backward", gelu_backward);
+  m.impl("swish", swish_forward);
+  m.impl("swish_backward", swish_backward);
+  m.impl("silu_backward", silu_backward);
+  m.impl("mish", mish);
+  m.impl("mish_backward", mish_backward);
+  m.impl("swiglu", swiglu);
+  m.impl("swiglu_backward", swiglu_backward);
+  m.impl("gelu_mul", gelu_mul);
 }

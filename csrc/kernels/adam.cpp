@@ -6,11 +6,9 @@
 //       float beta2, float rate, float decay, float correction, float epsilon, bool maximize) -> ()
 //
 // rate is the learning rate with its bias correction; decay multiplies the variable; correction is 1 - beta2^t.
-#include <torch/library.h>
-
 #include "elementwise.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -51,9 +49,9 @@ void apply_adam_w(const Tensor& var, const Tensor& m, const Tensor& v, const Ten
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def(
       "apply_adam(Tensor(a!) var, Tensor(b!) m, Tensor(c!) v, Tensor grad, float beta1, float beta2, float rate, "
       "float epsilon, bool nesterov) -> ()");
@@ -62,7 +60,7 @@ TORCH_LIBRARY_FRAGMENT(softnpu, m) {
       "float beta2, float rate, float decay, float correction, float epsilon, bool maximize) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("apply_adam", TORCH_FN(softnpu::kernels::apply_adam));
-  m.impl("apply_adam_w", TORCH_FN(softnpu::kernels::apply_adam_w));
+SOFTNPU_KERNELS(adam, m) {
+  m.impl("apply_adam", softnpu::kernels::apply_adam);
+  m.impl("apply_adam_w", softnpu::kernels::apply_adam_w);
 }

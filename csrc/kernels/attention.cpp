@@ -1,11 +1,9 @@
 // The forward of blocked attention. See attention.h.
 #include "attention.h"
 
-#include <torch/library.h>
-
 #include "attention_few.h"
 
-namespace softnpu::attention {
+namespace softnpu::attention::inline CPU_CAPABILITY {
 namespace {
 
 constexpr int64_t kRows = 384;     // rows of a task: K and V are packed once for all of them
@@ -210,7 +208,7 @@ void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tens
   at::parallel_for(0, (bits.numel() + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
     uint32_t words[16];
     for (int64_t pair = begin; pair < end; ++pair) {
-      philox(keys, static_cast<uint64_t>(offset), static_cast<uint64_t>(pair) * 4, words);
+      kernels::philox4(keys.key, static_cast<uint64_t>(offset), static_cast<uint64_t>(pair) * 4, words);
       for (int64_t byte = 2 * pair; byte < std::min(2 * pair + 2, bits.numel()); ++byte) {
         uint8_t value = 0;
         for (int bit = 0; bit < 8; ++bit) value |= static_cast<uint8_t>(words[byte % 2 * 8 + bit] < limit) << bit;
@@ -221,7 +219,7 @@ void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tens
 }
 
 }  // namespace
-}  // namespace softnpu::attention
+}  // namespace softnpu::attention::inline CPU_CAPABILITY
 
 #define SOFTNPU_ATTENTION_OPTIONS                                                                              \
   "*, float scale=1.0, Tensor? mask=None, Tensor? bias=None, float bias_scale=1.0, bool bias_toeplitz=False, " \
@@ -229,7 +227,7 @@ void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tens
   "int[]? q_len=None, int[]? kv_start=None, int[]? kv_len=None, int[]? band_low=None, int[]? band_high=None, " \
   "int[]? prefix=None, float keep_prob=1.0, int seed=0, int offset=0, Tensor? dropout_bits=None"
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor(a!) out, Tensor(b!)? softmax_max=None, "
       "Tensor(c!)? softmax_sum=None, " SOFTNPU_ATTENTION_OPTIONS ", Tensor? pages=None) -> ()");
@@ -240,7 +238,7 @@ TORCH_LIBRARY_FRAGMENT(softnpu, m) {
   m.def("dropout_bits(int seed, int offset, float keep_prob, Tensor(a!) bits) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("attention", TORCH_FN(softnpu::attention::attention));
-  m.impl("dropout_bits", TORCH_FN(softnpu::attention::dropout_bits));
+SOFTNPU_KERNELS(attention, m) {
+  m.impl("attention", softnpu::attention::attention);
+  m.impl("dropout_bits", softnpu::attention::dropout_bits);
 }

@@ -57,9 +57,10 @@
 
 #include "attention_dropout.h"
 #include "attention_math.h"
+#include "capability.h"
 #include "guard.h"
 
-namespace softnpu::attention {
+namespace softnpu::attention::inline CPU_CAPABILITY {
 
 using IntList = c10::OptionalArrayRef<int64_t>;
 using MaybeTensor = std::optional<at::Tensor>;
@@ -206,7 +207,7 @@ struct Problem {
                   A* scratch) const;
 };
 
-// Scratch memory of a thread: aligned, kept from task to task, never initialised.
+// Scratch memory of a thread: aligned, kept from task to task, never initialized.
 template <class A>
 class Arena {
  public:
@@ -286,4 +287,4 @@ void Problem::finish_row(int64_t b, int64_t head, int64_t i, int64_t j0, int64_t
   std::fill(s + high, s + to, minus);
 }
 
-}  // namespace softnpu::attention
+}  // namespace softnpu::attention::inline CPU_CAPABILITY

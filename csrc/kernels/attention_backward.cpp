@@ -5,11 +5,9 @@
 //
 // A task owns a (segment, kv head) and, if there are fewer of those than threads, a part of its keys; then each part
 // sums its own dQ, and the parts are added in order: the result does not depend on the threads.
-#include <torch/library.h>
-
 #include "attention.h"
 
-namespace softnpu::attention {
+namespace softnpu::attention::inline CPU_CAPABILITY {
 namespace {
 
 constexpr int64_t kRows = 96;
@@ -265,6 +263,6 @@ void attention_backward(const at::Tensor& query, const at::Tensor& key, const at
 }
 
 }  // namespace
-}  // namespace softnpu::attention
+}  // namespace softnpu::attention::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) { m.impl("attention_backward", TORCH_FN(softnpu::attention::attention_backward)); }
+SOFTNPU_KERNELS(attention_backward, m) { m.impl("attention_backward", softnpu::attention::attention_backward); }

@@ -4,44 +4,37 @@
 
 #include "attention_math.h"
 
-namespace softnpu::attention {
+namespace softnpu::attention::inline CPU_CAPABILITY {
 
 // Eight values as fp32.
 template <class T>
-inline Vec<float> load_wide(const T* p) {
+inline Narrow<float> load_wide(const T* p) {
   if constexpr (std::is_same_v<T, float>) {
-    return load(p);
+    return load<Narrow<float>>(p);
   } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
     typedef uint16_t Halves __attribute__((vector_size(16)));
     typedef uint32_t Words __attribute__((vector_size(32)));
     Halves bits;
     std::memcpy(&bits, p, sizeof(bits));
     const Words words = __builtin_convertvector(bits, Words) << 16;
-    Vec<float> v;
+    Narrow<float> v;
     std::memcpy(&v, &words, sizeof(v));
     return v;
   } else {
-#ifdef __F16C__
-    const __m256 wide = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    Vec<float> v;
-    std::memcpy(&v, &wide, sizeof(v));
+    Narrow<float> v;
+    kernels::widen8(p, reinterpret_cast<float*>(&v));
     return v;
-#else
-    Vec<float> v;
-    for (int i = 0; i < 8; ++i) v[i] = static_cast<float>(p[i]);
-    return v;
-#endif
   }
 }
 
 // The sums of four vectors, in the first four lanes.
-inline Vec<float> sums_of(Vec<float> a, Vec<float> b, Vec<float> c, Vec<float> d) {
+inline Narrow<float> sums_of(Narrow<float> a, Narrow<float> b, Narrow<float> c, Narrow<float> d) {
   typedef int32_t Index __attribute__((vector_size(32)));
   const Index low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
   const Index even = {0, 1, 8, 9, 4, 5, 12, 13}, odd = {2, 3, 10, 11, 6, 7, 14, 15};
-  const Vec<float> ab = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
-  const Vec<float> cd = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, high);
-  const Vec<float> both = __builtin_shuffle(ab, cd, even) + __builtin_shuffle(ab, cd, odd);
+  const Narrow<float> ab = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+  const Narrow<float> cd = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, high);
+  const Narrow<float> both = __builtin_shuffle(ab, cd, even) + __builtin_shuffle(ab, cd, odd);
   const Index swapped = {4, 5, 6, 7, 0, 1, 2, 3};
   return both + __builtin_shuffle(both, swapped);
 }
@@ -54,21 +47,21 @@ inline void prefetch(const void* row, int64_t bytes) {
 template <class T, int Rows, int Keys>
 inline void dot_tile(const float* q, int64_t d, const T* const* keys, float* s, int64_t lds) {
   static_assert(Rows * Keys % 4 == 0);
-  Vec<float> sum[Rows * Keys] = {};
+  Narrow<float> sum[Rows * Keys] = {};
   for (int64_t x = 0; x < d; x += 8) {
-    Vec<float> k[Keys];
+    Narrow<float> k[Keys];
 #pragma GCC unroll 4
     for (int j = 0; j < Keys; ++j) k[j] = load_wide(keys[j] + x);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
-      const Vec<float> row = load(q + r * d + x);
+      const Narrow<float> row = load<Narrow<float>>(q + r * d + x);
 #pragma GCC unroll 4
       for (int j = 0; j < Keys; ++j) sum[r * Keys + j] += row * k[j];
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < Rows * Keys; i += 4) {
-    const Vec<float> four = sums_of(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+    const Narrow<float> four = sums_of(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
     for (int k = 0; k < 4; ++k) s[(i + k) / Keys * lds + (i + k) % Keys] = four[k];
   }
 }
@@ -115,14 +108,14 @@ void dots(int64_t rows, int64_t n, int64_t d, const float* q, const T* const* ke
 template <class T, int Rows>
 inline void weigh_tile(int64_t n, const float* s, int64_t lds, const T* const* values, int64_t at, float* out,
                        int64_t ldo) {
-  Vec<float> sum[Rows][2];
+  Narrow<float> sum[Rows][2];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
-    sum[r][0] = load(out + r * ldo);
-    sum[r][1] = load(out + r * ldo + 8);
+    sum[r][0] = load<Narrow<float>>(out + r * ldo);
+    sum[r][1] = load<Narrow<float>>(out + r * ldo + 8);
   }
   for (int64_t j = 0; j < n; ++j) {
-    const Vec<float> left = load_wide(values[j] + at), right = load_wide(values[j] + at + 8);
+    const Narrow<float> left = load_wide(values[j] + at), right = load_wide(values[j] + at + 8);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       const float weight = s[r * lds + j];
@@ -169,4 +162,4 @@ void weigh(int64_t rows, int64_t n, int64_t dv, const float* s, int64_t lds, con
   }
 }
 
-}  // namespace softnpu::attention
+}  // namespace softnpu::attention::inline CPU_CAPABILITY

@@ -1,5 +1,5 @@
 // The arithmetic of blocked attention: vectors, conversion, a register-blocked matrix product, packing, exp.
-// Vectors are the compiler's own (32 bytes), so the code is the same on every processor.
+// Vectors are the compiler's own, so the code is the same on every processor: 64 bytes where it has AVX-512, else 32.
 #pragma once
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -10,31 +10,40 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#ifdef __AVX2__
-#include <immintrin.h>
+
+#include "lanes.h"
+
+namespace softnpu::attention::inline CPU_CAPABILITY {
+
+#ifdef CPU_CAPABILITY_AVX512
+constexpr int64_t kVectorBytes = 64;
+#else
+constexpr int64_t kVectorBytes = 32;
 #endif
 
-namespace softnpu::attention {
-
-template <class A>
+template <class A, int64_t Bytes = kVectorBytes>
 struct Simd {
-  typedef A Vec __attribute__((vector_size(32)));
-  static constexpr int64_t lanes = 32 / sizeof(A);
+  typedef A Vec __attribute__((vector_size(Bytes)));
+  static constexpr int64_t lanes = Bytes / sizeof(A);
   static constexpr int64_t panel = 2 * lanes;  // columns that one packed panel holds
 };
 
 template <class A>
 using Vec = typename Simd<A>::Vec;
 
+// Of 32 bytes everywhere: what is transposed, and what is added up across its lanes.
 template <class A>
-inline Vec<A> load(const A* p) {
-  Vec<A> v;
+using Narrow = typename Simd<A, 32>::Vec;
+
+template <class V = void, class A>
+inline auto load(const A* p) {
+  std::conditional_t<std::is_void_v<V>, Vec<A>, V> v;
   std::memcpy(&v, p, sizeof(v));
   return v;
 }
 
-template <class A>
-inline void store(A* p, Vec<A> v) {
+template <class A, class V>
+inline void store(A* p, const V& v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
@@ -58,15 +67,13 @@ inline void widen(const T* src, int64_t stride, int64_t n, A* dst, A factor) {
         dst[i] = value * factor;
       }
     }
-#ifdef __F16C__
     if constexpr (std::is_same_v<T, c10::Half> && std::is_same_v<A, float>) {
-      const __m256 f = _mm256_set1_ps(factor);
       for (; i + 8 <= n; i += 8) {
-        const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i));
-        _mm256_storeu_ps(dst + i, _mm256_mul_ps(_mm256_cvtph_ps(half), f));
+        float eight[8];
+        kernels::widen8(src + i, eight);
+        for (int k = 0; k < 8; ++k) dst[i + k] = eight[k] * factor;
       }
     }
-#endif
   }
   for (; i < n; ++i) dst[i] = static_cast<A>(src[i * stride]) * factor;
 }
@@ -76,9 +83,9 @@ inline void widen(const T* src, int64_t stride, int64_t n, A* dst, A factor) {
 // Eight (four) rows become eight (four) columns; `row(r)` loads row r.
 template <class A>
 inline void transpose_tile(const A* src, int64_t ld, A* dst, int64_t dst_ld) {
-  constexpr int64_t L = Simd<A>::lanes;
-  Vec<A> v[L], w[L];
-  for (int r = 0; r < L; ++r) v[r] = load(src + r * ld);
+  constexpr int64_t L = Simd<A, 32>::lanes;
+  Narrow<A> v[L], w[L];
+  for (int r = 0; r < L; ++r) v[r] = load<Narrow<A>>(src + r * ld);
   if constexpr (L == 8) {
     typedef int32_t Index __attribute__((vector_size(32)));
     const Index low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
@@ -108,7 +115,7 @@ inline void transpose_tile(const A* src, int64_t ld, A* dst, int64_t dst_ld) {
 // panel is padded with zeros.
 template <class A>
 void pack_transposed(const A* rows, int64_t ld, int64_t n, int64_t k, A* out) {
-  constexpr int64_t L = Simd<A>::lanes, P = Simd<A>::panel;
+  constexpr int64_t L = Simd<A, 32>::lanes, P = Simd<A>::panel;
   for (int64_t j = 0; j < n; j += L) {
     A* base = out + j / P * P * k + j % P;
     if (j + L <= n) {
@@ -121,9 +128,10 @@ void pack_transposed(const A* rows, int64_t ld, int64_t n, int64_t k, A* out) {
         for (int64_t r = 0; r < L; ++r) base[d * P + r] = j + r < n ? rows[(j + r) * ld + d] : A(0);
     }
   }
-  if (n % P != 0 && n % P <= L) {  // the panel's second half was never visited
-    A* base = out + n / P * P * k + L;
-    for (int64_t d = 0; d < k; ++d) std::fill(base + d * P, base + d * P + L, A(0));
+  const int64_t visited = round_up(n, L) % P;
+  if (visited != 0) {  // the last panel's columns after those
+    A* base = out + n / P * P * k;
+    for (int64_t d = 0; d < k; ++d) std::fill(base + d * P + visited, base + d * P + P, A(0));
   }
 }
 
@@ -203,7 +211,7 @@ void product(int64_t m, int64_t n, int64_t k, const A* a, int64_t lda, const A* 
 
 // exp(x) for x <= 0 or NaN, with an error far below the rounding of a sum of such terms; below -87 it is 0.
 inline Vec<float> exp_nonpositive(Vec<float> x) {
-  typedef int32_t Bits __attribute__((vector_size(32)));
+  typedef int32_t Bits __attribute__((vector_size(kVectorBytes)));
   const Vec<float> t = x * 1.44269504088896341f;
   const Vec<float> shifted = t + 12582912.0f;  // 1.5 * 2^23: the low bits now hold t, rounded to an integer
   const Vec<float> f = t - (shifted - 12582912.0f);
@@ -221,7 +229,7 @@ inline Vec<float> exp_nonpositive(Vec<float> x) {
 }
 
 inline Vec<double> exp_nonpositive(Vec<double> x) {
-  for (int i = 0; i < 4; ++i) x[i] = std::exp(x[i]);
+  for (int64_t i = 0; i < Simd<double>::lanes; ++i) x[i] = std::exp(x[i]);
   return x;
 }
 
@@ -259,4 +267,4 @@ inline A row_exp(A* s, int64_t n, A shift, A factor) {
   return sum;
 }
 
-}  // namespace softnpu::attention
+}  // namespace softnpu::attention::inline CPU_CAPABILITY

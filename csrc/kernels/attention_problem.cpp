@@ -1,7 +1,7 @@
 // The description of an attention problem, made from the operators' arguments. See attention.h.
 #include "attention.h"
 
-namespace softnpu::attention {
+namespace softnpu::attention::inline CPU_CAPABILITY {
 
 namespace {
 
@@ -137,4 +137,4 @@ Problem::Problem(const kernels::Guard& guard, const at::Tensor& q, const at::Ten
   if (o.dropout_bits.has_value()) dropout.bits = o.dropout_bits->data_ptr<uint8_t>();
 }
 
-}  // namespace softnpu::attention
+}  // namespace softnpu::attention::inline CPU_CAPABILITY

@@ -3,7 +3,7 @@
 
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 
 struct Averages {
   Averages(double beta1, double beta2)
@@ -18,4 +18,4 @@ struct Averages {
   Vec keep1, fresh1, keep2, fresh2;
 };
 
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY

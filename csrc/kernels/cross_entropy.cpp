@@ -8,25 +8,23 @@
 // x is (N, C). picked (N) is the log-probability of the target and weighted (N) the sum of weight * log-probability,
 // if `smooth` asks for it; both fp32, unrounded. The gradient of a row is
 // softmax * sum(h) - h with h = at_target at the target, plus spread * weight everywhere.
-#include <torch/library.h>
-
 #include <cmath>
 
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
 
 constexpr int64_t kBlock = 2048;  // elements that stay in the first cache between two looks at them
 
-struct Normaliser {
+struct Normalizer {
   float top, log_sum;
 };
 
 template <class T>
-SOFTNPU_WALK Normaliser normaliser(const T* x, int64_t n) {
+SOFTNPU_WALK Normalizer normalizer(const T* x, int64_t n) {
   float top = -std::numeric_limits<float>::infinity();
   double total = 0;
   for (int64_t start = 0; start < n; start += kBlock) {
@@ -45,7 +43,7 @@ SOFTNPU_WALK Normaliser normaliser(const T* x, int64_t n) {
 }
 
 template <class T>
-SOFTNPU_WALK float log_probabilities(const T* x, int64_t n, const Normaliser& by, const float* weight, bool smooth,
+SOFTNPU_WALK float log_probabilities(const T* x, int64_t n, const Normalizer& by, const float* weight, bool smooth,
                                      T* y) {
   const Vec top(by.top), log_sum(by.log_sum);
   const auto value = [&](int64_t i, auto c) {
@@ -89,7 +87,7 @@ std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& x, const Tensor& 
       Cursor v(from, begin), to(results, begin);
       for (int64_t r = begin; r < end; ++r, v.next(), to.next()) {
         guard.index(index[r], n, "target");
-        const Normaliser by = normaliser(v.row<T>(), n);
+        const Normalizer by = normalizer(v.row<T>(), n);
         chosen[r] = static_cast<float>(v.row<T>()[index[r]]) - by.top - by.log_sum;
         sums[r] = log_probabilities(v.row<T>(), n, by, data_or_null(weights), smooth, to.row<T>());
       }
@@ -151,16 +149,16 @@ Tensor cross_entropy_backward(const Tensor& log_prob, const Tensor& target, cons
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def("cross_entropy(Tensor x, Tensor target, Tensor? weight, bool smooth) -> (Tensor, Tensor, Tensor)");
   m.def(
       "cross_entropy_backward(Tensor log_prob, Tensor target, Tensor at_target, Tensor? spread, Tensor? weight) "
       "-> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("cross_entropy", TORCH_FN(softnpu::kernels::cross_entropy));
-  m.impl("cross_entropy_backward", TORCH_FN(softnpu::kernels::cross_entropy_backward));
+SOFTNPU_KERNELS(cross_entropy, m) {
+  m.impl("cross_entropy", softnpu::kernels::cross_entropy);
+  m.impl("cross_entropy_backward", softnpu::kernels::cross_entropy_backward);
 }

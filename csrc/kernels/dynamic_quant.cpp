@@ -1,15 +1,18 @@
 // npu_dynamic_quant and npu_dynamic_quant_asymmetric by rows: the extremes of a row, then its integers.
 //
-//   softnpu::dynamic_quant(Tensor x, Tensor? smooth, Tensor? ends, bool int4, bool asymmetric)
+//   softnpu::dynamic_quant(Tensor x, Tensor? smooth, Tensor? ends, bool int4, bool asymmetric, int order=0)
 //       -> (Tensor y, Tensor scale, Tensor offset)
 //
+// `order` says how scale and quotient come about; the chips' kernels differ in the last place (top: 127 or 7):
+//   0 scale = max / top, x / scale    1 scale = max * (1 / top), x * (top / max)    2 scale = max * (1 / top), x /
+//   scale
+// and of asymmetric rows (range: 255 or 15):
+//   0 (max - min) / range, x / scale    1 the same, at least 1e-12, x * (1 / scale)    2 (max - min) * (1 / range)
 // x is fp32, bf16 or fp16; smooth is (width) or, with `ends` (int32, the end of each group of rows), (groups, width).
 // y is int8, or int32 with eight int4 each. Without `asymmetric`, offset is empty.
-#include <torch/library.h>
+#include "quantize.h"
 
-#include "quantise.h"
-
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -21,6 +24,7 @@ struct Job {
   int64_t groups;
   Limits limits;
   bool int4, asymmetric;
+  int64_t order;
   uint8_t* y;
   float *scale, *offset;
 
@@ -29,19 +33,32 @@ struct Job {
   }
 };
 
+// The scale of a row whose largest magnitude is `top`.
+float scale_of(const Job& job, float top) {
+  return job.order == 0 ? top / job.limits.high : top * (1.0f / job.limits.high);
+}
+
 // Rows without smoothing to int8, the common case. A scale of 0, NaN or infinity makes the row 0: no quotient rounds
 // to another integer, or none is a number.
 template <class T>
-SOFTNPU_WALK void quantise_plain(const Job& job, int64_t r, int64_t n, const T* x) {
+SOFTNPU_WALK void quantize_plain(const Job& job, int64_t r, int64_t n, const T* x) {
   uint8_t* to = job.y + r * n;
-  const float scale = job.scale[r] = largest_magnitude(x, n) / job.limits.high;
-  if (!(scale > 0) || std::isinf(scale)) {
+  const float top = largest_magnitude(x, n), scale = job.scale[r] = scale_of(job, top);
+  if (!(top > 0) || std::isinf(top)) {
     std::memset(to, 0, n);
     return;
   }
-  const int64_t done = std::isnormal(scale) && std::isnormal(1 / scale) ? quantise_blocks(to, x, n, scale) : 0;
+  if (job.order == 1) {
+    const float factor = job.limits.high / top;
+    const int64_t done = std::isfinite(factor) ? multiply_blocks(to, x, n, factor) : 0;
+    const T* rest = x + done;
+    quantize_row(to + done, n - done, false, job.limits,
+                 [&](int64_t i, auto c) { return read(rest + i, c) * Vec(factor); });
+    return;
+  }
+  const int64_t done = std::isnormal(scale) && std::isnormal(1 / scale) ? quantize_blocks(to, x, n, scale) : 0;
   const T* rest = x + done;
-  quantise_row(to + done, n - done, false, job.limits,
+  quantize_row(to + done, n - done, false, job.limits,
                [&](int64_t i, auto c) { return read(rest + i, c) / Vec(scale); });
 }
 
@@ -58,22 +75,42 @@ SOFTNPU_INLINE std::pair<float, float> edges(int64_t n, const Value& value) {
   return {max(high), min(low)};
 }
 
+// A product that is rounded before it is added to, as the card's two instructions do: the compiler may not fuse them.
+inline Vec rounded(Vec product) {
+  __asm__("" : "+m"(product));
+  return product;
+}
+
 // value(i, count) are the smoothed elements of one row.
 template <class Value>
-SOFTNPU_WALK void quantise(const Job& job, int64_t r, int64_t n, const Value& value) {
+SOFTNPU_WALK void quantize(const Job& job, int64_t r, int64_t n, const Value& value) {
   uint8_t* to = job.y + (job.int4 ? r * n / 2 : r * n);
   if (!job.asymmetric) {
     const float top = row_max(n, [&](int64_t i, auto c) { return value(i, c).abs(); }, 0.0f);
-    const float scale = job.scale[r] = top / job.limits.high;
+    const float scale = job.scale[r] = scale_of(job, top);
+    if (job.order == 1) {
+      const Vec factor(top == 0 ? 0.0f : job.limits.high / top);
+      quantize_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) * factor; });
+      return;
+    }
     const Vec divisor(scale == 0 ? 1.0f : scale);
-    quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor; });
+    quantize_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor; });
     return;
   }
   const auto [high, low] = n == 0 ? std::pair(0.0f, 0.0f) : edges(n, value);
-  const float scale = job.scale[r] = (high - low) / (job.limits.high - job.limits.low);
+  const float range = job.limits.high - job.limits.low;
+  float scale = job.order == 2 ? (high - low) * (1.0f / range) : (high - low) / range;
+  if (job.order == 1 && !(scale > 1e-12f)) scale = 1e-12f;
+  job.scale[r] = scale;
   const float offset = job.offset[r] = job.limits.high - high / scale;
-  const Vec divisor(scale), shift(offset);
-  quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor + shift; });
+  const Vec shift(offset);
+  if (job.order == 1) {
+    const Vec factor(1.0f / scale);
+    quantize_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return rounded(value(i, c) * factor) + shift; });
+    return;
+  }
+  const Vec divisor(scale);
+  quantize_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) { return value(i, c) / divisor + shift; });
 }
 
 template <class T>
@@ -85,21 +122,22 @@ void run(const Job& job) {
       const T* x = at.row<T>();
       if (job.smooth == nullptr) {
         if (!job.int4 && !job.asymmetric) {
-          quantise_plain(job, r, n, x);
+          quantize_plain(job, r, n, x);
         } else {
-          quantise(job, r, n, [&](int64_t i, auto c) { return read(x + i, c); });
+          quantize(job, r, n, [&](int64_t i, auto c) { return read(x + i, c); });
         }
         continue;
       }
       const float* smooth = job.smooth + (job.ends ? job.group_of(r) * n : 0);
-      quantise(job, r, n, [&](int64_t i, auto c) { return read(x + i, c) * read(smooth + i, c); });
+      quantize(job, r, n, [&](int64_t i, auto c) { return read(x + i, c) * read(smooth + i, c); });
     }
   });
 }
 
 std::tuple<Tensor, Tensor, Tensor> dynamic_quant(const Tensor& x, const MaybeTensor& smooth, const MaybeTensor& ends,
-                                                 bool int4, bool asymmetric) {
+                                                 bool int4, bool asymmetric, int64_t order) {
   const Guard guard("dynamic_quant");
+  guard.hold(order >= 0 && order <= 2, "order", "0, 1 or 2", order);
   guard.least_rank(x, "x", 1);
   guard.hold(!int4 || x.size(-1) % 8 == 0, "x", "a multiple of 8 as last dimension", x.sizes());
   if (given(ends)) {
@@ -117,6 +155,7 @@ std::tuple<Tensor, Tensor, Tensor> dynamic_quant(const Tensor& x, const MaybeTen
           .limits = int4 ? kInt4 : kInt8,
           .int4 = int4,
           .asymmetric = asymmetric,
+          .order = order,
           .y = nullptr,
           .scale = nullptr,
           .offset = nullptr};
@@ -143,11 +182,11 @@ std::tuple<Tensor, Tensor, Tensor> dynamic_quant(const Tensor& x, const MaybeTen
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def(
-      "dynamic_quant(Tensor x, Tensor? smooth, Tensor? ends, bool int4, bool asymmetric) "
+      "dynamic_quant(Tensor x, Tensor? smooth, Tensor? ends, bool int4, bool asymmetric, int order=0) "
       "-> (Tensor, Tensor, Tensor)");
 }
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) { m.impl("dynamic_quant", TORCH_FN(softnpu::kernels::dynamic_quant)); }
+SOFTNPU_KERNELS(dynamic_quant, m) { m.impl("dynamic_quant", softnpu::kernels::dynamic_quant); }

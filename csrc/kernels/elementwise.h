@@ -7,7 +7,7 @@
 
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 
 // Elements of an operand that lie `step` bytes apart.
 template <class T>
@@ -24,41 +24,13 @@ SOFTNPU_INLINE void scatter(char* to, int64_t step, int64_t count, const Vec& v)
   for (int64_t k = 0; k < count; ++k) std::memcpy(to + k * step, lanes + k, sizeof(T));
 }
 
-#ifdef CPU_CAPABILITY_AVX2
-// Sixteen bf16 numbers at a time, as those in even and those in odd places: cheaper to take apart and to join than
-// halves are.
-struct Halves {
-  Vec even, odd;
-};
-
-SOFTNPU_INLINE Halves read_halves(const c10::BFloat16* from) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  const __m256i odd = _mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int>(0xffff0000)));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)), _mm256_castsi256_ps(odd)};
-}
-
-// The bits of a float, rounded to bf16 in their upper half; all ones for NaN.
-SOFTNPU_INLINE __m256i upper_half(__m256 v) {
-  const __m256i bits = _mm256_castps_si256(v);
-  const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7fff)));
-  return _mm256_or_si256(up, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
-}
-
-SOFTNPU_INLINE void write_halves(c10::BFloat16* to, const Halves& v) {
-  const __m256i even = _mm256_srli_epi32(upper_half(v.even), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(even, upper_half(v.odd), 0xaa));
-}
-#endif
-
 // n elements that lie together.
 template <class T, size_t Outs, size_t Ins, class F>
 SOFTNPU_WALK void dense_elements(char** data, int64_t n, const F& f) {
   T* at[Outs + Ins];  // kept apart from `data`, which the compiler must suppose to change with each write
   for (size_t k = 0; k < Outs + Ins; ++k) at[k] = reinterpret_cast<T*>(data[k]);
   int64_t done = 0;
-#ifdef CPU_CAPABILITY_AVX2
-  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+  if constexpr (kHasHalves && std::is_same_v<T, c10::BFloat16>) {
     for (; done + 2 * kLanes <= n; done += 2 * kLanes) {
       std::array<Vec, Ins> even, odd;
       for (size_t k = 0; k < Ins; ++k) {
@@ -70,7 +42,6 @@ SOFTNPU_WALK void dense_elements(char** data, int64_t n, const F& f) {
       for (size_t k = 0; k < Outs; ++k) write_halves(at[k] + done, {left[k], right[k]});
     }
   }
-#endif
   sweep(n - done, [&](int64_t rest, auto count) {
     const int64_t i = done + rest;
     std::array<Vec, Ins> x;
@@ -175,4 +146,4 @@ void update(const char* op, const Named (&tensors)[Ins], const F& f) {
   typed(tensors[0].tensor, op, [&](auto type) { elementwise<decltype(type), Outs, Ins>(iterator, f); });
 }
 
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY

@@ -18,7 +18,7 @@
 #include <initializer_list>
 #include <optional>
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 
 class Guard {
  public:
@@ -126,4 +126,4 @@ class Guard {
   const char *library_, *op_;
 };
 
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY

@@ -1,4 +1,4 @@
-// npu_layer_norm_eval, and group normalisation with Swish and its gradient.
+// npu_layer_norm_eval, and group normalization with Swish and its gradient.
 //
 //   softnpu::layer_norm(Tensor x, int inner, Tensor? weight, Tensor? bias, float eps) -> Tensor
 //   softnpu::group_norm_swish(Tensor x, int groups, Tensor? weight, Tensor? bias, float eps, float scale)
@@ -8,13 +8,11 @@
 //
 // x is fp32, bf16 or fp16, results have its type and are contiguous; statistics and the gradients of weight and bias
 // come in fp32, weight and bias may be of any of the three types.
-#include <torch/library.h>
-
 #include <cmath>
 
 #include "elementwise.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -63,7 +61,7 @@ void check_factor(const Guard& guard, const MaybeTensor& t, const char* argument
 // --- layer norm ---------------------------------------------------------------------------------------------------
 
 template <class T>
-SOFTNPU_WALK void normalise(const T* x, int64_t n, const Moments& m, const float* weight, const float* bias, T* y) {
+SOFTNPU_WALK void normalize(const T* x, int64_t n, const Moments& m, const float* weight, const float* bias, T* y) {
   const Vec mean(m.mean), rstd(m.rstd);
   sweep(n, [&](int64_t i, auto c) {
     Vec v = (read(x + i, c) - mean) * rstd;
@@ -90,7 +88,7 @@ Tensor layer_norm(const Tensor& x, int64_t inner, const MaybeTensor& weight, con
       Cursor at(from, begin);
       for (int64_t r = begin; r < end; ++r, at.next()) {
         const T* v = at.row<T>();
-        normalise(v, n, moments(v, n, static_cast<float>(eps)), data_or_null(scale), data_or_null(shift), out + r * n);
+        normalize(v, n, moments(v, n, static_cast<float>(eps)), data_or_null(scale), data_or_null(shift), out + r * n);
       }
     });
   });
@@ -178,7 +176,7 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_swish(const Tensor& x, int64_t gro
   return {y, mean, rstd};
 }
 
-// dz = dy * swish'(z) of one channel into `dz`; returns the sums of dz and of dz times the normalised x.
+// dz = dy * swish'(z) of one channel into `dz`; returns the sums of dz and of dz times the normalized x.
 template <class T>
 SOFTNPU_WALK std::pair<float, float> slopes(const T* dy, const T* x, int64_t n, const Moments& m, float weight,
                                             float bias, float scale, float* dz) {
@@ -197,9 +195,9 @@ SOFTNPU_WALK std::pair<float, float> slopes(const T* dy, const T* x, int64_t n, 
 template <class T>
 SOFTNPU_WALK void input_gradient(const float* dz, const T* x, int64_t n, const Moments& m, float weight, float mean_dz,
                                  float mean_product, T* dx) {
-  const Vec mean(m.mean), w(m.rstd * weight), centre(-m.rstd * mean_dz), along(-m.rstd * m.rstd * mean_product);
+  const Vec mean(m.mean), w(m.rstd * weight), center(-m.rstd * mean_dz), along(-m.rstd * m.rstd * mean_product);
   sweep(n, [&](int64_t i, auto c) {
-    write(dx + i, fmadd(read(dz + i, c), w, fmadd(read(x + i, c) - mean, along, centre)), c);
+    write(dx + i, fmadd(read(dz + i, c), w, fmadd(read(x + i, c) - mean, along, center)), c);
   });
 }
 
@@ -265,9 +263,9 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_swish_backward(const Tensor& dy, c
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def("layer_norm(Tensor x, int inner, Tensor? weight, Tensor? bias, float eps) -> Tensor");
   m.def(
       "group_norm_swish(Tensor x, int groups, Tensor? weight, Tensor? bias, float eps, float scale) "
@@ -277,9 +275,9 @@ TORCH_LIBRARY_FRAGMENT(softnpu, m) {
       "Tensor rstd, float scale) -> (Tensor, Tensor, Tensor)");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
+SOFTNPU_KERNELS(layer_norm, m) {
   using namespace softnpu::kernels;
-  m.impl("layer_norm", TORCH_FN(layer_norm));
-  m.impl("group_norm_swish", TORCH_FN(group_norm_swish));
-  m.impl("group_norm_swish_backward", TORCH_FN(group_norm_swish_backward));
+  m.impl("layer_norm", layer_norm);
+  m.impl("group_norm_swish", group_norm_swish);
+  m.impl("group_norm_swish_backward", group_norm_swish_backward);
 }

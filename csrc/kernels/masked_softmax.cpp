@@ -5,11 +5,9 @@
 //
 // softmax over the last dimension of scale * x, with `masked` in place of the elements where mask (bool, broadcast) is
 // set; they have no gradient.
-#include <torch/library.h>
-
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -25,7 +23,7 @@ SOFTNPU_WALK float logits(const T* x, const bool* mask, int64_t n, float scale, 
 }
 
 template <class T>
-SOFTNPU_WALK void normalise(float* z, int64_t n, float top, T* y) {
+SOFTNPU_WALK void normalize(float* z, int64_t n, float top, T* y) {
   const Vec peak(top);
   const float total = row_sum(n, [&](int64_t i, auto c) {
     const Vec e = exp(read(z + i, c) - peak);
@@ -66,7 +64,7 @@ Tensor masked_softmax(const Tensor& x, const Tensor& mask, double scale, double 
       for (int64_t r = begin; r < end; ++r, v.next(), m.next()) {
         const float top =
             logits(v.row<T>(), m.row<bool>(), n, static_cast<float>(scale), static_cast<float>(masked), z.data());
-        normalise(z.data(), n, top, out + r * n);
+        normalize(z.data(), n, top, out + r * n);
       }
     });
   });
@@ -95,14 +93,14 @@ Tensor masked_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& 
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def("masked_softmax(Tensor x, Tensor mask, float scale, float masked) -> Tensor");
   m.def("masked_softmax_backward(Tensor dy, Tensor y, Tensor mask, float scale) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("masked_softmax", TORCH_FN(softnpu::kernels::masked_softmax));
-  m.impl("masked_softmax_backward", TORCH_FN(softnpu::kernels::masked_softmax_backward));
+SOFTNPU_KERNELS(masked_softmax, m) {
+  m.impl("masked_softmax", softnpu::kernels::masked_softmax);
+  m.impl("masked_softmax_backward", softnpu::kernels::masked_softmax_backward);
 }

@@ -1,4 +1,4 @@
-// npu_quantize with given scales, and npu_dequant_swiglu_quant: dequantise, gate, quantise, row by row.
+// npu_quantize with given scales, and npu_dequant_swiglu_quant: dequantize, gate, quantize, row by row.
 //
 //   softnpu::quantize(Tensor x, Tensor scales, Tensor? zero, int axis, bool divide, ScalarType dtype, bool int4)
 //       -> Tensor
@@ -10,11 +10,9 @@
 // result is int32 with eight values each.
 // dequant_swiglu_quant: x is (T, 2H), int32, fp16, bf16 or fp32; scales, offsets and a floating bias are rows of
 // fp32, (groups, width) or (groups, 1), and `group` (int64) is each row's; rows from `used` on are zeros.
-#include <torch/library.h>
+#include "quantize.h"
 
-#include "quantise.h"
-
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -29,9 +27,9 @@ struct Static {
 
 // One scale for the whole row, or one for each element.
 template <bool Each, class T>
-SOFTNPU_WALK void quantise(const Static& job, const T* x, int64_t n, const float* scale, const float* zero,
-                           uint8_t* to) {
-  quantise_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) {
+SOFTNPU_WALK void quantize_given(const Static& job, const T* x, int64_t n, const float* scale, const float* zero,
+                                 uint8_t* to) {
+  quantize_row(to, n, job.int4, job.limits, [&](int64_t i, auto c) {
     const Vec v = read(x + i, c), s = Each ? read(scale + i, c) : Vec(*scale);
     const Vec y = job.divide ? v / s : rounded(v * s);
     return zero == nullptr ? y : y + (Each ? read(zero + i, c) : Vec(*zero));
@@ -75,10 +73,11 @@ Tensor quantize(const Tensor& x, const Tensor& scales, const MaybeTensor& zero, 
       for (int64_t r = begin; r < end; ++r) {
         uint8_t* to = out + (int4 ? r * width / 2 : r * width);
         if (each) {
-          quantise<true>(job, from + r * width, width, job.scales, job.zero, to);
+          quantize_given<true>(job, from + r * width, width, job.scales, job.zero, to);
         } else {
           const int64_t index = r % size;
-          quantise<false>(job, from + r * width, width, job.scales + index, job.zero ? job.zero + index : nullptr, to);
+          quantize_given<false>(job, from + r * width, width, job.scales + index, job.zero ? job.zero + index : nullptr,
+                                to);
         }
       }
     });
@@ -86,7 +85,7 @@ Tensor quantize(const Tensor& x, const Tensor& scales, const MaybeTensor& zero, 
   return y;
 }
 
-// --- dequantise, gate, quantise -----------------------------------------------------------------------------------
+// --- dequantize, gate, quantize -----------------------------------------------------------------------------------
 
 // Rows of fp32 factors, one for each group; a single column serves a whole row.
 struct Factors {
@@ -126,7 +125,7 @@ struct Unit {
 SOFTNPU_INLINE Vec plain_sigmoid(const Vec& x) { return Vec(1.0f) / (Vec(1.0f) + x.neg().exp()); }
 
 template <class T>
-SOFTNPU_WALK void dequantise(const Unit& job, const T* x, int64_t n, int64_t row, int64_t group, float* d) {
+SOFTNPU_WALK void dequantize(const Unit& job, const T* x, int64_t n, int64_t row, int64_t group, float* d) {
   const Vec activation(job.activation == nullptr ? 1.0f : job.activation[row]);
   sweep(n, [&](int64_t i, auto c) {
     Vec v;
@@ -183,7 +182,7 @@ SOFTNPU_WALK float finish(const Unit& job, const float* g, int64_t n, uint8_t* t
     scale = largest_magnitude(g, n) / kInt8.high;
     divisor = scale == 0 ? 1.0f : scale;
   }
-  quantise_row(to, n, false, kInt8, [&](int64_t i, auto c) { return read(g + i, c) / Vec(divisor); });
+  quantize_row(to, n, false, kInt8, [&](int64_t i, auto c) { return read(g + i, c) / Vec(divisor); });
   return scale;
 }
 
@@ -200,7 +199,7 @@ void run(const Unit& job, const Rows& x, const int64_t* groups, int64_t used, ui
         scale[r] = 0;
         continue;
       }
-      dequantise(job, at.row<T>(), x.width, r, group, buffer.data());
+      dequantize(job, at.row<T>(), x.width, r, group, buffer.data());
       activate(job, buffer.data(), n, group, buffer.data() + 2 * n);
       scale[r] = finish(job, buffer.data() + 2 * n, n, y + r * n);
     }
@@ -267,9 +266,9 @@ std::tuple<Tensor, Tensor> dequant_swiglu_quant(const Tensor& x, const MaybeTens
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def(
       "quantize(Tensor x, Tensor scales, Tensor? zero, int axis, bool divide, ScalarType dtype, bool int4) -> Tensor");
   m.def(
@@ -278,7 +277,7 @@ TORCH_LIBRARY_FRAGMENT(softnpu, m) {
       "float limit, float alpha, float shift) -> (Tensor, Tensor)");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("quantize", TORCH_FN(softnpu::kernels::quantize));
-  m.impl("dequant_swiglu_quant", TORCH_FN(softnpu::kernels::dequant_swiglu_quant));
+SOFTNPU_KERNELS(quantize, m) {
+  m.impl("quantize", softnpu::kernels::quantize);
+  m.impl("dequant_swiglu_quant", softnpu::kernels::dequant_swiglu_quant);
 }

@@ -1,21 +1,20 @@
 // The RMS norms: with a residual addition or without, and their gradient, a row at a time.
 //
-//   softnpu::rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift, bool wide, bool exact_sum,
-//                     bool stepwise) -> (Tensor y, Tensor rstd, Tensor sum, Tensor wide_y)
+//   softnpu::rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift, bool exact_sum,
+//                     bool stepwise) -> (Tensor y, Tensor rstd, Tensor sum)
 //   softnpu::rms_norm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor rstd) -> (Tensor dx, Tensor dgamma)
 //
 // y = x / rms(x) * (gamma + shift) over the trailing dimensions that gamma has. With `addend`, x + addend is rounded,
-// returned as `sum`, and normalised; `exact_sum` normalises the sum before its rounding. `stepwise` rounds x / rms(x)
-// before gamma is applied. wide_y is y before rounding, if asked for. What is not asked for is undefined.
+// returned as `sum`, and normalized; `exact_sum` normalizes the sum before its rounding. `stepwise` rounds x / rms(x)
+// before gamma is applied. Without `addend` there is no sum: it is undefined.
 #include <ATen/ops/add.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <vector>
 
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -46,18 +45,14 @@ SOFTNPU_WALK float inverse_rms(const T* x, int64_t n, float epsilon) {
 }
 
 template <class S, class T>
-SOFTNPU_WALK void normalise(const S* x, const float* gamma, int64_t n, float rstd, T* y, float* wide) {
+SOFTNPU_WALK void normalize(const S* x, const float* gamma, int64_t n, float rstd, T* y) {
   const Vec factor(rstd);
-  sweep(n, [&](int64_t i, auto c) {
-    const Vec v = read(x + i, c) * factor * read(gamma + i, c);
-    write(y + i, v, c);
-    if (wide != nullptr) write(wide + i, v, c);
-  });
+  sweep(n, [&](int64_t i, auto c) { write(y + i, read(x + i, c) * factor * read(gamma + i, c), c); });
 }
 
 // Rounds twice: x / rms(x), then its product with gamma.
 template <class S, class T>
-SOFTNPU_WALK void normalise_stepwise(const S* x, const float* gamma, int64_t n, float rstd, T* y) {
+SOFTNPU_WALK void normalize_stepwise(const S* x, const float* gamma, int64_t n, float rstd, T* y) {
   const Vec factor(rstd);
   sweep(n, [&](int64_t i, auto c) {
     write(y + i, read(x + i, c) * factor, c);
@@ -70,9 +65,8 @@ SOFTNPU_WALK void add(const T* a, const T* b, int64_t n, S* sum) {
   sweep(n, [&](int64_t i, auto c) { write(sum + i, read(a + i, c) + read(b + i, c), c); });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const MaybeTensor& addend, const Tensor& gamma,
-                                                    double epsilon, double shift, bool wide, bool exact_sum,
-                                                    bool stepwise) {
+std::tuple<Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const MaybeTensor& addend, const Tensor& gamma,
+                                            double epsilon, double shift, bool exact_sum, bool stepwise) {
   const Guard guard("rms_norm");
   check_gamma(guard, x, gamma);
   if (given(addend)) guard.like(*addend, "addend", x);
@@ -80,27 +74,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const Maybe
   const Tensor scale = shift == 0 ? as_float(gamma) : at::add(as_float(gamma), shift);
   const Rows from(x, inner), other = given(addend) ? Rows(*addend, inner) : Rows();
   Result y(x, inner);
-  std::optional<Result> sum, wide_y;
+  std::optional<Result> sum;
   if (given(addend)) sum.emplace(x, inner);
-  if (wide) wide_y.emplace(x, inner, at::kFloat);
   Tensor rstd = at::empty(statistics_shape(x, inner), x.options().dtype(at::kFloat));
   float* statistics = rstd.data_ptr<float>();
   const float* factors = scale.const_data_ptr<float>();
   const int64_t n = from.width;
-  TORCH_CHECK(!(wide && stepwise), "rms_norm: y before rounding exists for one rounding alone");
   typed(x, "rms_norm", [&](auto type) {
     using T = decltype(type);
     parallel_rows(from.count, n, [&](int64_t begin, int64_t end) {
       Cursor in(from, begin), added(sum ? other : from, begin), out(y.rows, begin);
-      Cursor total(sum ? sum->rows : from, begin), unrounded(wide_y ? wide_y->rows : from, begin);
+      Cursor total(sum ? sum->rows : from, begin);
       std::vector<float> exact(sum && exact_sum ? n : 0);
       auto finish = [&](int64_t r, const auto* v) {
         statistics[r] = inverse_rms(v, n, static_cast<float>(epsilon));
-        float* const wide_row = wide_y ? unrounded.row<float>() : nullptr;
         if (stepwise) {
-          normalise_stepwise(v, factors, n, statistics[r], out.row<T>());
+          normalize_stepwise(v, factors, n, statistics[r], out.row<T>());
         } else {
-          normalise(v, factors, n, statistics[r], out.row<T>(), wide_row);
+          normalize(v, factors, n, statistics[r], out.row<T>());
         }
       };
       for (int64_t r = begin; r < end; ++r) {
@@ -115,11 +106,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const Maybe
         } else {
           finish(r, static_cast<const float*>(exact.data()));
         }
-        for (Cursor* c : {&in, &added, &out, &total, &unrounded}) c->next();
+        for (Cursor* c : {&in, &added, &out, &total}) c->next();
       }
     });
   });
-  return {y.tensor(), rstd, sum ? sum->tensor() : Tensor(), wide_y ? wide_y->tensor() : Tensor()};
+  return {y.tensor(), rstd, sum ? sum->tensor() : Tensor()};
 }
 
 // One row of dx, and what it adds to dgamma.
@@ -165,16 +156,16 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& x, 
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def(
-      "rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift=0.0, bool wide=False, "
-      "bool exact_sum=False, bool stepwise=False) -> (Tensor, Tensor, Tensor, Tensor)");
+      "rms_norm(Tensor x, Tensor? addend, Tensor gamma, float epsilon, float shift=0.0, "
+      "bool exact_sum=False, bool stepwise=False) -> (Tensor, Tensor, Tensor)");
   m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor rstd) -> (Tensor, Tensor)");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("rms_norm", TORCH_FN(softnpu::kernels::rms_norm));
-  m.impl("rms_norm_backward", TORCH_FN(softnpu::kernels::rms_norm_backward));
+SOFTNPU_KERNELS(rms_norm, m) {
+  m.impl("rms_norm", softnpu::kernels::rms_norm);
+  m.impl("rms_norm_backward", softnpu::kernels::rms_norm_backward);
 }

@@ -4,13 +4,11 @@
 //   softnpu::rotary_backward(Tensor dy, Tensor x, Tensor cos, Tensor sin, str mode) -> (Tensor, Tensor, Tensor)
 //
 // All tensors have one type and rank; cos and sin broadcast over the dimensions but the last. Modes: half (a pair is
-// D/2 apart), quarter (D/4 apart in each half), interleave (neighbours), interleave-half (neighbours that come out D/2
+// D/2 apart), quarter (D/4 apart in each half), interleave (neighbors), interleave-half (neighbors that come out D/2
 // apart). The gradients of cos and sin have their shapes.
-#include <torch/library.h>
-
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -22,13 +20,13 @@ struct Pair {
 };
 
 // Where the two of a pair lie: `gap` apart, or next to each other.
-template <bool Neighbours>
+template <bool Neighbors>
 struct Order {
   int64_t gap;
 
   template <class T, class Count>
   SOFTNPU_INLINE Pair get(const T* row, int64_t i, Count count) const {
-    if constexpr (!Neighbours) {
+    if constexpr (!Neighbors) {
       return {read(row + i, count), read(row + gap + i, count)};
     } else if constexpr (std::is_same_v<Count, Full>) {
       const auto [a, b] = at::vec::deinterleave2(read(row + 2 * i), read(row + 2 * i + kLanes));
@@ -42,7 +40,7 @@ struct Order {
 
   template <class T, class Count>
   SOFTNPU_INLINE void put(T* row, int64_t i, const Pair& p, Count count) const {
-    if constexpr (!Neighbours) {
+    if constexpr (!Neighbors) {
       write(row + i, p.a, count);
       write(row + gap + i, p.b, count);
     } else if constexpr (std::is_same_v<Count, Full>) {
@@ -203,14 +201,14 @@ std::tuple<Tensor, Tensor, Tensor> rotary_backward(const Tensor& dy, const Tenso
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def("rotary(Tensor x, Tensor cos, Tensor sin, str mode) -> Tensor");
   m.def("rotary_backward(Tensor dy, Tensor x, Tensor cos, Tensor sin, str mode) -> (Tensor, Tensor, Tensor)");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("rotary", TORCH_FN(softnpu::kernels::rotary));
-  m.impl("rotary_backward", TORCH_FN(softnpu::kernels::rotary_backward));
+SOFTNPU_KERNELS(rotary, m) {
+  m.impl("rotary", softnpu::kernels::rotary);
+  m.impl("rotary_backward", softnpu::kernels::rotary_backward);
 }

@@ -20,14 +20,13 @@
 // gradients: of the `count` rows, sum of scales[i, j] * grad[i] over the pairs with index[i, j] == row; and, where
 // `rows` are given, of scales in fp32, grad[i] . rows[index[i, j]].
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include <limits>
 #include <numeric>
 
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -293,9 +292,9 @@ std::tuple<Tensor, Tensor> finalize_routing_backward(const Tensor& grad, const T
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def(
       "route_pairs(Tensor experts, int top_k, int start, int end, int rows) -> (Tensor source, Tensor order, "
       "Tensor place)");
@@ -308,10 +307,10 @@ TORCH_LIBRARY_FRAGMENT(softnpu, m) {
       "-> (Tensor, Tensor)");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
+SOFTNPU_KERNELS(routing, m) {
   using namespace softnpu::kernels;
-  m.impl("route_pairs", TORCH_FN(route_pairs));
-  m.impl("take_rows", TORCH_FN(take_rows));
-  m.impl("finalize_routing", TORCH_FN(finalize_routing));
-  m.impl("finalize_routing_backward", TORCH_FN(finalize_routing_backward));
+  m.impl("route_pairs", route_pairs);
+  m.impl("take_rows", take_rows);
+  m.impl("finalize_routing", finalize_routing);
+  m.impl("finalize_routing_backward", finalize_routing_backward);
 }

@@ -5,14 +5,12 @@
 //
 // top_k_rows: the indices (int64) of the k largest of each row of fp32, largest first, of equal ones the first; NaN is
 // the largest. top_k_top_p: as the operator's page has it; x is (batch, V), p and k are (batch).
-#include <torch/library.h>
-
 #include <array>
 #include <cmath>
 
 #include "vec.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 namespace {
 
 using at::Tensor;
@@ -220,14 +218,14 @@ Tensor top_k_top_p(const Tensor& x, const MaybeTensor& p, const MaybeTensor& k) 
 }
 
 }  // namespace
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) {
+SOFTNPU_SCHEMAS(m) {
   m.def("top_k_rows(Tensor x, int k) -> Tensor");
   m.def("top_k_top_p(Tensor x, Tensor? p, Tensor? k) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(softnpu, CPU, m) {
-  m.impl("top_k_rows", TORCH_FN(softnpu::kernels::top_k_rows));
-  m.impl("top_k_top_p", TORCH_FN(softnpu::kernels::top_k_top_p));
+SOFTNPU_KERNELS(top_k, m) {
+  m.impl("top_k_rows", softnpu::kernels::top_k_rows);
+  m.impl("top_k_top_p", softnpu::kernels::top_k_top_p);
 }

@@ -1,11 +1,9 @@
-// What the vectorised kernels share: eight (or more) floats at a time from fp32, bf16 or fp16 and back, exp and
+// What the vectorized kernels share: eight (or more) floats at a time from fp32, bf16 or fp16 and back, exp and
 // sigmoid, rows of strided tensors, and the choice of a type. Arithmetic is fp32 throughout.
 #pragma once
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/cpu/vec/functional.h>
-#include <ATen/cpu/vec/vec.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -15,21 +13,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "capability.h"
 #include "guard.h"
+#include "lanes.h"
 
-namespace softnpu::kernels {
+namespace softnpu::kernels::inline CPU_CAPABILITY {
 
-using Vec = at::vec::Vectorized<float>;
-using IntVec = at::vec::Vectorized<int32_t>;
 using MaybeTensor = std::optional<at::Tensor>;
 
-// A vector must not cross a call: what works on vectors is inlined whatever the compiler thinks of its size.
-#define SOFTNPU_INLINE inline __attribute__((always_inline))
-
-// What walks over a row: a function of its own, into which everything that it calls is inlined.
-#define SOFTNPU_WALK __attribute__((flatten, noinline))
-
-constexpr int64_t kLanes = Vec::size();
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
 
 // --- loads and stores ---------------------------------------------------------------------------------------------
@@ -39,22 +30,10 @@ using Full = std::integral_constant<int64_t, kLanes>;
 
 template <class T>
 SOFTNPU_INLINE Vec read(const T* from, Full = {}) {
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float>)
     return Vec::loadu(from);
-#ifdef CPU_CAPABILITY_AVX2
-  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-  } else if constexpr (std::is_same_v<T, c10::Half>) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  } else if constexpr (std::is_same_v<T, int32_t>) {
-    return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#endif
-  } else {
-    float wide[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) wide[i] = static_cast<float>(from[i]);
-    return Vec::loadu(wide);
-  }
+  else
+    return widened(from);
 }
 
 // The lanes past `count` are 0.
@@ -67,19 +46,10 @@ SOFTNPU_INLINE Vec read(const T* from, int64_t count) {
 
 template <class T>
 SOFTNPU_INLINE void write(T* to, const Vec& v, Full = {}) {
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float>)
     v.store(to);
-#ifdef CPU_CAPABILITY_AVX2
-  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), at::vec::cvtfp32_bf16(v));
-  } else if constexpr (std::is_same_v<T, c10::Half>) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), at::vec::cvtfp32_fp16(v));
-#endif
-  } else {
-    float wide[kLanes];
-    v.store(wide);
-    for (int64_t i = 0; i < kLanes; ++i) to[i] = static_cast<T>(wide[i]);
-  }
+  else
+    narrowed(to, v);
 }
 
 template <class T>
@@ -98,22 +68,6 @@ SOFTNPU_INLINE void sweep(int64_t n, const Body& body) {
 }
 
 // --- arithmetic ---------------------------------------------------------------------------------------------------
-
-// The value, rounded: keeps the compiler from fusing the product it came from with a following addition.
-SOFTNPU_INLINE Vec rounded(Vec v) {
-#ifdef CPU_CAPABILITY_AVX2
-  __m256 bits = v;
-  asm("" : "+x"(bits));
-  return bits;
-#else
-  alignas(64) volatile float kept[kLanes];
-  float plain[kLanes];
-  v.store(plain);
-  for (int64_t i = 0; i < kLanes; ++i) kept[i] = plain[i];
-  for (int64_t i = 0; i < kLanes; ++i) plain[i] = kept[i];
-  return Vec::loadu(plain);
-#endif
-}
 
 // exp within about one unit of the last place; 0 below -87.3 (not kSmall: 1e-38), infinity above 88.7, NaN for NaN.
 template <bool kSmall = true>
@@ -212,16 +166,7 @@ inline void typed(const at::Tensor& t, const char* op, const Use& use) {
 }
 
 // Where mask is set, all bits of the lane.
-SOFTNPU_INLINE Vec read_mask(const bool* mask, Full = {}) {
-#ifdef CPU_CAPABILITY_AVX2
-  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(mask)));
-  return _mm256_castsi256_ps(_mm256_cmpgt_epi32(bytes, _mm256_setzero_si256()));
-#else
-  float lanes[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) lanes[i] = mask[i] ? 1.0f : 0.0f;
-  return Vec::loadu(lanes) > Vec(0.0f);
-#endif
-}
+SOFTNPU_INLINE Vec read_mask(const bool* mask, Full = {}) { return mask_of(mask); }
 
 SOFTNPU_INLINE Vec read_mask(const bool* mask, int64_t count) {
   bool padded[kLanes] = {};
@@ -376,4 +321,4 @@ class Partial {
 inline at::Tensor as_float(const at::Tensor& t) { return t.to(at::kFloat).contiguous(); }
 inline const float* data_or_null(const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-}  // namespace softnpu::kernels
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY

@@ -38,7 +38,7 @@ def install(directory: Path) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Starts an observer as soon as torch_npu is imported, and is gone then."""
+    """Starts the recorder as soon as torch_npu is imported, and is gone then."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -56,13 +56,13 @@ class _AfterImport(MetaPathFinder):
 
         def execute_and_observe(module: ModuleType) -> None:
             execute(module)
-            Observer(self.directory).start()
+            RunRecorder(self.directory).start()
 
         spec.loader.exec_module = execute_and_observe  # type: ignore[method-assign]
         return spec
 
 
-class Observer:
+class RunRecorder:
     """Counts the tasks of this process, its peak memory, refused arguments and warnings.
 
     The native log of tasks has one reader. This one stands before it: the profiler, which reads it too, gets what ran
@@ -70,11 +70,14 @@ class Observer:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.device: Any = importlib.import_module("softnpu._C")
-        self.settings = importlib.import_module("softnpu.settings")
+        from softnpu import _C, settings
+
+        self.device: Any = _C
+        self.settings = settings
         self.directory = directory
         self.lock = threading.RLock()
         self.profiling = False
+        self.over = False
         self.kept: list[tuple[Any, ...]] = []  # what a stopped profiler has not taken yet
         self.reset()
 
@@ -87,21 +90,24 @@ class Observer:
         self.dropped = 0
 
     def start(self) -> None:
-        self._stand_before_the_log()
+        self._intercept_trace()
         self._listen()
+        self.sanitizer = importlib.import_module("softnpu.sanitizer")
+        self.sanitizer.report_elsewhere()
         for fault in json.loads(ownership.read_text(self.directory / FAULTS, _MOST_BYTES)):
             self._inject(dict(fault))
         os.register_at_fork(after_in_child=self.reset)
         threading.Thread(target=self._repeat, name="softnpu run", daemon=True).start()
-        atexit.register(self.note)
+        atexit.register(self.end)
 
     def _inject(self, fault: dict[str, Any]) -> None:
         rank = fault.pop("rank", None)
         if rank is None or str(rank) == os.environ.get("RANK", "0"):
-            call = fault.pop("call")
-            getattr(importlib.import_module("softnpu.faults"), call)(**fault)
+            from softnpu import faults
 
-    def _stand_before_the_log(self) -> None:
+            getattr(faults, fault.pop("call"))(**fault)
+
+    def _intercept_trace(self) -> None:
         self._begin, self._end = self.device.trace_start, self.device.trace_stop
         self._take = self.device.trace_take
         self.device.trace_start = self._profiler_starts
@@ -163,6 +169,10 @@ class Observer:
         errors.operator_error = operator_error
         warnings.showwarning = showwarning
 
+    def end(self) -> None:
+        self.over = True
+        self.note()
+
     def _repeat(self) -> None:
         while True:
             time.sleep(_PERIOD)
@@ -191,8 +201,15 @@ class Observer:
                 "warnings": self.warnings,
                 "dropped": self.dropped,
             }
+            if self.device.sanitizer_on():
+                notes["findings"] = self.sanitizer.as_json(self.over)
             target = self.directory / f"process_{os.getpid()}.json"
-            idle = not self.device.started() and not self.errors and not self.warnings
+            idle = (
+                not self.device.started()
+                and not notes.get("findings")
+                and not self.errors
+                and not self.warnings
+            )
             if idle or not self.directory.exists():
                 return  # it only imported torch_npu, or the job outlived `softnpu run`, which was killed
             draft = target.with_suffix(".part")

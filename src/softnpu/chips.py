@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 
 from softnpu import settings
@@ -26,6 +27,9 @@ class Chip:
     peak: dict[str, float]  # dtype -> operations a second
     dtypes: tuple[str, ...]  # floating types its cube unit takes
     inf_nan: bool  # whether the chip has the INF/NAN mode
+    max_streams: int = 0  # of a device; 0: not published
+    max_events: int = 0
+    links: Mapping[str, float] = field(default_factory=dict, hash=False)  # empty: not published
 
 
 @functools.cache
@@ -39,6 +43,7 @@ def _profiles() -> dict[str, Chip]:
         values["memory_bandwidth"] = values.pop("bandwidth_gbs") * 1e9
         values["peak"] = {d: t * 1e12 for d, t in values.pop("peak_tops").items()}
         values["dtypes"] = tuple(values["dtypes"])
+        values["links"] = {k: v for k, v in values.get("links", {}).items() if k != "sources"}
         profiles[name] = Chip(name=name, **values)
     return profiles
 

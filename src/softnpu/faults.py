@@ -95,7 +95,7 @@ def out_of_memory(nth: int = 1, device: int = 0) -> None:
 
 
 def clear() -> None:
-    """Takes back every fault on every device."""
+    """Clears every fault on every device."""
     _C.fault_clear()
 
 

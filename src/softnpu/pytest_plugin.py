@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from softnpu import settings
-from softnpu.testing import _fixtures, _settings
+from softnpu.testing import _fixtures, _sanitize, _settings
 from softnpu.testing._fixtures import npu, npu_faults, npu_profile, npu_ranks
 from softnpu.testing._processes import Processes
 from softnpu.testing._ranks import Done
@@ -33,6 +33,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _settings.MARK)
+    config.addinivalue_line("markers", _sanitize.MARK)
     _settings.apply(config.option)
     config.pluginmanager.register(_Tests(config), "softnpu tests")
 
@@ -44,18 +45,19 @@ class _Tests:
         self.config = config
         self.processes = Processes(config)
         self.summary: Any = None
-        self.watch: Any = None
+        self.recorder: Any = None
         if config.getoption("npu_summary"):
             from softnpu.testing import _summary
 
             self.summary = _summary.Summary()
             self.attach = _summary.attach
-            if not config.getoption("numprocesses", None):  # else the workers watch
-                self.watch = _summary.Watch()
+            if not config.getoption("numprocesses", None):  # else the workers record
+                self.recorder = _summary.SummaryRecorder()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             _settings.differing(item)  # wrong marks are told before anything runs
+            _sanitize.reason(item)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(
@@ -69,15 +71,17 @@ class _Tests:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        if self.watch is not None:
-            self.watch.begin()
+        if self.recorder is not None:
+            self.recorder.begin()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         item.stash[_FAILED] = True
         _fixtures.before_call(item)
+        _sanitize.begin()
         result = yield
+        _sanitize.end(item)
         item.stash[_FAILED] = False
         return result
 
@@ -97,8 +101,8 @@ class _Tests:
             report.npu_rank_result = call.excinfo.value.result  # type: ignore[attr-defined]
         elif report.when == "call" and report.failed:
             item.stash[_FAILED] = True  # a unittest's failure raises nothing here
-        if report.when == "teardown" and self.watch is not None:
-            self.attach(report, item, self.watch)
+        if report.when == "teardown" and self.recorder is not None:
+            self.attach(report, item, self.recorder)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

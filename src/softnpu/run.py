@@ -19,7 +19,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from softnpu import _observe, chips, ownership, settings
+from softnpu import _observe, chips, findings, ownership, settings, shuffled
+from softnpu.findings import page as findings_page
+from softnpu.findings import terminal
 
 _PACKAGES = Path(__file__).resolve().parent.parent
 _MOST_BYTES = 1 << 20  # of a faults file
@@ -57,22 +59,42 @@ if _spec is not None and _spec.loader is not None:
 @click.option(
     "--json", "as_json", is_flag=True, help="The summary as JSON, the last line on stdout."
 )
+@click.option("--sanitize", is_flag=True, help="Find races between streams; exit code 66 if any.")
+@click.option("--warn", is_flag=True, help="With --sanitize: the exit code stays the program's.")
+@click.option(
+    "--poison", is_flag=True, help="Find reads of memory that nobody wrote; sanitizes too."
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What the sanitizer found as a page.",
+)
+@click.option(
+    "--shuffle",
+    metavar="SEED",
+    help="Run work of different streams in another legal order; 1..50 tries each seed.",
+)
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
     soc: str | None, devices: str | None, memory: str | None, faults: Path | None, top: int,
-    as_json: bool, module: bool, program: str, arguments: tuple[str, ...],
+    as_json: bool, sanitize: bool, warn: bool, poison: bool, page: Path | None, shuffle: str | None,
+    module: bool, program: str, arguments: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Runs PROGRAM with its ARGUMENTS on the emulated device, then says what it did there.
 
     PROGRAM is a Python script, with -m a module, or else a command such as torchrun. The summary (operators, peak
-    memory, refused arguments, warnings; of all processes of the job) goes to stderr. The exit code is the program's.
+    memory, refused arguments, warnings; of all processes of the job) goes to stderr. The exit code is the program's,
+    or 66 if the sanitizer found something.
 
     \b
         softnpu run --devices 2 train.py --epochs 1
         softnpu run torchrun --nproc-per-node 2 train.py
         softnpu run --faults faults.toml -m pytest tests
+        softnpu run --sanitize --html races.html train.py
+        softnpu run --shuffle 1..50 train.py
 
     The faults file has one [[fault]] for each call of a function of softnpu.faults, which happens when the
     process imports torch_npu; `rank` limits it to one process of a job:
@@ -85,6 +107,11 @@ def run(
         rank = 1
     """
     given = {"SOFTNPU_SOC": soc, "SOFTNPU_DEVICES": devices, "SOFTNPU_MEMORY": memory}
+    sanitize = sanitize or poison or page is not None
+    if sanitize:
+        given["SOFTNPU_SANITIZE"] = "warn" if warn else "1"
+    if poison:
+        given["SOFTNPU_POISON"] = "1"
     environment = {**os.environ, **{k: v for k, v in given.items() if v is not None}}
     try:
         chosen = settings.read(environment)
@@ -92,6 +119,11 @@ def run(
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
     command = _command(program, module) + list(arguments)
+    if shuffle is not None:
+        seeds = shuffled.seeds(shuffle)
+        if len(seeds) > 1:
+            sys.exit(shuffled.compare(command, environment, _PACKAGES, seeds))
+        environment["SOFTNPU_SHUFFLE"] = str(seeds[0])
     with tempfile.TemporaryDirectory(prefix="softnpu_run_") as name:
         directory = Path(name)
         (directory / "sitecustomize.py").write_text(_STARTUP, "utf-8")
@@ -101,6 +133,10 @@ def run(
         code = _execute(command, {**environment, "PYTHONPATH": os.pathsep.join(paths)})
         notes = [json.loads(p.read_text("utf-8")) for p in sorted(directory.glob("process_*.json"))]
     found = summary(notes, code)
+    if found["findings"] and sanitize and not warn:
+        code = found["exit_code"] = findings.EXIT_CODE
+    if page is not None:
+        page.write_text(findings_page.render(findings.read(found["findings"])), "utf-8")
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -181,6 +217,9 @@ def summary(notes: list[dict[str, Any]], code: int) -> dict[str, Any]:
         "constraint_errors": dict(total["constraint_errors"]),
         "warnings": dict(total["warnings"]),
         "dropped": sum(note["dropped"] for note in notes),
+        "findings": [
+            {**one, "rank": note["rank"]} for note in notes for one in note.get("findings", [])
+        ],
     }
 
 
@@ -217,6 +256,8 @@ def _print(found: dict[str, Any], soc: str, top: int) -> None:
             for message, count in found[key].items():
                 table.add_row(str(count), message)
             console.print(table)
+    if found["findings"]:
+        terminal.show(findings.read(found["findings"]), console)
     lost = f", {found['dropped']} tasks not counted" if found["dropped"] else ""
     console.print(
         f"softnpu run: {found['processes']} process(es) on emulated {soc}, "

@@ -11,6 +11,9 @@
 | SOFTNPU_KERNELS | folder of Python files that register reference kernels (softnpu.kernels) | none |
 | SOFTNPU_STRICT | documented constraints: 1 raise, 0 ignore | 1 |
 | SOFTNPU_QUIET | 1: no banner | 0 |
+| SOFTNPU_SANITIZE | 1: find races, exit code 66 if there are any; warn: the program's exit code stays | 0 |
+| SOFTNPU_POISON | 1: with the sanitizer, fresh memory is filled and reads of it are found | 0 |
+| SOFTNPU_SHUFFLE | a seed: work of different streams runs in another legal order; 0: as launched | 0 |
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from softnpu import torch_versions
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_DEVICES = 64
@@ -40,6 +45,9 @@ class Settings:
     kernels: str | None = None
     strict: bool = True
     quiet: bool = False
+    sanitize: str = "0"
+    poison: bool = False
+    shuffle: int = 0
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -53,6 +61,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         text = environment.get(variable, "").strip()
         if text:
             found[name] = reader(variable, text)
+    found.setdefault("cann_version", torch_versions.cann(torch_versions.stated()))
     return Settings(**found)  # type: ignore[arg-type]
 
 
@@ -60,6 +69,18 @@ def _flag(variable: str, text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError(f"{variable} must be 0 or 1, but is {text!r}.")
     return text == "1"
+
+
+def _sanitize(variable: str, text: str) -> str:
+    if text not in ("0", "1", "warn"):
+        raise ValueError(f"{variable} must be 0, 1 or warn, but is {text[:80]!r}.")
+    return text
+
+
+def _seed(variable: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise ValueError(f"{variable} must be a number, but is {text[:80]!r}.")
+    return int(text)
 
 
 def _count(variable: str, text: str) -> int:
@@ -114,6 +135,9 @@ _READERS = {
     "SOFTNPU_KERNELS": ("kernels", _folder),
     "SOFTNPU_STRICT": ("strict", _flag),
     "SOFTNPU_QUIET": ("quiet", _flag),
+    "SOFTNPU_SANITIZE": ("sanitize", _sanitize),
+    "SOFTNPU_POISON": ("poison", _flag),
+    "SOFTNPU_SHUFFLE": ("shuffle", _seed),
 }
 
 _current: Settings | None = None

@@ -42,12 +42,13 @@ _at_exit.register()
 globals().update(_dtypes.CODES)
 unsupported_dtype = list(_register.UNSUPPORTED_DTYPES)
 
-from torch_npu.utils.hif8_tensor import HiFloat8Tensor  # noqa: E402, F401
+from torch_npu.utils.hif8_tensor import HiFloat8Tensor  # noqa: E402
 
 __version__ = _register.version()
+__all__ = ["HiFloat8Tensor", *_operators.exports()]
 
 #: imported when a program asks for them, or at once where the environment does
-_LATER = {
+_DEFERRED = {
     "_inductor": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
     "multiprocessing": (),
@@ -57,21 +58,24 @@ _LATER = {
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _LATER:
+    if name in _DEFERRED:
         return _importlib.import_module(f"torch_npu.{name}")
     raise AttributeError(f"module 'torch_npu' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_DEFERRED})
 
 
 from softnpu import kernels as _kernels  # noqa: E402
+from softnpu import sanitizer as _sanitizer  # noqa: E402
 from softnpu import triton as _triton  # noqa: E402
 
 _triton.install()
 _kernels.load()
+_importlib.import_module("torch_npu.npu._sanitizer")  # a name of torch_npu.npu from the start
+_sanitizer.from_settings(_os.environ.get("TORCH_NPU_SANITIZER"))
 
-for _name, _variables in _LATER.items():
+for _name, _variables in _DEFERRED.items():
     if any(_variable in _os.environ for _variable in _variables):
         __getattr__(_name)

@@ -73,8 +73,8 @@ _TORCH: dict[int, torch.dtype] = {
     45: torch.float4_e2m1fn_x2,
 }
 
-#: PyTorch's quantised types stand for the plain integers; quint4x2 is what upstream calls a signed int4
-_QUANTISED = {
+#: PyTorch's quantized types stand for the plain integers; quint4x2 is what upstream calls a signed int4
+_QUANTIZED = {
     torch.qint8: "int8",
     torch.quint8: "uint8",
     torch.qint32: "int32",
@@ -100,7 +100,7 @@ def name(code: int | torch.dtype) -> str | None:
         if code not in _TORCH:
             return None
         code = _TORCH[code]
-    return _QUANTISED.get(code) or str(code).removeprefix("torch.")
+    return _QUANTIZED.get(code) or str(code).removeprefix("torch.")
 
 
 def storage(code: int | torch.dtype | str) -> torch.dtype | None:

@@ -102,6 +102,17 @@ class BadArgument(RuntimeError):
         )
 
 
+def index_error(operator: str, wrong: IndexError) -> IndexError:
+    """What PyTorch says when an index that a kernel has read from its arguments is out of range, with the operator."""
+    text = str(wrong)
+    if not text.startswith("index ") or " out of " not in text:
+        return wrong  # of a list: none that a user's data could cause
+    return IndexError(
+        f"{operator}: an index that its arguments hold is out of range: {text}."
+        + ops_error(ErrCode.VALUE)
+    )
+
+
 def operator_error(operator: str, bad: BadArgument) -> RuntimeError:
     """The error a user sees: operator, argument, expected, received, upstream's code."""
     kind = NotImplementedError if bad.code is ErrCode.NOT_SUPPORT else RuntimeError

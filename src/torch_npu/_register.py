@@ -8,8 +8,11 @@ from types import ModuleType
 
 import torch
 
-from softnpu import _C, cann, chips, host, settings
-from softnpu._version import __version__ as _own_version
+from softnpu import torch_versions
+
+torch_versions.check(torch)  # before the extension: it may not load with another torch
+
+from softnpu import _C, cann, chips, host, settings  # noqa: E402
 
 #: types that Tensor.npu() and Storage.npu() leave out; torch_npu.unsupported_dtype
 UNSUPPORTED_DTYPES = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
@@ -48,7 +51,7 @@ def module(npu: ModuleType) -> None:
 
 def version() -> str:
     """The torch_npu version that is emulated, with a local label that says by whom."""
-    return f"{torch.__version__.split('+')[0]}+softnpu{_own_version}"
+    return torch_versions.full(torch_versions.release(torch.__version__))
 
 
 def started() -> None:

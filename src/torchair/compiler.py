@@ -119,6 +119,8 @@ def aot_compile(
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition
 
+    from torchair._output_code import NpuOutputCode  # Inductor's: a warm start does not need it
+
     model = begin_model(gm)
     gears = _gears.of_inputs(example_inputs, config)
 
@@ -128,7 +130,8 @@ def aot_compile(
             if compile_one is not None:
                 return compile_one(graph, inputs, config, **options)
             made = NpuFxCompiler(config, **options)._get_compiled_gm(graph, inputs)
-            return made.run or boxed(made)
+            again = functools.partial(compile_graph, config=config, **options)
+            return NpuOutputCode(made.run or boxed(made), graph, again)
 
         return compile_phase
 

@@ -15,7 +15,7 @@ __all__ = ["patch_for_hcom", "use_internal_format_weight"]
 
 _FRACTAL_Z, _FRACTAL_NZ = 4, 29
 #: modules of torch_npu.contrib whose weights are matrices of integers
-_QUANTISED = {
+_QUANTIZED = {
     "linear_a8w8_quant.LinearA8W8Quant": ("310P",),
     "linear_quant.LinearQuant": None,
     "linear_weight_quant.LinearWeightQuant": ("310P", "A2"),
@@ -35,7 +35,7 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
         if isinstance(module, torch.nn.Conv2d):
             if module.groups == 1 and _on_npu(module).dtype == torch.float16:
                 _cast(module, _FRACTAL_Z)
-        elif isinstance(module, torch.nn.Linear) or _is_quantised(module):
+        elif isinstance(module, torch.nn.Linear) or _is_quantized(module):
             _cast(module, _FRACTAL_NZ)
 
 
@@ -59,12 +59,12 @@ def _cast(module: Any, acl_format: int) -> None:
     weight.data = torch_npu.npu_format_cast(weight.data, acl_format)  # type: ignore[attr-defined]
 
 
-def _is_quantised(module: torch.nn.Module) -> bool:
+def _is_quantized(module: torch.nn.Module) -> bool:
     from softnpu import chips
 
     if importlib.util.find_spec("torch_npu.contrib") is None:
         return False
-    for path, families in _QUANTISED.items():
+    for path, families in _QUANTIZED.items():
         file, _, name = path.partition(".")
         full = f"torch_npu.contrib.module.{file}"
         if type(module).__name__ == name and type(module).__module__ == full:

@@ -129,9 +129,7 @@ def _register_built_in() -> None:
         x = functools.partial(torch.empty, (2, 3, 16), device="npu", dtype=torch.float16)
         weight = functools.partial(torch.empty, (16,), device="npu", dtype=torch.float16)
         three = (x(), x(), weight())
-        rules = [(norm_cast, fused_norm_cast, three)]
-        if hasattr(npu, "npu_add_rms_norm_dynamic_quant"):
-            rules += _with_dynamic_quant(npu, three, weight())
+        rules = [(norm_cast, fused_norm_cast, three), *_with_dynamic_quant(npu, three, weight())]
         for search, replace, inputs in rules:
             register_replacement(search, replace, inputs, skip_duplicates=True)
 

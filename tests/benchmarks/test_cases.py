@@ -13,7 +13,7 @@ from benchmarks import kernels, report
 
 #: files whose cases make nothing before they run
 FILES = (
-    "arithmetic", "attention", "gemm", "kernels", "llama", "memory", "optimisers", "overhead", "resnet", "routing",
+    "arithmetic", "attention", "gemm", "kernels", "llama", "memory", "optimizers", "overhead", "resnet", "routing",
     "scaling",
 )  # fmt: skip
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+PROGRAMS = Path(__file__).parent / "programs"
+
 
 def tool(*command: object, **environment: str) -> str:
     """What the tool said; it must have ended well."""

@@ -27,12 +27,12 @@ def test_it_finds_the_device():
     assert importlib.metadata.version("torch_npu").startswith("2.13.0+softnpu")
 
 
-@pytest.mark.parametrize("optimiser", ["adamw_torch", "adamw_torch_npu_fused", "sgd"])
-def test_trainer_fine_tunes_llama_as_on_the_cpu(tmp_path, optimiser):
-    rate = 0.5 if optimiser == "sgd" else 5e-3
-    on_cpu = optimiser if optimiser != "adamw_torch_npu_fused" else "adamw_torch"
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_npu_fused", "sgd"])
+def test_trainer_fine_tunes_llama_as_on_the_cpu(tmp_path, optimizer):
+    rate = 0.5 if optimizer == "sgd" else 5e-3
+    on_cpu = optimizer if optimizer != "adamw_torch_npu_fused" else "adamw_torch"
     npu = tiny.losses(
-        tiny.llama(), tiny.Counting(), tmp_path, "npu", optim=optimiser, learning_rate=rate
+        tiny.llama(), tiny.Counting(), tmp_path, "npu", optim=optimizer, learning_rate=rate
     )
     cpu = tiny.losses(
         tiny.llama(), tiny.Counting(), tmp_path, "cpu", optim=on_cpu, learning_rate=rate

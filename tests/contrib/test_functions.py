@@ -28,11 +28,11 @@ def overlap(a, b):
 
 
 @pytest.mark.parametrize("mode", ["iou", "ptiou"])
-@pytest.mark.parametrize("normalised", [False, True])
-def test_npu_iou(mode, normalised):
+@pytest.mark.parametrize("normalized", [False, True])
+def test_npu_iou(mode, normalized):
     a, b = boxes(5), boxes(3, seed=7)
-    scale = 100.0 if normalised else 1.0
-    found = contrib.npu_iou(a / scale, b / scale, mode=mode, is_normalized=normalised)
+    scale = 100.0 if normalized else 1.0
+    found = contrib.npu_iou(a / scale, b / scale, mode=mode, is_normalized=normalized)
     assert found.shape == (5, 3)
     for i, first in enumerate(a.tolist()):
         for j, second in enumerate(b.tolist()):

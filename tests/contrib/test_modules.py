@@ -184,7 +184,7 @@ def test_color_jitter():
 
 
 @pytest.mark.parametrize("name", ["LinearQuant", "LinearA8W8Quant"])
-def test_quantised_linear_layers(name):
+def test_quantized_linear_layers(name):
     x, weight = (
         make(3, 16, dtype=torch.int8, low=-5, high=5),
         make(32, 16, dtype=torch.int8, low=-5, high=5),
@@ -395,7 +395,7 @@ def test_multihead_attention_options():
 @pytest.mark.parametrize(
     "layer,block", [(nn.Linear(16, 6), 4), (nn.Conv2d(8, 6, 1), 4), (nn.Conv2d(4, 6, 2), 2)]
 )
-def test_quantisation_noise(layer, block):
+def test_quantization_noise(layer, block):
     layer = quant_noise(copy.deepcopy(layer), 0.5, block).npu()
     before = layer.weight.detach().cpu()
     x = make(2, 16) if isinstance(layer, nn.Linear) else make(2, layer.in_channels, 3, 3)
@@ -411,7 +411,7 @@ def test_quantisation_noise(layer, block):
     assert quant_noise(layer, 0, 3) is layer
 
 
-def test_quantisation_noise_refuses():
+def test_quantization_noise_refuses():
     for layer, block, what in ((nn.Linear(10, 2), 3, "10 input features"), (nn.Conv2d(10, 2, 1), 3, "10 input ch"),
                                (nn.Conv2d(10, 2, 3), 5, "9 points")):  # fmt: skip
         with pytest.raises(ValueError, match=what):

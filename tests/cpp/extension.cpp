@@ -1,6 +1,7 @@
 // An extension as programs for the card write them; tests/cpp/test_extension.py builds and calls it.
 #include <torch/extension.h>
 
+#include "torch_npu/csrc/aten/NPUNativeFunctions.h"
 #include "torch_npu/csrc/aten/common/from_blob.h"
 #include "torch_npu/csrc/core/npu/DeviceUtils.h"
 #include "torch_npu/csrc/core/npu/NPUCachingAllocator.h"
@@ -9,6 +10,7 @@
 #include "torch_npu/csrc/core/npu/NPUGuard.h"
 #include "torch_npu/csrc/core/npu/NPUStream.h"
 #include "torch_npu/csrc/framework/OpCommand.h"
+#include "torch_npu/csrc/framework/interface/EnvVariables.h"
 #include "torch_npu/csrc/framework/utils/OpAdapter.h"
 #include "torch_npu/csrc/include/ops.h"
 #include "torch_npu/csrc/libs/init_npu.h"
@@ -68,6 +70,52 @@ at::Tensor by_type(const at::Tensor& a, const at::Tensor& b) {
   OpCommand cmd;
   cmd.Name("Maximum").Input(a).Input(b).Output(out).Run();
   return out;
+}
+
+at::Tensor by_type_in_other_words(const at::Tensor& a, double threshold) {
+  at::Tensor out = OpPreparation::apply_tensor_without_format(a);
+  OpCommand cmd;
+  cmd.Name("Maximum").InputWithoutContiguous(a, "x", "float").InputScalarToNPUTensor(threshold, a.scalar_type());
+  cmd.Attr("left_out", int64_t{3}, false).Output(out, "y").Sync().Run();
+  c10::SmallVector<int64_t, 2> all{0};
+  std::vector<at::Tensor> both{out, a};
+  cmd.Name("Add").Inputs(both).Attr("alpha", 2.0).Output(out).Sync(all).Run();
+  return out;
+}
+
+int64_t handled() {
+  int64_t runs = 0;
+  OpCommand cmd;
+  cmd.Name("Mine").SetCustomHandler([&runs]() -> int {
+    ++runs;
+    ASCEND_LOGI("run %ld", static_cast<long>(runs));
+    return 0;
+  });
+  cmd.Run();
+  cmd.Name("Bad").SetCustomHandler([]() -> int { return 507015; });
+  try {
+    cmd.Run();
+  } catch (const c10::Error& error) {
+    const string text = error.what();
+    if (text.find("Bad failed with error 507015") != string::npos) runs += 10;
+  }
+  return runs;
+}
+
+std::vector<int64_t> documented_names(const at::Tensor& x) {
+  c10::DeviceIndex index = -1;
+  c10_npu::GetDevice(&index);
+  torch_npu::init_npu(std::string("npu:1"));
+  const int64_t started = c10::npu::current_device();
+  torch_npu::init_npu(static_cast<c10::DeviceIndex>(index));
+  auto stream = c10_npu::getCurrentNPUStream();
+  stream.setDataPreprocessStream(true);
+  c10_npu::NPUEvent event;
+  event.record(stream);
+  aclrtEvent handle = event;
+  const at::Tensor swapped = at_npu::native::empty_with_swapped_memory({3, 5}, at::kInt);
+  return {index, started, stream.isDataPreprocessStream(), handle != nullptr,
+          at_npu::native::get_npu_storage_sizes(x).front(), swapped.numel(), torch_npu::utils::is_npu(swapped)};
 }
 
 // --- a launch of the program's own on raw addresses, and an operator that uses it ---
@@ -152,6 +200,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("unknown", &unknown);
   m.def("misfit", &misfit);
   m.def("by_type", &by_type);
+  m.def("by_type_in_other_words", &by_type_in_other_words);
+  m.def("handled", &handled);
+  m.def("documented_names", &documented_names);
   m.def("failing", &failing);
   m.def("devices", &devices);
   m.def("memory", &memory);

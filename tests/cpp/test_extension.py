@@ -110,3 +110,18 @@ def test_devices_memory_formats_and_generators(extension):
     y = torch.randn(2, 8, device="npu")
     assert torch.equal(extension.swiglu(y), torch_npu.npu_swiglu(y))
     assert extension.seed() == 7 and extension.elapsed() >= 0
+
+
+@slow
+def test_the_other_documented_members_of_op_command(extension):
+    x = torch.tensor([-1.0, 0.5, 2.0], device="npu")
+    expected = x.cpu().clamp(min=1.0) + 2 * x.cpu()
+    assert torch.equal(extension.by_type_in_other_words(x, 1.0).cpu(), expected)
+    assert extension.handled() == 11
+
+
+@slow
+def test_names_of_upstream_s_cpp_pages(extension):
+    x = torch.ones(4, 6, device="npu")
+    assert extension.documented_names(x) == [0, 1, True, True, 24, 15, True]
+    assert torch.npu.current_device() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 import torch
@@ -41,3 +42,9 @@ def allocated():
 
 def reserved():
     return torch.npu.memory_reserved(DEVICE)
+
+
+def resident():
+    """Bytes of host memory that this process has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -214,7 +214,8 @@ def test_autocast_settings():
             assert (x @ x).dtype == torch.float32
         with torch.autocast("npu", torch.bfloat16):
             assert (x @ x).dtype == torch.bfloat16
-        assert (x.double() @ x.double()).dtype == torch.float64
+        exact = x.to("npu", torch.float64)
+        assert (exact @ exact).dtype == torch.float64
         host = torch.ones(2, 2)
         assert (host @ host).dtype == torch.float32
     with torch.npu.amp.autocast(dtype=torch.bfloat16):

@@ -147,7 +147,7 @@ SIZES = {
     ),
     "storage": (
         lambda: torch.ones(3, device="npu").untyped_storage().resize_(-4),
-        "negative|size|overflow|convert",
+        "negative|size|overflow|convert|more than 1EB",
     ),
     "set_ offset": (
         lambda: torch.ones(3, device="npu").set_(

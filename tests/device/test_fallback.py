@@ -265,7 +265,7 @@ def test_copies_convert_dtype_and_strides():
     assert (channels_last + 1).stride() == channels_last.stride()
 
 
-def test_uninitialised_memory_is_filled_in_deterministic_mode():
+def test_uninitialized_memory_is_filled_in_deterministic_mode():
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3, device="npu").isnan().all()

@@ -205,7 +205,7 @@ def test_the_distributions_are_right():
     assert abs(kept.max().item() - 1 / 0.7) < 1e-6
 
 
-def test_neighbouring_offsets_are_unrelated():
+def test_neighboring_offsets_are_unrelated():
     torch.manual_seed(0)
     a, b = torch.randn(2, 100_000, device="npu")
     c = torch.randn(100_000, device="npu")

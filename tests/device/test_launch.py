@@ -1,8 +1,5 @@
 """One launch: every way to the device passes the same stages, and a stage changes no result."""
 
-import ctypes
-import gc
-
 import pytest
 import torch
 
@@ -37,10 +34,10 @@ def _ways():
 def clean():
     yield
     faults.clear()
-    _C.watch_saturate(False)
-    _C.watch_unsafe(False)
-    _C.watch_products(0, 0)
-    _C.watch_observer(None)
+    _C.set_saturate(False)
+    _C.set_unsafe(False)
+    _C.set_product_rounding(0, 0)
+    _C.set_launch_observer(None)
 
 
 @pytest.mark.parametrize("name", list(_ways()))
@@ -54,9 +51,9 @@ def test_a_stage_changes_no_result(name):
     assert name in [record[0] for record in records]
     assert all(record[8] for record in records if record[0] == name)  # its results are noted
     seen = []
-    _C.watch_observer(lambda stage, op, tensors: seen.append((stage, op.split("::")[-1])))
+    _C.set_launch_observer(lambda stage, op, tensors: seen.append((stage, op.split("::")[-1])))
     observed = work()
-    _C.watch_observer(None)
+    _C.set_launch_observer(None)
     short = name.split("::")[-1]
     assert (0, short) in seen and (1, short) in seen
     _, captured = _captured(work)
@@ -91,7 +88,7 @@ def test_a_blocked_stream_queues_every_launch(name):
 
 def test_products_round_anew_at_every_replay():
     x, w = torch.rand(4, 8).npu(), torch.rand(8, 4).npu()
-    _C.watch_products(1, 1)
+    _C.set_product_rounding(1, 1)
     graph, y = _captured(lambda: torch.mm(x, w))
     for _ in range(2):
         x.copy_(torch.rand(4, 8))
@@ -125,46 +122,3 @@ def test_traits_are_one_table():
     known = {name for name in torch._C._dispatch_get_all_op_names()}
     for name in traits:
         assert name in known or any(other.startswith(f"{name}.") for other in known), name
-
-
-class _Heap(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    ]
-
-
-def test_captures_leave_nothing_behind():
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallinfo2"):
-        pytest.skip("the heap's size is asked of glibc")
-    libc.mallinfo2.restype = _Heap
-    x = torch.ones(4, device="npu")
-    stream = torch.npu.Stream()
-
-    def once():
-        graph = torch.npu.NPUGraph()
-        with torch.npu.graph(graph, stream=stream):
-            result = x + 1
-        del graph  # before its result
-        del result
-
-    def heap(count):
-        for _ in range(count):
-            once()
-        gc.collect()
-        return libc.mallinfo2().uordblks
-
-    before = heap(200)
-    assert (heap(500) - before) / 500 < 100

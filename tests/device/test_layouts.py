@@ -1,4 +1,4 @@
-"""What is not a plain strided tensor: wrapped numbers, conj and neg bits, sparse, quantised, nested, packed."""
+"""What is not a plain strided tensor: wrapped numbers, conj and neg bits, sparse, quantized, nested, packed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_sparse_compressed(layout):
         torch.testing.assert_close((s @ vector).cpu(), dense @ vector.cpu())
 
 
-def test_quantised():
+def test_quantized():
     host = torch.tensor([-1.0, 0.0, 0.5, 1.0])
     q = torch.quantize_per_tensor(host.npu(), 0.1, 10, torch.quint8)
     assert q.is_quantized and q.device.type == "npu"

@@ -122,7 +122,7 @@ def test_blocks_split_and_merge():
     assert stat("inactive_split_bytes.all.current") == 2 * MIB - 2048
     del blocks[1]
     assert stat("inactive_split.all.current") == 2
-    del blocks[1]  # its neighbour: the two merge
+    del blocks[1]  # its neighbor: the two merge
     assert stat("inactive_split.all.current") == 2
     assert take(1024).data_ptr() == addresses[1]
     blocks.clear()
@@ -244,7 +244,7 @@ def test_a_block_freed_last_serves_the_next_request_of_its_size():
     assert {t.data_ptr() for t in again} == places
 
 
-def test_a_freed_block_counts_as_free_and_joins_its_neighbours():
+def test_a_freed_block_counts_as_free_and_joins_its_neighbors():
     torch.npu.empty_cache()
     parts = [torch.empty(1 << 16, device="npu") for _ in range(4)]  # side by side in a new segment
     first, length = parts[0].data_ptr(), parts[0].nbytes

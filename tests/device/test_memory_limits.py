@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -16,17 +14,13 @@ from tests.device.arena import (
     allocated,
     clean,  # noqa: F401
     reserved,
+    resident,
     stat,
     take,
 )
 from tests.device.process import output
 
 # --- capacity ---
-
-
-def resident():
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_60_gib_cost_no_resident_memory():
@@ -212,6 +206,32 @@ def test_pinned_memory():
         moved.pin_memory()
     with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
         torch.empty(5, device="npu", pin_memory=True)
+
+
+@pytest.mark.parametrize(
+    "factory,args",
+    [
+        (torch.zeros, (2, 3)),
+        (torch.ones, (2, 3)),
+        (torch.arange, (4,)),
+        (torch.arange, (1, 4)),
+        (torch.arange, (1, 9, 2)),
+        (torch.linspace, (0, 1, 3)),
+        (torch.eye, (2,)),
+        (torch.eye, (2, 3)),
+    ],
+)
+def test_factories_with_kernels_of_the_card_ignore_pin_memory(factory, args):
+    made = factory(*args, device="npu", pin_memory=True)
+    assert made.device.type == "npu" and torch.equal(made.cpu(), factory(*args))
+
+
+def test_more_factories_ignore_pin_memory():
+    assert torch.randperm(7, device="npu", pin_memory=True).sort()[0].tolist() == list(range(7))
+    assert torch.ones_like(torch.zeros(3, device="npu"), pin_memory=True).tolist() == [1, 1, 1]
+    assert torch.normal(0.0, 1.0, (5,), device="npu", pin_memory=True).device.type == "npu"
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.rand(5, device="npu", pin_memory=True)
 
 
 def test_pinned_memory_is_recycled():

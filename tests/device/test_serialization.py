@@ -150,9 +150,9 @@ def test_pickle_and_deepcopy():
 def test_deepcopy_of_a_module_keeps_ties():
     module = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).npu()
     module[1].weight = module[0].weight
-    twin = copy.deepcopy(module)
-    assert twin[0].weight is twin[1].weight and twin[0].weight is not module[0].weight
-    assert twin[0].weight.is_npu and torch.equal(twin[0].weight, module[0].weight)
+    copied = copy.deepcopy(module)
+    assert copied[0].weight is copied[1].weight and copied[0].weight is not module[0].weight
+    assert copied[0].weight.is_npu and torch.equal(copied[0].weight, module[0].weight)
 
 
 def test_deepcopy_keeps_views_shared_and_strides():

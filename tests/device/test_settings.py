@@ -194,7 +194,7 @@ def test_visible_devices_are_renumbered_from_zero():
 
 
 @pytest.mark.parametrize(
-    ("variable", "text"), [("SOFTNPU_SOC", "Ascend000X"), ("SOFTNPU_COLOUR", "blue")]
+    ("variable", "text"), [("SOFTNPU_SOC", "Ascend000X"), ("SOFTNPU_COLOR", "blue")]
 )
 def test_importing_with_a_bad_setting_raises_and_does_not_crash(variable, text):
     done = run_python("import torch_npu", **{variable: text})

@@ -122,7 +122,7 @@ def misuse(rank: int) -> None:
     ):
         dist.all_reduce(tensor.int(), dist.ReduceOp.BAND)
     with pytest.raises(RuntimeError, match="HCCL allreduce: Unsupported data type Double"):
-        dist.all_reduce(tensor.double())
+        dist.all_reduce(tensor.to(tensor.device, torch.float64))
     with pytest.raises(RuntimeError, match="PreMulSum Data type must be half, float, bfloat16"):
         dist.all_reduce(tensor.int(), torch_npu.distributed._make_hccl_premul_sum(2.0))
     with pytest.raises(RuntimeError, match="output tensor size must be equal to world_size times"):

@@ -56,8 +56,8 @@ def one(step: int, rank: int, ranks: int, dice: random.Random) -> None:
             assert (out == left + step % 5).all()
 
 
-def settles(most: int) -> bool:
-    """Whether device memory comes down to this much; the last works let go of their tensors a moment later."""
+def comes_down(most: int) -> bool:
+    """Whether device memory comes down to this much; the last works release their tensors a moment later."""
     for _ in range(100):
         if torch.npu.memory_allocated() <= most:
             return True
@@ -76,7 +76,7 @@ def soak(rank: int, count: int) -> tuple[int, int, int]:
     for step in range(count - count // 4):
         one(step, rank, ranks, dice)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert settles(device), f"device memory grew from {device} to {torch.npu.memory_allocated()}"
+    assert comes_down(device), f"device memory grew from {device} to {torch.npu.memory_allocated()}"
     return before, after, backend_of()._sequence()
 
 

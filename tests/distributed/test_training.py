@@ -51,22 +51,22 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def train_alone(ranks: int) -> nn.Module:
     model = net()
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for step in range(STEPS):
         parts = [batch(step, r) for r in range(ranks)]
         x, y = (torch.cat(list(t)) for t in zip(*parts, strict=True))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return model
 
 
-def train(model: nn.Module, optimiser: torch.optim.Optimizer, rank: int) -> None:
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None:
     for step in range(STEPS):
         x, y = (t.npu() for t in batch(step, rank))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def same(state: dict, ranks: int) -> None:
@@ -82,8 +82,8 @@ def data_parallel(rank: int) -> None:
     train(model, torch.optim.Adam(model.parameters(), lr=0.05), rank)
     same(model.module.state_dict(), ranks)
     model = DistributedDataParallel(net().npu())
-    optimiser = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.05)
-    train(model, optimiser, rank)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.05)
+    train(model, optimizer, rank)
     same(model.module.state_dict(), ranks)
 
 
@@ -93,8 +93,8 @@ def sharded(rank: int) -> None:
     model = net().npu()
     for part in (model.up, model.down, model):
         fully_shard(part, mesh=mesh)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
-    train(model, optimiser, rank)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    train(model, optimizer, rank)
     same(model.state_dict(), ranks)
     folder = [tempfile.mkdtemp() if rank == 0 else None]
     dist.broadcast_object_list(folder, 0)

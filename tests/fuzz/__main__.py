@@ -9,7 +9,7 @@ import time
 
 os.environ.setdefault("SOFTNPU_QUIET", "1")
 
-from tests.fuzz import isolate, run, targets
+from tests.fuzz import isolate, run, sweep, targets
 from tests.fuzz.guard import compile_guard
 
 
@@ -26,6 +26,9 @@ def main() -> int:
     parser.add_argument(
         "--only", type=int, help="make this call of the seed alone, in this process"
     )
+    parser.add_argument(
+        "--sweep", choices=sweep.KINDS, help="instead: every argument of every sample in turn"
+    )
     parser.add_argument("--patience", type=float, default=30.0, help="seconds until a call hangs")
     parser.add_argument("--no-guard", action="store_true", help="without guard pages")
     given = parser.parse_args()
@@ -41,8 +44,12 @@ def main() -> int:
         print(call.judged())
         return 0
     guard = None if given.no_guard else compile_guard()
+    listed = None
+    if given.sweep:
+        listed = sweep.calls(given.sweep, names, given.seed)[: given.calls]
+        given.calls = len(listed)
     plan = run.Plan(
-        given.seed, given.calls, given.seconds, given.workers, names, given.patience, guard
+        given.seed, given.calls, given.seconds, given.workers, names, given.patience, guard, listed
     )
     began = time.monotonic()
     result = plan.run()

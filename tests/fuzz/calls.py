@@ -8,6 +8,7 @@ import random
 import re
 import traceback
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from tests.fuzz import mutations, targets
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.writes import changed_outside, flat, mapped, storages, tensors
 
-MODES = ("plain", "plain", "plain", "inference", "autocast", "fake", "gradient")
+#: fake tensors touch no memory, and a call with them takes twenty times as long
+MODES = ("plain",) * 12 + ("inference",) * 4 + ("autocast",) * 4 + ("gradient",) * 4 + ("fake",)
 _INTERNAL = re.compile(
     r"INTERNAL ASSERT|please report a bug|bad_alloc|bad_function_call|vector::_M|map::at|basic_string::"
 )
@@ -33,7 +35,7 @@ _OURS = str(ROOT / "src")
 
 @dataclasses.dataclass
 class Outcome:
-    """`kind`: ok, refused, or a finding: internal, write, crash, hang."""
+    """`kind`: ok, refused, or a finding: internal, write, crash, hang, memory."""
 
     kind: str
     message: str = ""
@@ -59,6 +61,8 @@ class Call:
         """The call before its mutations, and the dice for them."""
         chance = random.Random(f"{seed}/{index}")
         target = targets.named(chance.choice(names))
+        if targets.heavy(target.name) and chance.random() < 0.8:
+            target = targets.named(chance.choice(names))
         call = cls(
             target.name, chance.randrange(target.samples), chance.randrange(2**31),
             mode=chance.choice(MODES), strict=chance.randrange(2),
@@ -70,23 +74,27 @@ class Call:
         """The call with this number of the run with this seed; the same in every process."""
         call, chance = cls.begun(seed, index, names)
         arguments = call._arguments()
-        chosen: list[Mutation] = []
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 4))):
-            mutation = mutations.choose(chance, arguments)
+        count = chance.choice((0, 1, 1, 1, 2, 2, 3, 4))
+        return call._spoiled(arguments, (mutations.choose(chance, arguments) for _ in range(count)))
+
+    def made(self) -> Call:
+        """The call with those of its mutations that PyTorch itself does not refuse."""
+        return dataclasses.replace(self)._spoiled(self._arguments(), self.mutations)
+
+    def _spoiled(self, arguments: dict[str, Any], chosen: Iterable[Mutation | None]) -> Call:
+        applied: list[Mutation] = []
+        for mutation in chosen:
+            refusals = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
             if mutation is not None:
-                with contextlib.suppress(
-                    RuntimeError, NotImplementedError, TypeError, IndexError, ValueError
-                ):
-                    mutations.apply(
-                        arguments, mutation
-                    )  # what PyTorch itself refuses is no mutation
-                    chosen.append(mutation)
-        call.mutations = tuple(chosen)
-        call._made = arguments
-        return call
+                with contextlib.suppress(*refusals):
+                    mutations.apply(arguments, mutation)
+                    applied.append(mutation)
+        self.mutations, self._made = tuple(applied), arguments
+        return self
 
     def _arguments(self) -> dict[str, Any]:
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)  # torch.manual_seed asks every backend
+        torch.npu.manual_seed(self.seed)
         return targets.named(self.target).build(self.sample)
 
     def arguments(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import faulthandler
 import json
+import logging
 import mmap
 import os
 import re
@@ -19,7 +20,9 @@ import struct
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest import SkipTest
 
 import torch
@@ -29,9 +32,8 @@ from tests.fuzz.guard import LIMIT, Guard
 from tests.fuzz.isolate import isolated, judged_apart, unpacked
 
 _KINDS = ("ok", "refused", "internal", "write", "no sample")
-_SLOT = struct.Struct(
-    f"qd{len(_KINDS)}q"
-)  # the call, when it began, how many of each kind there were
+_SLOT = struct.Struct(f"qdd{len(_KINDS)}q")  # as Current
+_MOST_MEMORY = 4 << 30
 
 
 @dataclasses.dataclass
@@ -70,13 +72,27 @@ class Result:
         return True
 
 
+class Current(NamedTuple):
+    """What a worker does: the call, when it began, by which clocks, how many of each kind there were."""
+
+    index: int
+    since: float
+    cpu: float
+    counts: dict[str, int]
+
+
+def _packed(index: int, counts: Mapping[str, int]) -> bytes:
+    now = time.monotonic(), time.process_time()
+    return _SLOT.pack(index, *now, *(counts.get(kind, 0) for kind in _KINDS))
+
+
 class Worker:
     """A forked process that makes calls from `first` on."""
 
     def __init__(self, plan: Plan, number: int, first: int):
         self.plan, self.number = plan, number
         self.slot = mmap.mmap(-1, _SLOT.size)
-        self.slot[:] = _SLOT.pack(first, time.monotonic(), *[0] * len(_KINDS))
+        self.slot[:] = _packed(first, {})
         self.said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self.reading, writing = os.pipe()
         self.pid = os.fork()
@@ -87,9 +103,9 @@ class Worker:
         self.rest = b""
 
     @property
-    def current(self) -> tuple[int, float, dict[str, int]]:
-        index, since, *counts = _SLOT.unpack(self.slot[:])
-        return index, since, dict(zip(_KINDS, counts, strict=True))
+    def current(self) -> Current:
+        index, since, cpu, *counts = _SLOT.unpack(self.slot[:])
+        return Current(index, since, cpu, dict(zip(_KINDS, counts, strict=True)))
 
     def lines(self) -> list[dict[str, Any]]:
         """What it has told since the last time."""
@@ -104,6 +120,24 @@ class Worker:
     def ended(self) -> int | None:
         done, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if done else None
+
+    def starved(self, patience: float) -> bool:
+        """Whether it wants to go on with the call, and the machine has hardly let it."""
+        stat = self._proc("stat")
+        if not stat or stat.rpartition(")")[2].split()[0] != "R":
+            return False
+        clock = (~self.pid << 3) | 2  # Linux: the processor's time of another process
+        return time.clock_gettime(clock) - self.current.cpu < patience / 2
+
+    def memory(self) -> int:
+        """Bytes of the host's memory that it holds."""
+        return int((self._proc("statm") or "0 0").split()[1]) * mmap.PAGESIZE
+
+    def _proc(self, name: str) -> str:
+        try:
+            return Path(f"/proc/{self.pid}/{name}").read_text()
+        except FileNotFoundError:  # not a Linux system
+            return ""
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -132,6 +166,12 @@ class Plan:
     names: list[str]
     patience: float = 30.0
     guard: str | None = None
+    listed: Sequence[Call] | None = None  # these calls instead of drawn ones
+
+    def draw(self, index: int) -> Call:
+        if self.listed is not None:
+            return self.listed[index].made()
+        return Call.drawn(self.seed, index, self.names)
 
     def run(self, progress: Any = None) -> Result:
         result = Result()
@@ -151,16 +191,21 @@ class Plan:
         return result
 
     def _look(self, worker: Worker, result: Result, end: float) -> Worker | None:
-        """The worker itself while it works, a new one after a crash or a hang, None at the end."""
+        """The worker itself while it works, a new one after a crash, a hang or a flood, None at the end."""
         code = worker.ended()
-        index, since, counts = worker.current
+        now = worker.current
+        index, counts = now.index, now.counts
         for line in worker.lines():
             self._count(line, result)
         if code is None:
-            if time.monotonic() - since < self.patience:
+            held, waited = worker.memory(), time.monotonic() - now.since
+            hangs = waited > self.patience and not worker.starved(self.patience)
+            if not hangs and held < _MOST_MEMORY:
                 return worker
             worker.kill()
             outcome = Outcome("hang", f"no end after {self.patience:.0f} s")
+            if held >= _MOST_MEMORY:
+                outcome = Outcome("memory", f"more than {_MOST_MEMORY >> 30} GiB of the host's")
         elif code == 0:
             result.count(counts)
             return None
@@ -186,12 +231,13 @@ class Plan:
         )
 
     def call(self, index: int) -> Call:
-        drawn = isolated(lambda: Call.drawn(self.seed, index, self.names))
+        drawn = isolated(lambda: self.draw(index))
         if isinstance(drawn, Call):
             return drawn
-        return Call.begun(self.seed, index, self.names)[
-            0
-        ]  # it crashed while a mutation was applied
+        if self.listed is not None:
+            return self.listed[index]
+        call, _ = Call.begun(self.seed, index, self.names)  # a mutation crashed
+        return call
 
     def _count(self, line: dict[str, Any], result: Result) -> None:
         if "targets" in line:
@@ -228,11 +274,11 @@ def _work(plan: Plan, first: int, slot: mmap.mmap, pipe: int) -> None:
 
     index = first
     for index in range(first, plan.calls, plan.workers):
-        slot[:] = _SLOT.pack(index, time.monotonic(), *(counts[kind] for kind in _KINDS))
+        slot[:] = _packed(index, counts)
         if time.monotonic() > end:
             break
         try:
-            call = Call.drawn(plan.seed, index, plan.names)
+            call = plan.draw(index)
         except (RuntimeError, TypeError, ValueError, NotImplementedError, SkipTest):
             counts["no sample"] += 1  # the database's own generator does not know the device
             continue
@@ -240,16 +286,16 @@ def _work(plan: Plan, first: int, slot: mmap.mmap, pipe: int) -> None:
         counts[outcome.kind] += 1
         names[call.target] += 1
         if outcome.found:
-            shown = call.plain()
-            tell({"index": index, "call": shown, "outcome": dataclasses.asdict(outcome)})
+            tell({"index": index, "call": call.plain(), "outcome": dataclasses.asdict(outcome)})
         if sum(names.values()) >= 50:
             tell({"targets": names})
             names.clear()
-    slot[:] = _SLOT.pack(index, time.monotonic(), *(counts[kind] for kind in _KINDS))
+    slot[:] = _packed(index, counts)
     tell({"targets": names})
 
 
 def prepare() -> None:
     """Before the first fork: one thread, nothing started."""
     torch.set_num_threads(1)
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     os.environ.setdefault("SOFTNPU_QUIET", "1")

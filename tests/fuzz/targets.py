@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.fuzz.writes import tensors
 from tests.ops.support import make
 from torch_npu.ops._registry import operators
 
@@ -33,6 +34,18 @@ def _value(*shape: int, **options: Any) -> torch.Tensor:
     return make(*shape, device="cpu", **options)
 
 
+@functools.cache
+def heavy(name: str) -> bool:
+    """Whether a call takes so long that a dozen of others could be made: drawn less often.
+
+    The samples are made on the CPU: the process that forks workers must not start the device.
+    """
+    return name.startswith("npu.") and any(
+        sum(t.numel() for t in tensors(on_host(name, index))) > _HEAVY
+        for index in range(named(name).samples)
+    )
+
+
 def _make(*shape: int, requires_grad: bool = False, **options: Any) -> torch.Tensor:
     """tests.ops.support.make, which draws the same numbers for the same shape: once."""
     return _value(*shape, **options).to("npu").requires_grad_(requires_grad)
@@ -43,6 +56,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
         return [_plain(one) for one in value]
     return value
+
+
+def on_host(name: str, index: int) -> dict[str, Any]:
+    """A sample of ours with CPU tensors, for processes that must not start the device."""
+    args, kwargs = _samples(operators[name.removeprefix("npu.")])[index].inputs(_host)
+    return {"args": _plain(args), "kwargs": {k: _plain(v) for k, v in kwargs.items()}}
+
+
+def _host(*shape: int, requires_grad: bool = False, **options: Any) -> torch.Tensor:
+    return _value(*shape, **options)
 
 
 @functools.cache
@@ -63,6 +86,7 @@ def ours() -> dict[str, Target]:
 
 
 _MOST_SAMPLES = 8
+_HEAVY = 1 << 17  # elements
 
 
 @functools.cache

@@ -27,6 +27,26 @@ def test_a_sample(what):
     assert " 0 findings" in run.stdout and "on guard pages" in run.stdout
 
 
+def test_a_sample_of_a_sweep():
+    command = [sys.executable, "-m", "tests.fuzz", "--what", "npu", "--sweep", "index"]
+    command += ["--calls", "600", "--seed", "18", "--workers", "1", "--seconds", str(SECONDS)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    assert " 0 findings" in run.stdout and "on guard pages" in run.stdout
+
+
+def test_a_sweep_meets_every_index():
+    from tests.fuzz import sweep
+
+    name = "npu.npu_lightning_indexer"
+    found = sweep.calls("index", [name], 0)
+    spoiled = {(c.sample, c.mutations[-1].where) for c in found}
+    lengths = "kwargs.actual_seq_lengths_query"
+    assert (1, lengths) in spoiled and (1, "kwargs.block_table") in spoiled
+    assert {c.strict for c in found} == {0, 1} and found != sweep.calls("index", [name], 1)
+    assert not sweep.calls("index", ["npu.npu_swiglu"], 0)  # it has no index
+
+
 def test_seeds_reproduce():
     names = ["npu.npu_rms_norm", "npu.npu_swiglu", "npu.npu_quantize"]
     one, two = ([Call.drawn(7, index, names) for index in range(30)] for _ in range(2))

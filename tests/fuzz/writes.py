@@ -10,6 +10,7 @@ _MOST_BYTES = 1 << 20
 #: operators that write arguments which upstream's schema does not declare, or memory whatever its strides
 _UNDECLARED = (
     "npu_apply_rotary_pos_emb", "npu_kv_rmsnorm_rope_cache", "npu_mla_prolog", "npu_mla_prolog_v2", "copy_memory_",
+    "_npu_group_topk", "npu_rope_quant_kvcache", "npu_dequant_rope_quant_kvcache",
 )  # fmt: skip
 
 

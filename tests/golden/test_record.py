@@ -107,7 +107,7 @@ def test_written_arguments_are_recorded_before_and_after(tmp_path):
     assert len(run.tensors) == 3
 
 
-def test_views_and_uninitialised_tensors_are_left_out(tmp_path):
+def test_views_and_uninitialized_tensors_are_left_out(tmp_path):
     with golden.record(tmp_path / "r", ops="*") as recorder:
         torch.empty(3, device="npu").view(3, 1).t()
     assert recorder.seen == 0 and only(tmp_path / "r").calls == []

@@ -55,7 +55,7 @@ def test_ulps_in_fp32(a, b):
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn]
 )
-def test_a_neighbour_is_one_ulp_away(dtype):
+def test_a_neighbor_is_one_ulp_away(dtype):
     one = torch.ones(1, dtype=dtype)
     integers = {1: torch.uint8, 2: torch.int16, 8: torch.int64}[one.element_size()]
     following = (one.view(integers) + 1).view(dtype)

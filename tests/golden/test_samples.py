@@ -11,8 +11,8 @@ from torch_npu.ops._registry import operators
 
 #: operators that no recording holds, and why
 UNRECORDED = {
-    "empty_with_format": "its result is uninitialised",
-    "empty_with_swapped_memory": "its result is uninitialised",
+    "empty_with_format": "its result is uninitialized",
+    "empty_with_swapped_memory": "its result is uninitialized",
     "dropout_with_byte_mask": "a composite: _dropout_with_byte_mask, which it calls, is recorded",
 }
 #: operators without a result

@@ -195,6 +195,17 @@ CALLS: dict[str, Callable[[], Arguments]] = {
         "x": randn(4, 6, 16), "scales": randn(6), "zero": integers(9, 6), "axis": 1, "divide": True,
         "dtype": torch.int8, "int4": False,
     },
+    "mx_quant": lambda: {
+        "x": randn(3, 70), "axis": 1, "block": 32, "format": 0, "mode": 0, "algorithm": 0, "carry": 0,
+        "inverse": 1.0, "least": 0.0, "coarse": 0,
+    },
+    "write_pages": lambda: {
+        "cache": torch.zeros(4, 8, 2, 16), "slots": integers(32, 5), "rows": randn(5, 2, 16), "nz": False,
+    },
+    "read_pages": lambda: {
+        "target": torch.zeros(9, 2, 16), "cache": randn(4, 8, 2, 16), "table": integers(4, 2, 2),
+        "firsts": [0, 5], "lengths": [5, 4], "skipped": [0, 3], "nz": False,
+    },
     "quantize:int4": lambda: {
         "x": randn(4, 16), "scales": randn(16), "zero": None, "axis": 1, "divide": False,
         "dtype": torch.int8, "int4": True,
@@ -202,7 +213,7 @@ CALLS: dict[str, Callable[[], Arguments]] = {
     "round_to_hf32_": lambda: {"dense": randn(5, 37)},
     "rms_norm": lambda: {
         "x": randn(3, 4, 19, dtype=torch.bfloat16), "addend": randn(3, 4, 19, dtype=torch.bfloat16),
-        "gamma": randn(4, 19), "epsilon": 1e-6, "shift": 1.0, "wide": True,
+        "gamma": randn(4, 19), "epsilon": 1e-6, "shift": 1.0,
     },
     "rms_norm_backward": lambda: {
         "dy": randn(3, 4, 19), "x": randn(3, 4, 19), "gamma": randn(19), "rstd": randn(3, 4, 1),

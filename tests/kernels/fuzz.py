@@ -45,15 +45,15 @@ _kept: list[mmap.mmap] = []
 def fenced(t: torch.Tensor) -> torch.Tensor:
     """A copy whose last byte is the last before a page that cannot be read or written."""
     page, size = mmap.PAGESIZE, t.numel() * t.element_size()
-    room = max(1, -(-size // page)) * page
-    memory = mmap.mmap(-1, room + page)
+    size_in_pages = max(1, -(-size // page)) * page
+    memory = mmap.mmap(-1, size_in_pages + page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    if _libc.mprotect(start + room, page, 0) != 0:
+    if _libc.mprotect(start + size_in_pages, page, 0) != 0:
         raise OSError(ctypes.get_errno(), "mprotect")
     _kept.append(memory)
     if size == 0:
         return t.clone()
-    flat = torch.frombuffer(memory, dtype=t.dtype, count=t.numel(), offset=room - size)
+    flat = torch.frombuffer(memory, dtype=t.dtype, count=t.numel(), offset=size_in_pages - size)
     return flat.view(t.shape).copy_(t)
 
 

@@ -27,8 +27,8 @@ def views(x: torch.Tensor) -> list[torch.Tensor]:
     found = [x]
     if x.dim() > 1:
         found.append(x.transpose(0, -1).contiguous().transpose(0, -1))
-    room = torch.zeros(*(s + 3 for s in x.shape), dtype=x.dtype)
-    cut = room[tuple(slice(1, s + 1) for s in x.shape)]
+    padded = torch.zeros(*(s + 3 for s in x.shape), dtype=x.dtype)
+    cut = padded[tuple(slice(1, s + 1) for s in x.shape)]
     found.append(cut.copy_(x))
     steps = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)[..., ::2]
     found.append(steps.copy_(x))

@@ -1,4 +1,4 @@
-"""The native optimiser steps."""
+"""The native optimizer steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native dynamic quantisation: integers, scales and offsets exactly as the formula gives them."""
+"""The native dynamic quantization: integers, scales and offsets exactly as the formula gives them."""
 
 from __future__ import annotations
 

@@ -219,16 +219,16 @@ def test_surroundings_are_neither_read_nor_written(key):
     """The arguments in the middle of two buffers with different contents around them: same results, nothing lost."""
     outcomes = []
     for poison in (0x5A, 0xC3):
-        arguments, rooms = CALLS[key](), []
+        arguments, guards = CALLS[key](), []
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor):
                 size, edge = value.numel() * value.element_size(), 128
-                room = torch.full((size + 2 * edge,), poison, dtype=torch.uint8)
-                inside = room[edge : edge + size].view(value.dtype).view(value.shape).copy_(value)
+                padded = torch.full((size + 2 * edge,), poison, dtype=torch.uint8)
+                inside = padded[edge : edge + size].view(value.dtype).view(value.shape).copy_(value)
                 arguments[name] = inside
-                rooms.append((room[:edge], room[edge + size :]))
+                guards.append((padded[:edge], padded[edge + size :]))
         result = call(key, arguments)
-        for before, after in rooms:
+        for before, after in guards:
             assert (before == poison).all() and (after == poison).all()
         flat = tree_flatten((result, arguments))[0]
         outcomes.append([v for v in flat if isinstance(v, torch.Tensor)])

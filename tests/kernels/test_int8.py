@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.support import views
-from torch_npu.ops.matmul._gemm import int_product
+from torch_npu.ops._shared._gemm import int_product
 
 
 def integers(*shape: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The native layer and group normalisations."""
+"""The native layer and group normalizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native static quantisation and the dequantise-gate-quantise fusion: integers exactly those of the formula."""
+"""The native static quantization and the dequantize-gate-quantize fusion: integers exactly those of the formula."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_int32_takes_the_formula():
     assert y.dtype == torch.int32
 
 
-# --- dequantise, gate, quantise -------------------------------------------------------------------------
+# --- dequantize, gate, quantize -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bfloat16, torch.float16])

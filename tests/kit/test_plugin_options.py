@@ -61,18 +61,39 @@ def test_options_are_settings_of_the_process(pytester, monkeypatch):
 
 
 def test_sanitizer(pytester, monkeypatch):
-    """Where this build has one, the setting is made; where not, that is said."""
-    from softnpu import settings
-
+    """A test that races fails, and says where; its neighbor does not."""
     pytester.makepyfile(
-        test_it="import os\ndef test(): assert os.environ['SOFTNPU_SANITIZE'] == '1'\n"
+        test_it="""
+        import pytest
+        import torch
+
+        def use(wait):
+            x = torch.ones(64, device="npu")
+            stream = torch.npu.Stream()
+            if wait:
+                stream.wait_stream(torch.npu.current_stream())
+            with torch.npu.stream(stream):
+                x * 2
+            torch.npu.synchronize()
+
+        def test_right(): use(True)
+        def test_racy(): use(False)
+
+        @pytest.mark.npu_races("to see that nothing is told")
+        def test_racy_on_purpose(): use(False)
+        """
     )
     done = run(pytester, monkeypatch, "--npu-sanitize")
-    if "SOFTNPU_SANITIZE" in settings._READERS:
-        done.assert_outcomes(passed=1)
-    else:
-        assert done.ret == pytest.ExitCode.USAGE_ERROR
-        assert "this build of softnpu has no sanitizer" in done.stderr.str()
+    done.assert_outcomes(passed=2, failed=1)
+    done.stdout.fnmatch_lines(["*race between streams*", "*missing: *wait_stream*"])
+
+
+@pytest.mark.parametrize("mark", ["npu_races", "npu_races()", "npu_races(3)", "npu_races(why='x')"])
+def test_a_race_on_purpose_needs_a_reason(pytester, monkeypatch, mark):
+    pytester.makepyfile(test_it=f"import pytest\n\n@pytest.mark.{mark}\ndef test_it():\n    pass\n")
+    done = run(pytester, monkeypatch)
+    assert done.ret != 0
+    done.stderr.fnmatch_lines(["*npu_races needs one argument, the reason as a text*"])
 
 
 def test_the_entry_point_leads_to_the_plugin():

@@ -1,4 +1,4 @@
-"""Every test leaves the device as it found it: no faults, no options, no watchers."""
+"""Every test leaves the device as it found it: no faults, no options, no observers."""
 
 import pytest
 
@@ -12,8 +12,8 @@ def clean_device():
     yield
     faults.clear()
     _options.reset()
-    _C.watch_unsafe(False)
-    _C.watch_saturate(False)
+    _C.set_unsafe(False)
+    _C.set_saturate(False)
     _C.set_sync_debug_mode(0)
     _C.set_device(0)
 
@@ -22,7 +22,7 @@ def clean_device():
 def saturation(monkeypatch):
     """The saturation mode, as INF_NAN_MODE_FORCE_DISABLE=1 sets it at the start."""
     monkeypatch.setenv("INF_NAN_MODE_FORCE_DISABLE", "1")
-    _C.watch_saturate(True)
+    _C.set_saturate(True)
     _C.clear_overflow_flag(0)
     yield
     _C.clear_overflow_flag(0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import torch_npu  # noqa: F401
+import torch_npu
 from softnpu import _C
 from tests.device.process import run_python
 from torch_npu.npu import _alloc_conf
@@ -74,7 +74,8 @@ def configured():
     yield apply
     _alloc_conf.configure({})
     _C.configure_extra({"page": 0, "max_non_split_rounding": 20 * MIB})
-    _C.set_memory_fraction(5, 1.0)
+    for index in range(_C.device_count()):
+        _C.set_memory_fraction(index, 1.0)
     torch.npu.empty_cache()
 
 
@@ -152,9 +153,87 @@ def test_a_wrong_environment_stops_the_first_use():
 
 
 def test_settings_while_running():
-    with pytest.raises(ValueError, match="unsupported setting: max_split_size_mb"):
-        torch.npu._set_allocator_settings("max_split_size_mb:64")
+    with pytest.raises(ValueError, match="unsupported setting: page_size"):
+        torch.npu._set_allocator_settings("page_size:1g")
     with pytest.raises(ValueError, match="Unrecognized key"):
         torch.npu._set_allocator_settings("x:1")
     with pytest.raises(TypeError, match="must be a str"):
         torch.npu._set_allocator_settings(True)
+
+
+def test_split_size_changes_while_running(configured):
+    torch_npu._C._npu_npuCachingAllocator_set_allocator_settings("max_split_size_mb:64")
+    assert torch.npu.memory_stats()["max_split_size"] == 64 * MIB
+
+
+def _pinned_mib(size_mib):
+    """The bytes held for one pinned tensor while it lives, and after it was freed, in MiB."""
+    torch.npu.host_empty_cache()
+    before = torch.npu.host_memory_stats()["allocated_bytes.current"]
+    pinned = torch.empty(size_mib * MIB, dtype=torch.uint8).pin_memory()
+    live = torch.npu.host_memory_stats()["allocated_bytes.current"] - before
+    del pinned
+    after = torch.npu.host_memory_stats()["allocated_bytes.current"] - before
+    return live / MIB, after / MIB
+
+
+@pytest.mark.parametrize(
+    "settings, size, live, after",
+    [
+        ("expandable_segments:False", 5, 8, 8),
+        ("pinned_max_round_threshold_mb:4", 5, 5, 5),
+        ("pinned_max_round_threshold_mb:8", 5, 8, 8),
+        ("pinned_max_cached_size_mb:4", 5, 5, 0),
+        ("pinned_max_cached_size_mb:8", 5, 8, 8),
+        ("pinned_max_round_threshold_mb:16,pinned_max_cached_size_mb:4", 5, 5, 0),
+    ],
+)
+def test_pinned_thresholds(configured, settings, size, live, after):
+    torch.npu._set_allocator_settings(settings)
+    assert _pinned_mib(size) == (live, after)
+
+
+def test_pinned_thresholds_have_no_effect_on_expandable_segments():
+    with pytest.warns(UserWarning, match="do not take effect"):
+        parse("pin_memory_expandable_segments:True,pinned_max_cached_size_mb:32")
+
+
+def test_the_pinned_block_freed_last_is_reused():
+    held = [torch.ones(1).pin_memory() for _ in range(3)]
+    addresses = [tensor.data_ptr() for tensor in held]
+    del held[0], held[0], held[0]
+    assert torch.ones(1).pin_memory().data_ptr() == addresses[-1]
+
+
+def test_rejections_are_counted_while_asked_for(configured):
+    def rejections():
+        return torch.npu.memory_stats()["num_oom_rejections"]
+
+    torch.npu._set_allocator_settings("per_process_memory_fraction:0.001")
+    before = rejections()
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**30, device="npu")
+    assert rejections() == before
+    torch.npu._set_allocator_settings("throw_on_npumalloc_oom:True")
+    torch.empty(8, device="npu")
+    assert rejections() == before
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**30, device="npu")
+    assert rejections() > before
+    torch.npu.reset_accumulated_memory_stats()
+    assert rejections() == 0
+
+
+def test_time_of_pinned_memory_is_counted():
+    torch.npu.host_empty_cache()
+    torch.npu.reset_accumulated_host_memory_stats()
+    pinned = torch.ones(2**22).pin_memory()
+    assert torch.npu.host_memory_stats()["host_alloc_time.count"] == 1
+    del pinned
+    torch.npu.host_empty_cache()
+    assert torch.npu.host_memory_stats()["host_free_time.count"] == 1
+
+
+def test_more_than_an_exabyte():
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
+        torch.empty(2**60, dtype=torch.int8, device="npu")

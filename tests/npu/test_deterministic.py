@@ -43,7 +43,7 @@ def test_wrong_levels():
     assert torch.npu._get_deterministic_level() == 3
 
 
-class Watch(torch.autograd.Function):
+class Notes(torch.autograd.Function):
     """Notes whether algorithms are deterministic when it runs."""
 
     @staticmethod
@@ -61,11 +61,11 @@ class Watch(torch.autograd.Function):
 def test_a_stretch_is_deterministic_forward_and_backward():
     x = torch.ones(3, device="npu", requires_grad=True)
     before, inside, after = [], [], []
-    y = Watch.apply(x, before)
+    y = Notes.apply(x, before)
     y = torch.npu.enable_deterministic_with_backward(y)
-    y = Watch.apply(y, inside)
+    y = Notes.apply(y, inside)
     y = torch.npu.disable_deterministic_with_backward(y)
-    y = Watch.apply(y, after)
+    y = Notes.apply(y, after)
     y.sum().backward()
     assert before == [("forward", False), ("backward", False)]
     assert inside == [("forward", True), ("backward", True)]

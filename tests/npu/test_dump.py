@@ -14,7 +14,7 @@ from torch_npu.npu import _dump
 @pytest.fixture(autouse=True)
 def not_left_on():
     yield
-    if _dump._initialised:
+    if _dump._initialized:
         torch.npu.finalize_dump()
 
 

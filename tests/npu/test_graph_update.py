@@ -116,6 +116,7 @@ def test_any_operator_and_its_returned_results():
     assert torch.equal(last, expected[0] + expected[1])
 
 
+@pytest.mark.npu_races("looks at the values of a replay that is under way")
 def test_a_branch_that_waits_holds_up_nothing_else():
     gate = torch.npu.ExternalEvent()
     side = torch.npu.Stream()
@@ -134,6 +135,7 @@ def test_a_branch_that_waits_holds_up_nothing_else():
         here.wait_stream(side)
         y.mul_(10)
     runner = torch.npu.Stream()
+    runner.wait_stream(torch.npu.current_stream())
     with torch.npu.stream(runner):
         graph.replay()
         y.add_(5)
@@ -172,6 +174,7 @@ def test_a_queued_replay_survives_its_graph():
     graph.reset()
     del graph, y
     gate.record()
+    stream.synchronize()
     assert x.tolist() == [4.0] * 3
 
 
@@ -336,3 +339,23 @@ def test_super_kernel_scopes_and_options():
         graph.super_kernel_optimize({"speed": 1})
     with pytest.raises(RuntimeError, match="must be int, but received str"):
         graph.super_kernel_optimize({"split_mode": "1"})
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"ubuf_lock_ignore_kernel": ["a", 1]}, "must be a list of str, but received 1"),
+        ({"dcci_after_kernel_end": [None]}, "must be a list of str, but received None"),
+        ({"aggressive_opt_strategies": {"event_breaker_bypass": "1"}}, "event_breaker_bypass"),
+        ({"aggressive_opt_strategies": {"other": 1}}, "but received 'other'"),
+    ],
+)
+def test_parts_of_super_kernel_options(options, message):
+    graph = torch.npu.NPUGraph()
+    with pytest.raises(RuntimeError, match=message):
+        graph.super_kernel_optimize(options, None)
+
+
+def test_tensors_are_printed_and_saved_by_torch_npu_too():
+    assert torch_npu.print_npugraph_tensor is torch.npu.print_npugraph_tensor
+    assert torch_npu.save_npugraph_tensor is torch.npu.save_npugraph_tensor

@@ -311,6 +311,7 @@ def test_make_graphed_callables_refuses():
         torch.npu.make_graphed_callables(lambda x: x, (3,))
 
 
+@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="since torch 2.12")
 def test_torch_accelerator_graph():
     x = torch.zeros(3, device="npu")
     graph = torch.accelerator.Graph()
@@ -376,10 +377,13 @@ def test_replay_from_several_threads_and_streams():
         x = torch.full((64,), float(i), device="npu")
         graphs.append((x, *captured(lambda x=x: torch.sqrt(x * x + 1))))
 
+    torch.npu.synchronize()
+
     def run(x, graph):
         with torch.npu.stream(torch.npu.Stream()):
             for _ in range(50):
                 graph.replay()
+            torch.npu.current_stream().synchronize()
 
     threads = [threading.Thread(target=run, args=(x, g)) for x, g, _ in graphs]
     for t in threads:

@@ -165,3 +165,20 @@ def test_wrong_devices(name):
         getattr(torch_npu.npu, name)(64)
     with pytest.raises(ValueError, match="Expected a npu device"):
         getattr(torch_npu.npu, name)("cuda:0")
+
+
+def test_head_of_the_summary():
+    torch.npu.reset_accumulated_memory_stats()
+    rows = torch.npu.memory_summary().splitlines()
+    assert rows[1] == "|" + "PyTorch NPU memory summary, device ID 0".center(75) + "|"
+    assert rows[3] == (
+        "|            NPU OOMs: 0             |        npuMalloc retries: 0          |"
+    )
+
+
+def test_snapshots_are_read_by_pytorch():
+    from torch_npu.npu import _memory_viz
+
+    kept = torch.ones(2**20, device="npu")
+    assert "4.0MiB" in _memory_viz.segsum(torch.npu.memory._snapshot())
+    del kept

@@ -55,6 +55,33 @@ def test_history_names_the_caller():
     torch.ones(1, device="npu")
 
 
+@pytest.mark.parametrize("context", ["all", "alloc"])
+def test_who_frees_is_kept_with_context_all(context):
+    torch.npu.memory._record_memory_history(context=context)
+
+    def drops_a_tensor(held):
+        held.clear()
+
+    held = [torch.empty(2**20, dtype=torch.uint8, device="npu")]
+    address = held[0].data_ptr()
+    drops_a_tensor(held)
+    events = torch.npu.memory._snapshot()["device_traces"][0]
+    (freed,) = (e for e in events if (e.get("addr"), e["action"]) == (address, "free_requested"))
+    names = [f["name"] for f in freed["frames"]]
+    assert ("drops_a_tensor" in names) == (context == "all")
+
+
+def test_a_block_that_is_freed_while_an_exception_passes():
+    torch.npu.memory._record_memory_history(context="all")
+
+    def fails():
+        x = torch.empty(2**20, dtype=torch.uint8, device="npu")
+        raise ValueError(str(x.shape))
+
+    with pytest.raises(ValueError, match="1048576"):
+        fails()
+
+
 def test_context_none_keeps_no_stacks():
     torch.npu.memory._record_memory_history("all", context=None)
     x = torch.empty(2**20, dtype=torch.uint8, device="npu")

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import torch_npu
-from torch_npu.npu.mstx import _open, annotate, subscribe, unsubscribe
+from torch_npu.npu._mstx import _open, subscribe, unsubscribe
+from torch_npu.npu.mstx import annotate
 
 mstx = torch_npu.npu.mstx
 
@@ -110,3 +111,13 @@ def test_wrong_arguments_warn_and_never_raise(call, answer, what):
     with pytest.warns(UserWarning, match=f"Invalid {what}"):
         assert call() == answer
     assert isinstance(mstx(), mstx)
+
+
+def test_the_calls_behind_can_be_replaced(monkeypatch):
+    """Tools put their own functions into `torch_npu._C._mstx`."""
+    seen = []
+    monkeypatch.setattr(torch_npu._C._mstx, "_mark_on_host", lambda *given: seen.append(given))
+    monkeypatch.setattr(torch_npu._C._mstx, "_range_push", lambda *given: len(given))
+    torch.npu.mstx.mark("here", domain="mine")
+    assert seen == [("here", "mine")]
+    assert torch.npu.mstx.range_push("a", torch.npu.current_stream()) == 5

@@ -44,8 +44,8 @@ def test_wrong_options_are_refused_and_set_nothing():
         torch.npu.set_option([("ACL_DEBUG_DIR", "x")])
     with pytest.raises(RuntimeError, match="must string"):
         torch_npu._C._npu_getOption(3)
-    with pytest.raises(ValueError, match="'colour' is not an npu option"):
-        torch_npu._C._npu_setOption({"colour": "red"})
+    with pytest.raises(ValueError, match="'color' is not an npu option"):
+        torch_npu._C._npu_setOption({"color": "red"})
 
 
 def test_compile_mode():

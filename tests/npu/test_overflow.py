@@ -69,7 +69,7 @@ def test_a_chip_without_inf_nan_saturates_from_the_start():
 
 def test_only_the_operator_that_overflows_sets_the_flag():
     _C.clear_overflow_flag(0)
-    _C.watch_saturate(True)
+    _C.set_saturate(True)
     mask = torch.full((2, 2), float("-inf"), device="npu")
     scores = torch.ones(2, 2, device="npu") + mask  # infinities that the program wrote stay
     assert torch.isinf(scores).all() and not _C.overflow_flag(0)

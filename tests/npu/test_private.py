@@ -149,3 +149,9 @@ def test_raw_runtime_calls():
     assert runtime.npuHostUnregister(x.data_ptr()) == 0
     assert runtime.npuHostUnregister(x.data_ptr()) != 0
     assert runtime.npuHostRegister(0, 16, 0) != 0
+
+
+def test_empty_strided():
+    found = torch_npu._C._empty_strided_npu((2, 3), (1, 2), torch.float16)
+    assert (found.shape, found.stride(), found.dtype) == ((2, 3), (1, 2), torch.float16)
+    assert found.device == torch.device("npu", torch.npu.current_device())

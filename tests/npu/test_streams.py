@@ -44,8 +44,8 @@ def test_priorities():
     assert torch.npu.Stream().priority == torch.npu.default_stream().priority == 0
     with pytest.raises(TypeError, match="priority must be an int"):
         torch.npu.Stream(priority="high")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
-        torch.npu.Stream(colour=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
+        torch.npu.Stream(color=1)
 
 
 def test_identity_of_streams():
@@ -153,3 +153,19 @@ def test_event_repr():
 def test_stream_of_a_device_that_is_not_there(call):
     with pytest.raises(RuntimeError, match="invalid NPU device index 77"):
         call(77)
+
+
+def test_sync_launch_by_keyword():
+    stream = torch.npu.Stream(is_sync_launch=True)
+    numbers = (stream.stream_id, stream.device_index, stream.device_type)
+    names = ("stream_id", "device_index", "device_type")
+    again = torch.npu.Stream(**dict(zip(names, numbers, strict=True)))
+    assert again == stream
+    again.synchronize()
+
+
+@pytest.mark.parametrize("stream_id, device", [(99999, 0), (-1, 0), (69, 0), (0, 999), (0, -1)])
+def test_numbers_of_no_stream(stream_id, device):
+    kind = torch.npu.current_stream().device_type
+    with pytest.raises(RuntimeError, match=f"no stream of stream_id {stream_id} on .* {device}"):
+        torch.npu.Stream(stream_id=stream_id, device_index=device, device_type=kind)

@@ -171,7 +171,7 @@ def _check_forward(pair: Pair, sample: Any, index: int) -> None:
         if not _equal(got, _call(pair, _mine(pair, arguments))):
             raise AssertionError(f"{where}: the same seed gives other numbers")
     elif "empty" in pair.op.name or not _equal(want, _call(pair, _copy(arguments))):
-        _same_form(got, want, where)  # uninitialised: the CPU does not repeat itself either
+        _same_form(got, want, where)  # uninitialized: the CPU does not repeat itself either
     else:
         _close(got, want, where, _on_npu(mine))
 

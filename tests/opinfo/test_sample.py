@@ -4,7 +4,7 @@ import pytest
 
 from tests.opinfo.compare import Pair, Unsupported, check, exceptions, excused, pairs
 
-EVERY = 5  # of about 6,000 pairs; neighbours are the dtypes of one operator, so every operator has its turn
+EVERY = 9  # of about 6,000 pairs; neighbors are the dtypes of one operator, so every operator has its turn
 PAIRS = list(pairs())
 
 
@@ -14,11 +14,13 @@ def test_the_database_is_there():
 
 @pytest.mark.parametrize("pair", PAIRS[::EVERY], ids=lambda p: p.key)
 def test_same_as_cpu(pair: Pair):
-    if excused(pair, exceptions()):  # by how much depends on the CPU's instructions
+    reason = excused(pair, exceptions())
+    if reason:  # by how much depends on the CPU's instructions
+        expected = "torch.float32 != torch.float64" if "float64" in reason else "not close"
         try:
             check(pair)
         except AssertionError as difference:
-            assert "Tensor-likes are not close" in str(difference)
+            assert expected in str(difference)
         return
     try:
         assert check(pair) >= 0

@@ -79,3 +79,13 @@ def test_findings_of_the_fuzzer():
             positions, make(5, 128), make(5, 64), make(9, 64), 64,
             mrope_section=[8, 12, 2**62], rotary_mode="half", cache_mode="interleave",
         )  # fmt: skip
+
+
+class _Script(torch.nn.Module):
+    def forward(self, x):
+        return torch_npu.npu_max(x, dim=1)[0] + torch_npu.npu_swiglu(x, dim=-1).sum()
+
+
+def test_scripts_call_the_operators():
+    x = torch.rand(2, 8, device="npu")
+    assert torch.equal(torch.jit.script(_Script())(x), _Script()(x))

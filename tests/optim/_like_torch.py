@@ -1,4 +1,4 @@
-"""The tests of a fused optimiser whose update is that of a torch.optim one."""
+"""The tests of a fused optimizer whose update is that of a torch.optim one."""
 
 import copy
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from tests.optim._model import against_torch, assert_same, parameters, train
 
 
 class LikeTorch:
-    """A subclass names the two optimisers, the options to run them with, and what is refused."""
+    """A subclass names the two optimizers, the options to run them with, and what is refused."""
 
     fused: ClassVar[type]
     plain: ClassVar[type]
@@ -26,7 +26,7 @@ class LikeTorch:
         against_torch(self.fused, self.plain, options)
 
     def test_half_precision(self, options):
-        """Parameters and states in float16, side by side with torch's optimiser on the CPU in float16."""
+        """Parameters and states in float16, side by side with torch's optimizer on the CPU in float16."""
         ours, theirs = parameters(torch.float16), parameters(torch.float16, "cpu")
         train(self.fused(ours, **options), ours, 3)
         train(self.plain(theirs, **options, foreach=False), theirs, 3)

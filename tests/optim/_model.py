@@ -1,4 +1,4 @@
-"""What the optimiser tests share: a few parameters, gradients by step, and a run of two optimisers."""
+"""What the optimizer tests share: a few parameters, gradients by step, and a run of two optimizers."""
 
 import torch
 
@@ -20,7 +20,7 @@ def parameters(dtype=torch.float32, device="npu"):
     return [torch.nn.Parameter(p.to(device)) for p in start(dtype)]
 
 
-def train(optimiser, params, steps=6, first=0):
+def train(optimizer, params, steps=6, first=0):
     """Steps with given gradients; they are accumulated into zeroed ones, as backward does it."""
     for step in range(first, first + steps):
         for param, grad in zip(params, gradients(step), strict=False):
@@ -29,7 +29,7 @@ def train(optimiser, params, steps=6, first=0):
                 param.grad = grad
             else:
                 param.grad.copy_(grad)
-        optimiser.step()
+        optimizer.step()
     return params
 
 
@@ -41,7 +41,7 @@ def assert_same(found, expected, tolerance=1e-6):
 
 
 def against_torch(fused, plain, options, steps=6):
-    """The fused optimiser on the device in fp32 against torch's on the CPU in fp64."""
+    """The fused optimizer on the device in fp32 against torch's on the CPU in fp64."""
     ours, theirs = parameters(), parameters(torch.float64, "cpu")
     train(fused(ours, **options), ours, steps)
     train(plain(theirs, **options), theirs, steps)

@@ -38,7 +38,7 @@ def rate(step, o):
 
 
 def published(steps, options):
-    """The norm is that of all gradients together, as the fused optimiser clips them."""
+    """The norm is that of all gradients together, as the fused optimizer clips them."""
     o = {**DEFAULTS, **options}
     params = start()
     m, v = [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params]

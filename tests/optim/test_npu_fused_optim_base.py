@@ -19,31 +19,31 @@ def pair(**options):
 
 def test_parameters_gradients_and_states_are_windows():
     params = parameters()
-    optimiser = NpuFusedAdam(params)
+    optimizer = NpuFusedAdam(params)
     before = [id(p) for p in params]
-    train(optimiser, params, 1)
+    train(optimizer, params, 1)
     assert [id(p) for p in params] == before
-    flat, half = optimiser.get_combined_params()
+    flat, half = optimizer.get_combined_params()
     assert half is None and flat.numel() == sum(p.numel() for p in params)
     assert is_combined_tensor_valid(flat, params)
-    grads, _ = optimiser.get_combined_grads()
+    grads, _ = optimizer.get_combined_grads()
     assert is_combined_tensor_valid(grads, [p.grad for p in params])
-    state = optimiser.combined_param_states_indexed_by_group[0][0]
+    state = optimizer.combined_param_states_indexed_by_group[0][0]
     for name in ("exp_avg", "exp_avg_sq"):
-        assert is_combined_tensor_valid(state[name], [optimiser.state[p][name] for p in params])
-    assert optimiser.is_fused_optimizer
+        assert is_combined_tensor_valid(state[name], [optimizer.state[p][name] for p in params])
+    assert optimizer.is_fused_optimizer
 
 
 def test_both_dtypes():
     wide, half = parameters(), parameters(torch.float16)
-    optimiser = NpuFusedSGD([*wide, *half], lr=0.1)
-    train(optimiser, wide, 1)  # the halves have no gradients yet
-    assert optimiser.get_combined_params()[1] is None
+    optimizer = NpuFusedSGD([*wide, *half], lr=0.1)
+    train(optimizer, wide, 1)  # the halves have no gradients yet
+    assert optimizer.get_combined_params()[1] is None
     for param in half:
         param.grad = torch.ones_like(param)
     kept = [p.detach().clone() for p in half]
-    optimiser.step()
-    assert [c.dtype for c in optimiser.get_combined_params()] == [torch.float32, torch.float16]
+    optimizer.step()
+    assert [c.dtype for c in optimizer.get_combined_params()] == [torch.float32, torch.float16]
     for param, value in zip(half, kept, strict=True):
         torch.testing.assert_close(param.detach(), (value.double() - 0.1).half())
 
@@ -95,19 +95,19 @@ def test_a_group_that_joins_later():
 def test_backward_accumulates_into_the_windows():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
-    twin = copy.deepcopy(model).double()
+    exact = copy.deepcopy(model).double()
     model = model.npu()
     fused = NpuFusedAdam(model.parameters(), lr=0.05)
-    plain = torch.optim.Adam(twin.parameters(), lr=0.05)
+    plain = torch.optim.Adam(exact.parameters(), lr=0.05)
     x = torch.randn(16, 4)
     for _ in range(5):
         fused.zero_grad()
         plain.zero_grad()
         model(x.npu()).square().sum().backward()
-        twin(x.double()).square().sum().backward()
+        exact(x.double()).square().sum().backward()
         fused.step()
         plain.step()
-    assert_same(model.parameters(), twin.parameters(), 1e-5)
+    assert_same(model.parameters(), exact.parameters(), 1e-5)
     assert is_combined_tensor_valid(
         fused.get_combined_grads()[0], [p.grad for p in model.parameters()]
     )
@@ -115,13 +115,13 @@ def test_backward_accumulates_into_the_windows():
 
 def test_zero_grad():
     params = parameters()
-    optimiser = NpuFusedAdam(params)
-    optimiser.zero_grad()  # nothing to do yet
-    train(optimiser, params, 1)
-    optimiser.zero_grad()
+    optimizer = NpuFusedAdam(params)
+    optimizer.zero_grad()  # nothing to do yet
+    train(optimizer, params, 1)
+    optimizer.zero_grad()
     assert all((p.grad == 0).all() for p in params)
     with pytest.raises(ValueError, match="set_to_none=True is not supported"):
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
 
 
 @pytest.mark.parametrize("norm_type", [1, 2, 3.5, float("inf")])
@@ -144,15 +144,15 @@ def test_clipping_nothing():
 
 def test_closure():
     param = torch.nn.Parameter(torch.ones(2, device="npu"))
-    optimiser = NpuFusedSGD([param], lr=0.5)
+    optimizer = NpuFusedSGD([param], lr=0.5)
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = param.square().sum()
         loss.backward()
         return loss
 
-    assert optimiser.step(closure).item() == 2.0
+    assert optimizer.step(closure).item() == 2.0
     assert (param == 0).all()
 
 

@@ -64,9 +64,9 @@ def test_update(options):
 
 def test_the_mean_square_starts_at_one():
     params = parameters()
-    optimiser = NpuFusedRMSpropTF(params, momentum=0.9, centered=True)
-    optimiser._init_param_state(params[0], momentum=0.9, centered=True)
-    state = optimiser.state[params[0]]
+    optimizer = NpuFusedRMSpropTF(params, momentum=0.9, centered=True)
+    optimizer._init_param_state(params[0], momentum=0.9, centered=True)
+    state = optimizer.state[params[0]]
     assert state["step"] == 0 and (state["square_avg"] == 1).all()
     assert (state["grad_avg"] == 0).all() and (state["momentum_buffer"] == 0).all()
 

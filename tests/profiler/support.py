@@ -65,6 +65,7 @@ def rows() -> dict[str, list[list[Any]]]:
     return {
         "op": ops,
         "task": tasks,
+        "kernel": [["aten::addmm", "MatMulV2", "AI_CORE"], ["aten::add", "Add", "AI_VECTOR_CORE"]],
         "communication": communications,
         "baseline": [[0, 2**20, 2**21, 2**20, us(0)]],
         "memory": [
@@ -103,7 +104,7 @@ def make_profile(
     return profile
 
 
-def analysed(path: Path, data: dict[str, list[Any]] | None = None, **config: Any) -> Path:
+def analyzed(path: Path, data: dict[str, list[Any]] | None = None, **config: Any) -> Path:
     """The result directory of a profile that was written by hand."""
     make_profile(path, data, **config)
     _analyse.many(str(path), 1, None)

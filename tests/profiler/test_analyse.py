@@ -16,13 +16,13 @@ def test_many_profiles_in_parallel(tmp_path, capfd):
     analyse(str(tmp_path), max_process_number=2)
     for name in ("a", "b"):
         assert (tmp_path / f"{name}_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json").exists()
-    assert "2/2 profiles analysed" in capfd.readouterr().err
+    assert "2/2 profiles analyzed" in capfd.readouterr().err
 
 
 def test_one_profile_by_its_own_path_and_logs(tmp_path, capfd):
     made = make_profile(tmp_path)
     analyse(str(made), max_process_number=1)
-    assert "1/1 profiles analysed" in capfd.readouterr().err
+    assert "1/1 profiles analyzed" in capfd.readouterr().err
     (log,) = (made / "logs").glob("profiler_*.log")
     assert "trace_view" in log.read_text("utf-8")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.profiler.support import MAIN, analysed, query, rows
+from tests.profiler.support import MAIN, analyzed, query, rows, task
 
 TABLES = {
     "PYTORCH_API": "startNs endNs globalTid connectionId name sequenceNumber fwdThreadId inputDtypes inputShapes "
@@ -43,7 +43,7 @@ ANALYSIS = {
 
 
 def test_tables_and_columns(tmp_path):
-    out = analysed(tmp_path, profiler_level="Level1", rank=2, sys_io=True, sys_interconnection=True)
+    out = analyzed(tmp_path, profiler_level="Level1", rank=2, sys_io=True, sys_interconnection=True)
     for file, tables in (("ascend_pytorch_profiler_2.db", TABLES), ("analysis.db", ANALYSIS)):
         for table, columns in tables.items():
             found = [row[1] for row in query(out / file, f"pragma table_info({table})")]
@@ -51,7 +51,7 @@ def test_tables_and_columns(tmp_path):
 
 
 def test_tables_are_linked(tmp_path):
-    db = analysed(tmp_path, profiler_level="Level1") / "ascend_pytorch_profiler.db"
+    db = analyzed(tmp_path, profiler_level="Level1") / "ascend_pytorch_profiler.db"
     pairs = query(
         db,
         "select s.value, k.value from PYTORCH_API a join STRING_IDS s on s.id = a.name "
@@ -70,8 +70,21 @@ def test_tables_are_linked(tmp_path):
     assert query(db, "select count(*) from ENUM_API_TYPE")[0][0] >= 9
 
 
+def test_copies_have_the_type_that_readers_look_for(tmp_path):
+    data = rows()
+    data["task"].append(task("aten::copy_", 600, 620, 99))
+    db = analyzed(tmp_path, data, profiler_level="Level1") / "ascend_pytorch_profiler.db"
+    types = query(
+        db,
+        "select distinct s.value, t.globalTaskId in (select globalTaskId from MEMCPY_INFO) from TASK t "
+        "join STRING_IDS s on s.id = t.taskType order by 1",
+    )
+    assert ("MEMCPY_ASYNC", 1) in types
+    assert all((kind == "MEMCPY_ASYNC") == bool(copies) for kind, copies in types)
+
+
 def test_steps_of_analysis_db_are_microseconds(tmp_path):
-    out = analysed(tmp_path, profiler_level="Level1")
+    out = analyzed(tmp_path, profiler_level="Level1")
     assert query(out / "analysis.db", "select step, computing, free from StepTraceTime") == [
         ("3", 240, 470), ("4", 240, 470),
     ]  # fmt: skip
@@ -81,7 +94,7 @@ def test_attributes_of_operators(tmp_path):
     data = rows()
     for row in data["op"]:
         row.append("alpha:2" if row[0] == "aten::add" else "")
-    out = analysed(
+    out = analyzed(
         tmp_path, data, profiler_level="Level1", op_attr=True, export_type=["text", "db"]
     )
     found = query(

@@ -221,7 +221,7 @@ def test_misuse_is_told(tmp_path, capsys):
     assert (
         "before dynamic_profile.init" in said
         and "must be a str" in said
-        and "initialised already" in said
+        and "initialized already" in said
     )
 
 

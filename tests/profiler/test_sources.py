@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import threading
-import time
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from tests.profiler.support import (
     run,
     train_step,
 )
-from torch_npu.profiler import _communication, _ExperimentalConfig
+from torch_npu.profiler import _ExperimentalConfig
 
 
 def test_child_threads_are_profiled_when_they_ask(tmp_path):
@@ -205,32 +204,3 @@ def test_collectives_are_seen_under_the_backend(tmp_path):
     assert "communication.json" in names(tmp_path)
     events = read_trace(outputs(tmp_path) / "trace_view.json")
     assert not any(e["name"].startswith("gloo:") for e in events)
-
-
-def test_a_backend_may_note_communications(tmp_path):
-    with prof.profile(on_trace_ready=handler(tmp_path)):
-        assert _communication.listening()
-        now = time.time_ns()
-        _communication.note(
-            _communication.Communication(
-                "send",
-                "g",
-                (0, 1),
-                0,
-                1,
-                8,
-                "fp32",
-                32,
-                0,
-                3,
-                threading.get_native_id(),
-                now,
-                now + 500,
-            )
-        )
-    assert not _communication.listening()
-    (row,) = query(
-        outputs(tmp_path) / "ascend_pytorch_profiler.db",
-        "select count, endNs - startNs from COMMUNICATION_OP",
-    )
-    assert row == (8, 500)

@@ -35,7 +35,7 @@ def tool(name: str) -> str:
 
 
 def ranks(path: Path, count: int) -> Path:
-    """Profiles of a run with `count` ranks, analysed."""
+    """Profiles of a run with `count` ranks, analyzed."""
     for rank in range(count):
         data = rows()
         data["communication"] = [

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import torch
 
 import torch_npu.profiler as prof
 from tests.profiler.support import (
     MAIN,
-    analysed,
+    analyzed,
     communication,
     op,
     outputs,
     read_trace,
     rows,
+    run,
     train_step,
     us,
 )
@@ -22,7 +24,7 @@ from tests.profiler.timeline import check_timeline
 
 
 def test_processes_and_tracks(tmp_path):
-    events = read_trace(analysed(tmp_path, profiler_level="Level1", mstx=True) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path, profiler_level="Level1", mstx=True) / "trace_view.json")
     named = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
     assert set(named) == {
         "Python", "Python GC", "Mstx", "CANN", "Ascend Hardware", "Communication", "Overlap Analysis", "NPU MEM",
@@ -40,12 +42,12 @@ def test_processes_and_tracks(tmp_path):
 
 
 def test_level0_has_no_cann_layer(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path) / "trace_view.json")
     assert not any(e.get("cat") in ("cann", "HostToDevice") for e in events)
 
 
 def test_flows_start_and_end_on_slices(tmp_path):
-    events = read_trace(analysed(tmp_path, profiler_level="Level2") / "trace_view.json")
+    events = read_trace(analyzed(tmp_path, profiler_level="Level2") / "trace_view.json")
     check_timeline(events)
     kinds = {e["cat"] for e in events if e["ph"] == "s"}
     assert kinds == {"async_npu", "async_task_queue", "fwdbwd", "HostToDevice", "MsTx"}
@@ -54,7 +56,7 @@ def test_flows_start_and_end_on_slices(tmp_path):
 
 
 def test_overlap_analysis(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path) / "trace_view.json")
     spans = {
         name: sum(e["dur"] for e in events if e.get("cat") == "overlap" and e["name"] == name)
         for name in ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
@@ -65,19 +67,19 @@ def test_overlap_analysis(tmp_path):
 
 
 def test_the_queue_is_there_unless_switched_off(tmp_path, monkeypatch):
-    events = read_trace(analysed(tmp_path / "on") / "trace_view.json")
+    events = read_trace(analyzed(tmp_path / "on") / "trace_view.json")
     queue = [e for e in events if e.get("cat") in ("enqueue", "dequeue")]
     assert {e["name"] for e in queue} == {
         "Enqueue@aclnnMatMulV2", "Enqueue@aclnnAdd", "Dequeue@aclnnMatMulV2", "Dequeue@aclnnAdd",
     }  # fmt: skip
     assert {e["args"]["correlation_id"] for e in queue} == {1, 2, 11, 12}
     monkeypatch.setenv("TASK_QUEUE_ENABLE", "0")
-    events = read_trace(analysed(tmp_path / "off") / "trace_view.json")
+    events = read_trace(analyzed(tmp_path / "off") / "trace_view.json")
     assert not any(e.get("cat") in ("enqueue", "dequeue", "async_task_queue") for e in events)
 
 
 def test_memory_is_counted(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path) / "trace_view.json")
     values = [e["args"]["KB"] for e in events if e["ph"] == "C" and e["name"] == "PTA Allocated"]
     assert values == [1026, 1030, 1028, 1028]
 
@@ -90,7 +92,7 @@ def test_ranges_that_cross_get_tracks_of_their_own(tmp_path):
             ["c", "d", us(6), us(7), None, 5],
         ]
     }
-    events = read_trace(analysed(tmp_path, data, mstx=True) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path, data, mstx=True) / "trace_view.json")
     check_timeline(events)
     track = {e["name"]: e["tid"] for e in events if e.get("cat") == "mstx"}
     assert track["a"] == track["c"] != track["b"]
@@ -98,7 +100,7 @@ def test_ranges_that_cross_get_tracks_of_their_own(tmp_path):
 
 def test_operators_that_cross_are_cut(tmp_path):
     data = {"op": [op("outer", 0, 10), op("crossing", 5, 15), op("next", 12, 14)]}
-    check_timeline(read_trace(analysed(tmp_path, data) / "trace_view.json"))
+    check_timeline(read_trace(analyzed(tmp_path, data) / "trace_view.json"))
 
 
 def test_spans_whose_ends_are_nanoseconds_apart_nest_for_every_reader(tmp_path):
@@ -108,7 +110,7 @@ def test_spans_whose_ends_are_nanoseconds_apart_nest_for_every_reader(tmp_path):
         for turn in range(40)
         for depth in range(20)
     ]  # fmt: skip
-    events = read_trace(analysed(tmp_path, {"op": calls}) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path, {"op": calls}) / "trace_view.json")
     check_timeline(events)
     spans = [e for e in events if e.get("cat") == "python_function"]
     assert len(spans) == 800
@@ -117,7 +119,7 @@ def test_spans_whose_ends_are_nanoseconds_apart_nest_for_every_reader(tmp_path):
 
 
 def test_spans_with_room_around_them_keep_their_length(tmp_path):
-    events = read_trace(analysed(tmp_path) / "trace_view.json")
+    events = read_trace(analyzed(tmp_path) / "trace_view.json")
     assert {e["dur"] for e in events if e.get("cat") == "kernel"} == {140, 100}
     assert {e["dur"] for e in events if e["name"] == "aten::addmm"} == {170}
 
@@ -129,7 +131,7 @@ def test_communication_in_flight_together_gets_further_tracks(tmp_path):
         communication("allReduce", 450, 600),
         communication("send", 450, 600, group="other", ranks=[0, 1], peer=1),
     ]
-    events = read_trace(analysed(tmp_path, data, profiler_level="Level1") / "trace_view.json")
+    events = read_trace(analyzed(tmp_path, data, profiler_level="Level1") / "trace_view.json")
     check_timeline(events)
     ops = [e for e in events if e.get("cat") == "hccl" and e["name"].startswith("hcom")]
     assert len({e["tid"] for e in ops}) == 3
@@ -141,6 +143,26 @@ def test_communication_in_flight_together_gets_further_tracks(tmp_path):
     assert sorted(names[e["tid"]] for e in ops) == [
         "Group group_0 Communication", "Group group_0 Communication", "Group other Communication",
     ]  # fmt: skip
+
+
+class _Named(torch.autograd.Function):
+    """Its backward makes the thread of autograd known to Python."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert threading.current_thread() is not threading.main_thread()
+        return grad
+
+
+def test_backward_is_joined_where_autograd_ran_python_before(tmp_path):
+    _Named.apply(torch.ones(4, device="npu", requires_grad=True)).sum().backward()
+    run(tmp_path)
+    flows = check_timeline(read_trace(outputs(tmp_path) / "trace_view.json"))
+    assert flows["fwdbwd"] > 0
 
 
 def test_a_real_run_is_well_formed(tmp_path):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.profiler.support import (
-    analysed,
+    analyzed,
     communication,
     header,
     make_profile,
@@ -18,7 +18,7 @@ from tests.profiler.support import (
     task,
     us,
 )
-from torch_npu.profiler import _intervals, _kernels, writers
+from torch_npu.profiler import _facts, _intervals, writers
 from torch_npu.profiler._model import Model, group_id
 from torch_npu.profiler.writers import _csv
 
@@ -52,14 +52,19 @@ def test_microseconds_are_exact(ns, text):
         ("aten::convolution_overrideable", "Conv2D", "AI_CORE"),
     ],
 )
-def test_kernels_are_named_after_operators(name, kind, core):
-    assert _kernels.op_type(name) == kind
-    assert _kernels.core(name, frozenset({"float32"})) == core
-    assert _kernels.core(name, frozenset({"float64"})) == "AI_CPU"
+def test_kernels_are_those_of_the_operators_facts(name, kind, core):
+    assert _facts.kernel(name) == (kind, core)
+
+
+def test_what_ai_cores_cannot_hold_runs_on_the_ai_cpu(tmp_path):
+    double = [[[4, 8], "torch.float64", 2]]
+    data = rows() | {"task": [task("aten::addmm", 0, 1, 1, inputs=double)]}
+    found = read_csv(analyzed(tmp_path, data, profiler_level="Level1") / "kernel_details.csv")
+    assert [r["Accelerator Core"] for r in found if r["Type"] == "MatMulV2"] == ["AI_CPU"]
 
 
 def test_step_trace_time(tmp_path):
-    first, second = read_csv(analysed(tmp_path) / "step_trace_time.csv")
+    first, second = read_csv(analyzed(tmp_path) / "step_trace_time.csv")
     expected = {
         "Device_id": "0", "Step": "3", "Computing": "240.0", "Communication(Not Overlapped)": "50.0",
         "Overlapped": "50.0", "Communication": "100.0", "Free": "470.0", "Stage": "760.0", "Bubble": "0.0",
@@ -71,13 +76,13 @@ def test_step_trace_time(tmp_path):
 def test_a_receive_is_a_bubble(tmp_path):
     data = rows()
     data["communication"] = [communication("receive", 600, 700, peer=1)]
-    row = read_csv(analysed(tmp_path, data) / "step_trace_time.csv")[0]
+    row = read_csv(analyzed(tmp_path, data) / "step_trace_time.csv")[0]
     assert row["Bubble"] == "100.0" and row["Stage"] == "660.0"
     assert row["Communication(Not Overlapped and Exclude Receive)"] == "0.0"
 
 
 def test_operator_details(tmp_path):
-    found = read_csv(analysed(tmp_path) / "operator_details.csv")
+    found = read_csv(analyzed(tmp_path) / "operator_details.csv")
     assert "aten::copy_inside_the_task" not in {row["Name"] for row in found}
     assert not any(row["Name"].startswith("ProfilerStep") for row in found)
     linear = next(row for row in found if row["Name"] == "aten::linear")
@@ -95,7 +100,7 @@ def test_operator_details(tmp_path):
 
 
 def test_kernel_details_at_level0(tmp_path):
-    out = analysed(tmp_path)
+    out = analyzed(tmp_path)
     assert header(out / "kernel_details.csv") == [
         "Step Id", "Device_id", "Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)", "Wait Time(us)",
         "Block Num", "Input Shapes", "Input Data Types", "Input Formats", "Output Shapes", "Output Data Types",
@@ -114,7 +119,7 @@ def test_kernel_details_at_level0(tmp_path):
 
 
 def test_kernel_details_at_level1(tmp_path):
-    found = read_csv(analysed(tmp_path, profiler_level="Level1") / "kernel_details.csv")
+    found = read_csv(analyzed(tmp_path, profiler_level="Level1") / "kernel_details.csv")
     assert (
         found[0]["Type"] == "MatMulV2"
         and found[0]["Input Shapes"] == '"4,8"'
@@ -139,7 +144,7 @@ def test_a_stream_does_one_thing_at_a_time(tmp_path):
 
 
 def test_op_statistic(tmp_path):
-    product, add = read_csv(analysed(tmp_path, profiler_level="Level1") / "op_statistic.csv")
+    product, add = read_csv(analyzed(tmp_path, profiler_level="Level1") / "op_statistic.csv")
     assert (product["OP Type"], product["Count"], product["Total Time(us)"]) == (
         "MatMulV2",
         "2",
@@ -151,7 +156,7 @@ def test_op_statistic(tmp_path):
 def test_api_statistic(tmp_path):
     found = {
         row["API Name"]: row
-        for row in read_csv(analysed(tmp_path, profiler_level="Level1") / "api_statistic.csv")
+        for row in read_csv(analyzed(tmp_path, profiler_level="Level1") / "api_statistic.csv")
     }
     assert found["launch"]["Count"] == "4" and found["launch"]["Level"] == "node"
     assert found["aclnnAdd"]["Time(us)"] == "200.000" and found["aclnnAdd"]["Variance"] == "0.0"
@@ -159,13 +164,13 @@ def test_api_statistic(tmp_path):
 
 
 def test_task_time(tmp_path):
-    found = read_csv(analysed(tmp_path) / "task_time.csv")
+    found = read_csv(analyzed(tmp_path) / "task_time.csv")
     assert found[0]["kernel_type"] == "KERNEL_AICORE" and found[0]["task_time(us)"] == "140.000"
     assert found[0]["task_stop(us)"] == "1700000000000280.000"
 
 
 def test_memory_files(tmp_path):
-    out = analysed(tmp_path)
+    out = analyzed(tmp_path)
     made, kept = read_csv(out / "operator_memory.csv")
     assert (made["Name"], made["Size(KB)"], made["Duration(us)"]) == (
         "aten::empty",
@@ -182,7 +187,7 @@ def test_memory_files(tmp_path):
 
 
 def test_communication(tmp_path):
-    out = analysed(tmp_path, profiler_level="Level1", rank=0)
+    out = analyzed(tmp_path, profiler_level="Level1", rank=0)
     steps = json.loads((out / "communication.json").read_text("utf-8"))
     assert set(steps) == {"step3", "step4"} and steps["step3"]["p2p"] == {}
     name = f"hcom_allReduce__{group_id('group_0')[-3:]}_0_1@{group_id('group_0')}"
@@ -205,7 +210,7 @@ def test_groups_do_not_merge(tmp_path):
         communication("allReduce", 470, 570),
         communication("allReduce", 480, 500, group="pair", ranks=[0, 2]),
     ]
-    out = analysed(tmp_path, data, profiler_level="Level1", rank=0)
+    out = analyzed(tmp_path, data, profiler_level="Level1", rank=0)
     step = json.loads((out / "communication.json").read_text("utf-8"))["step3"]["collective"]
     whole, pair = group_id("group_0"), group_id("pair")
     assert set(step) == {
@@ -222,7 +227,7 @@ def test_groups_do_not_merge(tmp_path):
 def test_point_to_point_uses_ranks_of_the_group(tmp_path):
     data = rows()
     data["communication"] = [communication("send", 600, 700, ranks=[4, 6], rank=4, peer=6)]
-    out = analysed(tmp_path, data, profiler_level="Level1", rank=4)
+    out = analyzed(tmp_path, data, profiler_level="Level1", rank=4)
     matrix = json.loads((out / "communication_matrix.json").read_text("utf-8"))
     assert set(matrix["step3"]["p2p"][f"send-top1@{group_id('group_0')}"]) == {"0-1"}
 
@@ -247,7 +252,7 @@ COUNTER_FILES = {
 
 
 def test_counters_are_not_invented(tmp_path):
-    out = analysed(tmp_path, l2_cache=True, sys_io=True, sys_interconnection=True)
+    out = analyzed(tmp_path, l2_cache=True, sys_io=True, sys_interconnection=True)
     for name, columns in COUNTER_FILES.items():
         assert header(out / name) == columns
         assert "N/A" in read_csv(out / name)[0].values()

@@ -141,9 +141,12 @@ def test_absolute_equality(check):
     check.assertNotEqual(torch.ones(2), torch.zeros(2))
     check.assertNotEqual(1, 2)
     check.assertTensorsSlowEqual(torch.ones(2, 2), torch.ones(2, 2), 1e-6)
+    flags = torch.tensor([True, False])
+    check.assertTensorsSlowEqual(flags, flags.npu())
     for call in (
         lambda: check.assertEqual(torch.ones(2), torch.ones(3)),
         lambda: check.assertEqual(torch.ones(2), torch.zeros(2)),
+        lambda: check.assertTensorsSlowEqual(torch.tensor([True]), torch.tensor([False])),
         lambda: check.assertEqual(1.0, 1.1),
         lambda: check.assertEqual({"a": 1}, {"b": 1}),
         lambda: check.assertEqual([1], [1, 2]),
@@ -216,3 +219,8 @@ def test_process_groups(tmp_path):
     assert torch.distributed.get_world_size() == 1
     torch.distributed.destroy_process_group()
     assert callable(run_tests)
+
+
+def test_common_tensors_ignore_what_follows_the_shape():
+    host, device = create_common_tensor([np.float32, 2, (3, 4), "more"], -1, 1)
+    assert host.shape == (3, 4) and device.device.type == "npu"

@@ -22,8 +22,8 @@ from torchair._host.run import HostProgram, cpu_outputs, device_of
 LEFT_OUT = {
     "npu_nms_rotated": "the number of its results depends on data",
     "atb::npu_paged_cache_load": "the number of its results depends on data",
-    "empty_with_format": "its result is uninitialised",
-    "unsafe_empty_with_format": "its result is uninitialised",
+    "empty_with_format": "its result is uninitialized",
+    "unsafe_empty_with_format": "its result is uninitialized",
 }
 NAMES = sorted(
     name

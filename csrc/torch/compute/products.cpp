@@ -12,7 +12,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "kernels/few_rows.h"
+#include "kernels/skinny_matmul.h"
 #include "torch/compute/widen.h"
 #include "torch/dispatch/ivalues.h"
 
@@ -108,7 +108,7 @@ std::optional<Tensor> product(const Tensor& a, const Tensor& b, const Addition& 
                            : bias.dim() == 2 && bias.size(0) == a.size(0) && bias.size(1) == b.size(1);
   };
   if (add.bias.defined() && !broadcasts(add.bias)) return std::nullopt;
-  if (add.plain() && kernels::takes_few_rows(a, b)) return kernels::few_rows(a, b, add.bias);
+  if (add.plain() && kernels::takes_skinny_matmul(a, b)) return kernels::skinny_matmul(a, b, add.bias);
   if (fits(a, b)) return std::nullopt;
   return blocked(a, b, add);
 }
@@ -142,11 +142,16 @@ void call_widened(const c10::OperatorHandle& op, at::ScalarType half, Stack* sta
     IValue& value = (*stack)[first + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const Tensor tensor = value.toTensor();
+    if (!at::isReducedFloatingType(tensor.scalar_type())) continue;  // indices
     Tensor wide = arguments[i].is_out() ? at::empty({0}, tensor.options().dtype(at::kFloat)) : widened(tensor);
-    if (writes(arguments[i])) targets.emplace_back(tensor, wide);
+    const bool statistics = op.schema().name() == "aten::native_batch_norm" && (i == 3 || i == 4);  // not declared
+    if (writes(arguments[i]) || statistics) targets.emplace_back(tensor, wide);
     value = IValue(std::move(wide));
   }
   op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  for (auto& [target, stand_in] : targets) {
+    if (target.sizes() == stand_in.sizes()) target.copy_(stand_in);
+  }
   const size_t results = stack->size() - returns;
   for (size_t i = 0; i < returns; ++i) {
     map_tensors((*stack)[results + i], [&](Tensor wide) {
@@ -156,7 +161,7 @@ void call_widened(const c10::OperatorHandle& op, at::ScalarType half, Stack* sta
         at::native::resize_output(target, wide.sizes());
         return target.copy_(wide);
       }
-      return wide.to(half);
+      return wide.scalar_type() == at::kFloat ? wide.to(half) : wide;
     });
   }
 }

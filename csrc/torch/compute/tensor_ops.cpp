@@ -7,16 +7,18 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/new_zeros_native.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros_like_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -50,7 +52,7 @@ void reject_pinned(optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-Tensor filled(Tensor fresh) {  // deterministic mode: uninitialised memory is NaN, or the largest integer
+Tensor filled(Tensor fresh) {  // deterministic mode: uninitialized memory is NaN, or the largest integer
   const at::Context& context = at::globalContext();
   if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
     at::native::fill_empty_deterministic_(fresh);
@@ -121,7 +123,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   if (self.is_same(source)) return self;
   ensure_started();
   const bool crosses = on_npu(self) != on_npu(source);
-  if (crosses && !non_blocking) note_synchronisation("copy_");
+  if (crosses && !non_blocking) note_synchronization("copy_");
   TORCH_CHECK(self.device().type() != c10::kMeta && source.device().type() != c10::kMeta,
               "Cannot copy out of meta tensor; no data!");
   const int index = on_npu(self) ? self.device().index() : source.device().index();
@@ -142,10 +144,22 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 }
 
 c10::Scalar local_scalar_dense(const Tensor& self) {
-  note_synchronisation("item");
+  note_synchronization("item");
   const int index = self.device().index();
   wait_for_stream(index, current_stream(index), "item");
   return at::_local_scalar_dense(cpu_alias(self));
+}
+
+// A cast of an NPU tensor to float64 gives float32, as upstream's ToKernelNpu.cpp has it. A tensor that is made in
+// float64 or comes from another device in float64 keeps it.
+Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::Layout> layout,
+               optional<at::Device> device, optional<bool> pin_memory, bool non_blocking,
+               optional<at::MemoryFormat> format) {
+  if (dtype == at::kDouble && self.scalar_type() != at::kDouble && !layout && !device) {
+    TORCH_WARN_ONCE("Device do not support double dtype now, dtype cast replace with float.");
+    dtype = at::kFloat;
+  }
+  return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
 }
 
 void record_stream(Tensor& self, c10::Stream stream) {
@@ -193,6 +207,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("_efficientzerotensor", &zero_tensor);
+  m.impl("zeros_like", &at::native::zeros_like);
+  m.impl("new_zeros", &at::native::new_zeros);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
@@ -205,6 +221,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   SOFTNPU_LAUNCHED(m, "_copy_from", copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   SOFTNPU_LAUNCHED(m, "_local_scalar_dense", local_scalar_dense);
+  m.impl("_to_copy", &to_copy);
   m.impl("record_stream", &record_stream);
   SOFTNPU_LAUNCHED(m, "native_dropout", native_dropout);
   m.impl("convolution_overrideable", &convolution_overrideable);

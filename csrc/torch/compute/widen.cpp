@@ -1,17 +1,13 @@
 #include "torch/compute/widen.h"
 
-#include <ATen/cpu/Utils.h>
+#include "torch/compat.h"
 
 namespace softnpu {
 
 bool cpu_has_native(at::ScalarType type) {
-  static const auto features = at::cpu::get_cpu_capabilities();
-  auto has = [](const char* name) {
-    const auto found = features.find(name);
-    return found != features.end() && found->second.isBool() && found->second.toBool();
-  };
-  static const bool bf16 = has("avx512_bf16") || has("amx_bf16") || has("arm_bf16") || has("bf16");
-  static const bool fp16 = has("avx512_fp16") || has("amx_fp16") || has("fp16_arith");
+  using compat::cpu_has;
+  static const bool bf16 = cpu_has("avx512_bf16") || cpu_has("amx_bf16") || cpu_has("arm_bf16") || cpu_has("bf16");
+  static const bool fp16 = cpu_has("avx512_fp16") || cpu_has("amx_fp16") || cpu_has("fp16_arith");
   return type == at::kBFloat16 ? bf16 : type == at::kHalf ? fp16 : true;
 }
 
@@ -26,7 +22,7 @@ std::optional<at::ScalarType> common_half(const c10::IValue* arguments, size_t c
   for (size_t i = 0; i < count; ++i) {
     if (!arguments[i].isTensor()) continue;
     const at::Tensor& tensor = arguments[i].toTensor();
-    if (!tensor.defined()) continue;
+    if (!tensor.defined() || !tensor.is_floating_point()) continue;
     if (!is_half(tensor) || (found && *found != tensor.scalar_type())) return std::nullopt;
     found = tensor.scalar_type();
   }

@@ -13,9 +13,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "device/device.h"
+#include "device/sanitizer.h"
 
 namespace softnpu {
 
@@ -60,6 +62,11 @@ bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided;
 void release_storage(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(storage)); }
 
 }  // namespace
+
+c10::StorageImpl* kept_by(const c10::StorageImpl& alias) {
+  const c10::DataPtr& data = alias.data_ptr();
+  return data.get_deleter() == &release_storage ? static_cast<c10::StorageImpl*>(data.get_context()) : nullptr;
+}
 
 c10::Storage alias_storage(c10::StorageImpl* of, c10::Device as, bool keep_alive) {
   void* at = const_cast<void*>(of->data());
@@ -309,6 +316,11 @@ void CpuAliases::write_back() {
     } else if (on_cpu.data() != own.data() || on_cpu.nbytes() != own.nbytes()) {  // resized
       c10::DataPtr bytes = std::move(on_cpu._mutable_data_ptr_no_checks());
       bytes.unsafe_set_device(npu());
+      if (sanitizer::on() && own.data() != nullptr) {
+        sanitizer::Sanitizer::get().resized(reinterpret_cast<uintptr_t>(own.data()),
+                                            std::min(own.nbytes(), on_cpu.nbytes()),
+                                            reinterpret_cast<uintptr_t>(bytes.get()));
+      }
       own.set_data_ptr_noswap(std::move(bytes));
       own.set_nbytes(on_cpu.nbytes());
       on_cpu.set_data_ptr_noswap({const_cast<void*>(own.data()), c10::Device(c10::kCPU)});

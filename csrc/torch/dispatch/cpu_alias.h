@@ -56,6 +56,8 @@ class CpuAliases {
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 6> storages_;  // NPU storage -> CPU storage
 };
 
+// The storage whose bytes an alias storage keeps alive, or nullptr.
+c10::StorageImpl* kept_by(const c10::StorageImpl& alias);
 // Another storage on the same bytes, on the host or on an NPU.
 c10::Storage alias_storage(c10::StorageImpl* of, c10::Device as, bool keep_alive);
 

@@ -9,7 +9,9 @@
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch.h"
+#include "torch/dispatch/reads_data.h"
 #include "torch/graph/recording.h"
+#include "torch/runtime/sync.h"
 
 namespace softnpu {
 
@@ -58,10 +60,38 @@ Tensor like(const Tensor& tensor, c10::Device device) {
 
 bool waits_by_itself(const c10::OperatorHandle& op, const std::vector<IValue>& arguments) {
   const std::string& name = op.operator_name().name;
-  if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) return true;
+  if (reads_data(op, c10::ArrayRef<const IValue>(arguments.data(), arguments.size()))) return true;
   if (name == "aten::_local_scalar_dense") return true;
   if (name != "aten::copy_" && name != "aten::_copy_from") return false;
   return on_npu(arguments[0].toTensor()) != on_npu(arguments[1].toTensor()) && !arguments[2].toBool();
+}
+
+// In a shuffled run every launch is put off. Those that must run at their place in the program: random numbers are
+// drawn in its order, and a copy to memory that is not pinned is done when it returns. Host memory is read at the
+// launch.
+bool can_wait(const c10::OperatorHandle& op, std::vector<IValue>& arguments) {
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  const std::string& name = op.operator_name().name;
+  for (const char* word : {"dropout", "rand", "bernoulli", "multinomial", "normal", "uniform"}) {
+    if (name.find(word) != std::string::npos) return false;
+  }
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+      !returns_arguments(op.schema())) {
+    return false;
+  }
+  const auto& schema = op.schema();
+  bool host_result = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written = writes(schema.arguments()[i]) || (name == "aten::_copy_from" && i == 1);
+    map_tensors(arguments[i], [&](Tensor tensor) {
+      if (!tensor.defined() || !tensor.is_cpu() || is_pinned(base_of(tensor))) return tensor;
+      host_result |= is_written;
+      return is_written ? tensor : tensor.clone();
+    });
+  }
+  return !host_result;
 }
 
 // New tensors of the shapes that the operator's shape function gives.
@@ -84,8 +114,11 @@ struct DeferredCall {
   Kernel kernel;
   std::vector<IValue> arguments, results;
   bool in_place;
+  std::optional<sanitizer::Origin> origin;  // where it was launched
 
   AnyOf operator()() const {
+    std::optional<sanitizer::From> from;
+    if (origin.has_value()) from.emplace(*origin);
     const InsideLaunch guard;
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
     Stack stack(arguments.begin(), arguments.end());
@@ -176,14 +209,20 @@ bool OperatorTask::queue(StreamId stream) {
   const c10::OperatorHandle& op = operation_.handle;
   std::vector<IValue> arguments = arguments_of(op, *stack_);
   if (waits_by_itself(op, arguments)) return false;
+  if (Queues::shuffled() && !can_wait(op, arguments)) {
+    wait_for_stream(device_, stream, operation_.label.c_str());
+    return false;
+  }
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
   const bool in_place = returns_arguments(op.schema());
   std::vector<IValue> results =
       in_place ? written(op.schema(), arguments)
                : promised(op, arguments, {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device_)});
   replace_arguments(op, stack_, results);
-  Queues::all().launch(device_, stream,
-                       DeferredCall{&operation_, kernel_, std::move(arguments), std::move(results), in_place});
+  Queues::all().launch(
+      device_, stream,
+      DeferredCall{&operation_, kernel_, std::move(arguments), std::move(results), in_place,
+                   sanitizer::on() ? std::make_optional(sanitizer::Sanitizer::get().origin()) : std::nullopt});
   return true;
 }
 

@@ -17,10 +17,12 @@
 #include "device/device.h"
 #include "torch/compute/products.h"
 #include "torch/compute/widen.h"
+#include "torch/compute/zero.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch.h"
+#include "torch/dispatch/reads_data.h"
 #include "torch/graph/capture.h"
 #include "torch/graph/recording.h"
 #include "torch/runtime/generator.h"
@@ -92,6 +94,7 @@ struct Plan {  // what a call must do, worked out once per operator
         accumulates(operation.traits.accumulates) {
     const c10::FunctionSchema& schema = op.schema();
     draws_normal = name == "aten::normal_";
+    fills = name == "aten::zero_" || (name == "aten::fill_" && schema.overload_name() == "Scalar");
     if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
     for (size_t i = 0; i < arguments; ++i) {
       const auto& argument = schema.arguments()[i];
@@ -112,7 +115,7 @@ struct Plan {  // what a call must do, worked out once per operator
   const bool widens, accumulates;
   int dtype = -1;  // the argument of the result's dtype
   std::vector<bool> is_mutable, host_ok;
-  bool any_mutable = false, draws_normal = false;
+  bool any_mutable = false, draws_normal = false, fills = false;
   int generator = -1, device = -1;
   int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
 };
@@ -126,12 +129,22 @@ void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) 
   stack->back() = IValue(self.copy_(stack->back().toTensor()));
 }
 
-// An operator whose result's size the host must know waits for the device.
-void wait_for_data(const c10::OperatorHandle& op, const Plan& plan, int device) {
-  if (!Capture::any() && !Queues::any()) return;
-  if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output)) {
-    wait_for_stream(device, current_stream(device), plan.name.c_str());
+// zero_ and fill_ as on the fast path: zeros cost no host memory, whatever stage is asked for.
+void call_fill(const Plan& plan, Stack* stack) {
+  at::Tensor self = (*stack)[stack->size() - plan.arguments].toTensor();
+  if (plan.arguments == 1) {
+    zero_(self);
+  } else {
+    fill_(self, stack->back().toScalar());
   }
+  torch::jit::drop(*stack, plan.arguments);
+  stack->emplace_back(std::move(self));
+}
+
+// An operator whose result's size the host must know waits for the device.
+void wait_for_data(const c10::OperatorHandle& op, c10::ArrayRef<const IValue> arguments, int device) {
+  if (!Capture::any() && !Queues::any()) return;
+  if (reads_data(op, arguments)) wait_for_stream(device, current_stream(device), op.operator_name().name.c_str());
 }
 
 // `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
@@ -150,7 +163,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     }
   }
   aliases.resolve_device();
-  wait_for_data(op, plan, aliases.device());
+  wait_for_data(op, c10::ArrayRef<const IValue>(stack->data() + first, plan.arguments), aliases.device());
   for (size_t i = 0; i < plan.arguments; ++i) {
     const bool list = !(*stack)[first + i].isTensor();
     map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
@@ -190,6 +203,8 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     };
     if (Recording* recording = Capture::any() ? Recording::current() : nullptr) {
       recording->call(op, stack, call);
+    } else if (plan.fills && host == DispatchKey::CPU) {
+      call_fill(plan, stack);
     } else {
       call(stack);
     }

@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include "device/device.h"
+#include "torch/compute/zero.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/fallback.h"
 #include "torch/dispatch/kernel_frame.h"
@@ -229,8 +230,8 @@ void elementwise(torch::Library& m) {
 }
 
 void in_place(torch::Library& m) {
-  ELEMENTWISE(UnaryInPlace, "zero_", zero_);
-  ELEMENTWISE(ScalarInPlace, "fill_.Scalar", fill_);
+  fast<Kind::elementwise, UnaryInPlace, softnpu::zero_>(m, "zero_");
+  fast<Kind::elementwise, ScalarInPlace, softnpu::fill_>(m, "fill_.Scalar");
   ELEMENTWISE(UnaryInPlace, "sqrt_", sqrt_);
   ELEMENTWISE(UnaryInPlace, "relu_", relu_);
   ELEMENTWISE(ScaledInPlace, "add_.Tensor", add_);

@@ -1,5 +1,7 @@
 #include "torch/dispatch/launch.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include <shared_mutex>
 
 #include "device/device.h"
@@ -9,6 +11,7 @@
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch_hooks.h"
 #include "torch/graph/recording.h"
+#include "torch/sanitizer/stage.h"
 
 namespace softnpu {
 
@@ -33,6 +36,30 @@ std::string label_of(const c10::FunctionSchema& schema) {
 uint32_t stages_of(const OperatorTraits& traits, bool works) {
   if (!works) return kCaptureStage | kTraceStage;
   return traits.product == OperatorTraits::kNone ? ~uint32_t{kRoundStage} : ~0u;
+}
+
+bool is_copy(const std::string& name) { return name == "aten::copy_" || name == "aten::_copy_from"; }
+
+bool waits_for_result(const c10::OperatorHandle& handle) {
+  return handle.hasTag(at::Tag::data_dependent_output) || handle.hasTag(at::Tag::dynamic_output_shape);
+}
+
+// What an operator does to each argument, by its schema and the facts beyond it. Of what it writes in part it does not
+// read the rest; and which part operators of other libraries read of what they write (caches) is not known.
+std::vector<uint8_t> accesses_of(const c10::FunctionSchema& schema, const OperatorTraits& traits) {
+  std::vector<uint8_t> found;
+  const bool copies_from = schema.name() == "aten::_copy_from";  // writes its second argument
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const bool silently = std::find(traits.writes.begin(), traits.writes.end(), i) != traits.writes.end();
+    const bool is_written = writes(argument) || silently || (copies_from && i == 1);
+    const bool unread = traits.overwrites || traits.reads_some || copies_from || schema.name().rfind("aten::", 0) != 0;
+    const bool is_read = !argument.is_out() && !(is_written && unread);
+    const auto some = traits.reads_some ? Operation::kSome : 0;
+    found.push_back(
+        static_cast<uint8_t>((is_read ? Operation::kReads : 0) | (is_written ? Operation::kWrites : 0) | some));
+  }
+  return found;
 }
 
 }  // namespace
@@ -66,7 +93,8 @@ void launch(Task& task) {
 
 void run_task(Task& task) {
   const uint32_t asked = Stages::asked() & task.stages();
-  // A sanitizer that follows who reads and writes what is a stage of its own, here.
+  std::optional<SanitizedRun> sanitized;
+  if ((asked & kSanitizeStage) != 0) sanitized.emplace(task);
   if ((asked & kHookStages) != 0) {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
     task.before(asked);
@@ -83,6 +111,7 @@ void run_task(Task& task) {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
     task.after(asked);
   }
+  if (sanitized) sanitized->finish();
 }
 
 // --- operators -----------------------------------------------------------------------------------------------------
@@ -95,7 +124,10 @@ Operation::Operation(const c10::OperatorHandle& handle)
       returns(handle.schema().returns().size()),
       traits(traits_of(name)),
       works(!traits.describes && !is_view(handle.schema())),
-      stages(stages_of(traits, works)) {}
+      stages(stages_of(traits, works)),
+      copies(is_copy(name)),
+      waits(waits_for_result(handle)),
+      accesses(accesses_of(handle.schema(), traits)) {}
 
 const Operation& operation_of(const c10::OperatorHandle& handle) {
   static auto* all = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<Operation>>;
@@ -130,5 +162,31 @@ OperatorTask::OperatorTask(const Operation& operation, Stack* stack, Kernel kern
 
 void OperatorTask::each_input(Each each) const { each_tensor(*stack_, operation_.arguments, each); }
 void OperatorTask::each_output(Each each) const { each_tensor(*stack_, operation_.returns, each); }
+
+namespace {
+
+// beta * self + ...: a beta of 0 leaves the first argument unread.
+bool leaves_first_unread(const Operation& operation, const Stack& stack) {
+  if (operation.traits.product != OperatorTraits::kMatmul && operation.name.rfind("aten::addr", 0) != 0) return false;
+  const std::optional<int> beta = operation.handle.schema().argumentIndexWithName("beta");
+  if (!beta.has_value()) return false;
+  const c10::IValue& value = stack[stack.size() - operation.arguments + static_cast<size_t>(*beta)];
+  return value.isScalar() && value.toScalar().equal(0);
+}
+
+}  // namespace
+
+void OperatorTask::each_access(EachAccess each) const {
+  const size_t first = stack_->size() - operation_.arguments;
+  const bool first_unread = leaves_first_unread(operation_, *stack_);
+  for (size_t i = 0; i < operation_.arguments; ++i) {
+    uint8_t does = operation_.accesses[i];
+    if (i == 0 && first_unread) does &= static_cast<uint8_t>(~Operation::kReads);
+    each_tensor((*stack_)[first + i], [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      each(tensor, (does & Operation::kReads) != 0, (does & Operation::kWrites) != 0, (does & Operation::kSome) != 0);
+    });
+  }
+}
 
 }  // namespace softnpu

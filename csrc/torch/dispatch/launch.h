@@ -6,10 +6,11 @@
 //   2. update      in an open update, the task's arguments replace those of a task group
 //   3. queue       on a blocked stream, the task waits for its turn
 //   4. record      on a capturing stream, the task becomes a step of the graph
-//   5. hooks       unsafe arguments raise; dumps see the arguments; products round theirs (HF32)
-//   6. trace       the profiler's record
-//   7. run         the kernel
-//   8. hooks       wrong products on demand; saturation; dumps see the results
+//   5. sanitize    what the task reads and writes, and in which order with others (torch/sanitizer)
+//   6. hooks       unsafe arguments raise; dumps see the arguments; products round theirs (HF32)
+//   7. trace       the profiler's record
+//   8. run         the kernel
+//   9. hooks       wrong products on demand; saturation; dumps see the results
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -40,7 +41,14 @@ class Task {
 
   virtual void each_input(Each) const {}
   virtual void each_output(Each) const {}
-  virtual void before(uint32_t) {}  // hooks, with the stages that were asked for
+  // What it reads and writes of its inputs; `some`: which part of it depends on data.
+  using EachAccess = c10::function_ref<void(const at::Tensor&, bool reads, bool writes, bool some)>;
+  virtual void each_access(EachAccess each) const {
+    each_input([&](const at::Tensor& tensor) { each(tensor, true, false, true); });
+  }
+  virtual bool touches_host() const { return false; }  // host memory among its inputs is read or written by the device
+  virtual bool holds_host() const { return false; }    // the host waits for it
+  virtual void before(uint32_t) {}                     // hooks, with the stages that were asked for
   virtual void after(uint32_t) {}
 
   // A stage that takes the task over says so; the task is done then, as far as the caller can see.
@@ -77,6 +85,10 @@ struct Operation {
   const OperatorTraits& traits;
   const bool works;       // false: it only describes memory
   const uint32_t stages;  // those that can concern it
+  const bool copies;      // between host and device
+  const bool waits;       // the host waits for the shape or the value of its result
+  enum : uint8_t { kReads = 1, kWrites = 2, kSome = 4 };
+  const std::vector<uint8_t> accesses;  // by argument
   bool asked() const noexcept { return Stages::asked(stages); }
 };
 
@@ -96,6 +108,9 @@ class OperatorTask final : public Task {
   void run() override { kernel_(stack_); }
   void each_input(Each each) const override;
   void each_output(Each each) const override;
+  void each_access(EachAccess each) const override;
+  bool touches_host() const override { return operation_.copies; }
+  bool holds_host() const override { return operation_.waits; }
   void before(uint32_t asked) override;
   void after(uint32_t asked) override;
   bool update(StreamId stream) override;

@@ -247,19 +247,19 @@ void bind_faults(py::module& m) {
 
 void bind_hooks(py::module& m) {
   bind_faults(m);
-  m.def("watch_saturate", [](bool on) { Stages::set(kSaturateStage, on); });
-  m.def("watch_unsafe", [](bool on) { Stages::set(kUnsafeStage, on); });
-  m.def("watch_is_unsafe", [] { return Stages::asked(kUnsafeStage); });
-  m.def("watch_products", [](int matmul, int conv) {
+  m.def("set_saturate", [](bool on) { Stages::set(kSaturateStage, on); });
+  m.def("set_unsafe", [](bool on) { Stages::set(kUnsafeStage, on); });
+  m.def("is_unsafe", [] { return Stages::asked(kUnsafeStage); });
+  m.def("set_product_rounding", [](int matmul, int conv) {
     hooks().matmul = matmul;
     hooks().conv = conv;
     Stages::set(kRoundStage, matmul != kKeep || conv != kKeep);
   });
-  m.def("watch_observer", [](py::object observer) {
+  m.def("set_launch_observer", [](py::object observer) {
     Stages::set(kObserveStage, !observer.is_none());
     hooks().observer = std::move(observer);
   });
-  m.def("watch_error_text", [](py::object text) { hooks().error_text = std::move(text); });
+  m.def("set_error_text", [](py::object text) { hooks().error_text = std::move(text); });
   m.def("overflow_flag", [](int device) {
     const std::lock_guard<std::mutex> lock(hooks().mutex);
     return hooks().overflow[static_cast<size_t>(device) % 64].set;

@@ -1,5 +1,7 @@
 #include "torch/dispatch/operator_traits.h"
 
+#include <utility>
+
 namespace softnpu {
 
 namespace {
@@ -14,6 +16,41 @@ Traits product(Traits::Product kind, std::vector<size_t> factors, bool widens) {
   traits.widens = widens;
   return traits;
 }
+
+// CANN's names of the kernels of ATen's operators, where they are not the operator's name in CamelCase.
+constexpr std::pair<const char*, const char*> kTypes[] = {
+    {"mm", "MatMulV2"},
+    {"addmm", "MatMulV2"},
+    {"mv", "MatMulV2"},
+    {"addmv", "MatMulV2"},
+    {"matmul", "MatMulV2"},
+    {"linear", "MatMulV2"},
+    {"_int_mm", "MatMulV2"},
+    {"bmm", "BatchMatMulV2"},
+    {"baddbmm", "BatchMatMulV2"},
+    {"convolution", "Conv2D"},
+    {"convolution_overrideable", "Conv2D"},
+    {"convolution_backward", "Conv2DBackprop"},
+    {"convolution_backward_overrideable", "Conv2DBackprop"},
+    {"_scaled_dot_product_fused_attention_overrideable", "FlashAttentionScore"},
+    {"_scaled_dot_product_fused_attention_overrideable_backward", "FlashAttentionScoreGrad"},
+    {"native_layer_norm", "LayerNormV4"},
+    {"native_layer_norm_backward", "LayerNormGradV3"},
+    {"_softmax", "SoftmaxV2"},
+    {"_softmax_backward_data", "SoftmaxGrad"},
+    {"_log_softmax", "LogSoftmaxV2"},
+    {"_log_softmax_backward_data", "LogSoftmaxGrad"},
+    {"embedding", "GatherV2"},
+    {"index_select", "GatherV2"},
+    {"embedding_dense_backward", "EmbeddingDenseGradV2"},
+    {"copy_", "TensorMove"},
+    {"_copy_from", "TensorMove"},
+    {"zero_", "ZerosLike"},
+    {"fill_", "Fill"},
+    {"sum", "ReduceSum"},
+    {"mean", "ReduceMean"},
+    {"amax", "ReduceMax"},
+};
 
 Table make_table() {
   Table table;
@@ -32,17 +69,55 @@ Table make_table() {
   for (const char* name : {"npu_conv2d", "npu_conv3d", "npu_conv_transpose2d"}) {
     table[std::string("npu::") + name] = product(Traits::kConvolution, {0, 1}, false);
   }
-  for (const char* name : {"prod", "logsumexp", "_log_softmax", "_logcumsumexp", "logcumsumexp", "cumprod"}) {
+  for (const char* name : {"prod",
+                           "logsumexp",
+                           "_log_softmax",
+                           "_logcumsumexp",
+                           "logcumsumexp",
+                           "cumprod",
+                           "addr",
+                           "native_batch_norm",
+                           "_native_batch_norm_legit",
+                           "_batch_norm_with_update",
+                           "native_batch_norm_backward",
+                           "nll_loss_forward",
+                           "nll_loss2d_forward",
+                           "_embedding_bag",
+                           "_embedding_bag_forward_only",
+                           "_adaptive_avg_pool3d",
+                           "upsample_linear1d",
+                           "upsample_bilinear2d",
+                           "upsample_bicubic2d",
+                           "upsample_trilinear3d",
+                           "grid_sampler_2d",
+                           "grid_sampler_3d",
+                           "index_reduce"}) {
     table[std::string("aten::") + name].accumulates = true;
   }
   for (const char* name : {"empty", "empty_strided", "_efficientzerotensor", "set_", "resize_", "record_stream",
                            "is_pinned", "_reshape_alias"}) {
     table[std::string("aten::") + name].describes = true;
   }
-  for (const char* name : {"copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_"}) {
+  for (const char* name : {"copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_",
+                           "geometric_", "log_normal_", "cauchy_", "_foreach_copy_", "_foreach_zero_"}) {
     table[std::string("aten::") + name].overwrites = true;
   }
   table["npu::npu_top_k_top_p"].infinite = true;
+  table["aten::native_batch_norm"].writes = {3, 4};  // running statistics
+  for (const char* name : {"index", "index_select", "gather", "embedding", "take", "masked_select", "index_put_",
+                           "index_copy_", "index_add_", "index_fill_", "scatter_", "scatter_add_", "masked_scatter_",
+                           "masked_fill_", "_index_put_impl_", "put_", "fill_diagonal_", "where"}) {
+    table[std::string("aten::") + name].reads_some = true;
+  }
+  for (const auto& [name, type] : kTypes) table[std::string("aten::") + name].type = type;
+  for (const char* name :
+       {"matmul", "linear", "_int_mm", "convolution_overrideable", "convolution_backward_overrideable"}) {
+    table[std::string("aten::") + name].core = "AI_CORE";
+  }
+  for (const char* name : {"_scaled_dot_product_fused_attention_overrideable",
+                           "_scaled_dot_product_fused_attention_overrideable_backward"}) {
+    table[std::string("aten::") + name].core = "MIX_AIC";
+  }
   return table;
 }
 

@@ -16,6 +16,10 @@ struct OperatorTraits {
   bool describes = false;       // only describes memory: no work of the device
   bool overwrites = false;      // in place, and does not read what it writes over
   bool infinite = false;        // infinities are its result, not an overflow
+  std::string type;             // of the kernel, as CANN names it; empty: the name in CamelCase
+  std::string core;             // the unit that runs the kernel; empty: cube for a product, else vector
+  bool reads_some = false;      // data says which part of its arguments it reads
+  std::vector<size_t> writes;   // arguments that it writes though its schema does not say so
 };
 
 // By qualified name, without overload; the traits of an operator that is not in the table are the defaults.

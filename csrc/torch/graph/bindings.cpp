@@ -1,9 +1,8 @@
 // NPUGraph for torch.accelerator and for Python.
-#include <ATen/core/GraphImplInterface.h>
-
 #include <fstream>
 
 #include "device/device.h"
+#include "torch/compat.h"
 #include "torch/dispatch/deferred.h"
 #include "torch/graph/graph.h"
 
@@ -54,10 +53,11 @@ py::list describe(const NpuGraph& graph) {
   return all;
 }
 
+#if SOFTNPU_HAS_ACCELERATOR_GRAPH
 class AcceleratorGraph final : public at::GraphImplInterface {
  public:
   explicit AcceleratorGraph(const at::GraphImplArgs&) {}
-  void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mode) override {
+  void capture_begin(compat::MempoolId pool, at::GraphCaptureMode mode) override {
     graph_.capture_begin(pool, mode == at::GraphCaptureMode::ThreadLocal ? CaptureMode::ThreadLocal
                                : mode == at::GraphCaptureMode::Relaxed   ? CaptureMode::Relaxed
                                                                          : CaptureMode::Global);
@@ -66,7 +66,7 @@ class AcceleratorGraph final : public at::GraphImplInterface {
   void instantiate() override { TORCH_CHECK(graph_.captured(), "instantiate: capture a graph first"); }
   void replay() override { graph_.replay(); }
   void reset() override { graph_.reset(); }
-  c10::MempoolId_t pool() const override { return graph_.pool(); }
+  compat::MempoolId pool() const override { return graph_.pool(); }
   void enable_debug_mode() override {}
   void debug_dump(const std::string& path) override {
     const py::gil_scoped_acquire gil;
@@ -76,14 +76,17 @@ class AcceleratorGraph final : public at::GraphImplInterface {
  private:
   NpuGraph graph_;
 };
+#endif
 
 }  // namespace
 
 }  // namespace softnpu
 
+#if SOFTNPU_HAS_ACCELERATOR_GRAPH
 namespace at {
 REGISTER_GRAPH_IMPL(NPU, softnpu::AcceleratorGraph)
 }
+#endif
 
 namespace softnpu {
 
@@ -97,8 +100,9 @@ void host_function(int device, StreamId stream, py::function function) {
     const py::gil_scoped_acquire gil;
     delete f;
   });
-  auto work = [held] {
+  auto work = [held, device, stream] {
     const py::gil_scoped_acquire gil;
+    const sanitizer::AsStream here(device, stream);
     (*held)();
   };
   const py::gil_scoped_release unlocked;
@@ -150,7 +154,8 @@ void bind_external_events(py::module& m) {
             capture->check_valid();
             return capture->add(stream, in_graph(signal));
           }
-          Queues::all().launch(device, stream, [signal, now] {
+          Queues::all().launch(device, stream, [signal, now, device, stream] {
+            if (sanitizer::on()) signal->order = sanitizer::Sanitizer::get().record(device, stream);
             (Queues::all().*now)(signal);
             return AnyOf{};
           });

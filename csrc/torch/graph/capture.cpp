@@ -7,8 +7,10 @@
 #include <cstring>
 
 #include "device/device.h"
+#include "device/pages.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/ivalues.h"
+#include "torch/sanitizer/stage.h"
 
 namespace softnpu {
 
@@ -107,12 +109,19 @@ void KernelCall::run() const {
 // --- the capture ---------------------------------------------------------------------------------------------------
 
 Capture::Capture(int device, StreamId origin, PoolId pool, CaptureMode mode)
-    : device(device), origin(origin), pool(pool), mode(mode), id(next_id()), thread_(std::this_thread::get_id()) {
+    : device(device),
+      origin(origin),
+      pool(pool),
+      mode(mode),
+      id(next_id()),
+      footprint(sanitizer::on() ? sanitizer::Sanitizer::get().begin_capture(pool) : nullptr),
+      thread_(std::this_thread::get_id()) {
   streams_[static_cast<size_t>(origin)] = true;
   softnpu::device(device).memory.begin_pool(pool, [this](StreamId stream) { return holds(stream); });
   const std::lock_guard<std::mutex> lock(active().mutex);
   active().captures.push_back(this);
   Stages::set(kCaptureStage, true);
+  if (Queues::shuffled()) Queues::all().pause_shuffle(true);
 }
 
 Capture::~Capture() {
@@ -120,6 +129,7 @@ Capture::~Capture() {
     const std::lock_guard<std::mutex> lock(active().mutex);
     std::erase(active().captures, this);
     Stages::set(kCaptureStage, !active().captures.empty());
+    if (Queues::shuffled()) Queues::all().pause_shuffle(!active().captures.empty());
   }
   softnpu::device(device).memory.end_pool(pool);
 }
@@ -246,7 +256,24 @@ void Capture::save(const Tensor& target) {
   if (!plain(target) || target.numel() == 0 || in_pool(target)) return;
   const auto [at, size] = extent(target);
   if (!saved_ranges_.emplace(at, size).second) return;
-  saved_.push_back({storage_on(target, c10::kCPU, true), at, std::vector<char>(at, at + size)});
+  Saved saved{storage_on(target, c10::kCPU, true), at, size, {}};
+  for (const ByteRange& part : touched_ranges(at, size)) {
+    saved.parts.emplace(part.start, std::vector<char>(at + part.start, at + part.start + part.size));
+  }
+  saved_.push_back(std::move(saved));
+}
+
+void Capture::Saved::put_back() const {
+  for (const ByteRange& now : touched_ranges(at, size)) {
+    const size_t end = now.start + now.size;
+    size_t next = now.start;  // zero up to each part: these pages were not touched before
+    for (auto part = parts.lower_bound(next); part != parts.end() && part->first < end; ++part) {
+      std::memset(at + next, 0, part->first - next);
+      next = part->first + part->second.size();
+    }
+    if (next < end) std::memset(at + next, 0, end - next);
+  }
+  for (const auto& [start, bytes] : parts) std::memcpy(at + start, bytes.data(), bytes.size());
 }
 
 std::shared_ptr<GraphRandom> Capture::random(const at::Generator& generator) {
@@ -268,8 +295,7 @@ void GraphRandom::begin_replay() {
 
 void Capture::restore() {
   while (!saved_.empty()) {  // the oldest value last
-    const Saved& saved = saved_.back();
-    std::memcpy(saved.at, saved.bytes.data(), saved.bytes.size());
+    saved_.back().put_back();
     saved_.pop_back();
   }
   for (const auto& random : randoms_) {
@@ -290,7 +316,9 @@ Tensor pool_ref(const Tensor& tensor) {
   TORCH_CHECK(on_npu(tensor) && plain(tensor), "pool_ref_tensor: expected a dense NPU tensor");
   const Block* block = block_at(base_of(tensor));
   const bool pooled = block != nullptr && block->pool != nullptr && block->pool->owner != PoolId{0, 0};
-  return tensor_on(tensor, storage_on(tensor, tensor.device(), !pooled));
+  c10::Storage storage = storage_on(tensor, tensor.device(), !pooled);
+  if (pooled && sanitizer::on()) note_weak_reference(*storage.unsafeGetStorageImpl(), *block);
+  return tensor_on(tensor, std::move(storage));
 }
 
 void Capture::group_begin(StreamId stream) {

@@ -24,6 +24,7 @@
 #include <variant>
 #include <vector>
 
+#include "device/sanitizer.h"
 #include "device/stages.h"
 #include "device/stream.h"
 #include "torch/memory/allocator.h"
@@ -175,12 +176,16 @@ class Capture {
   const PoolId pool;
   const CaptureMode mode;
   const uint64_t id;
+  const std::shared_ptr<sanitizer::Footprint> footprint;  // with the sanitizer: what it reads and writes
 
  private:
+  // What memory held: the parts whose pages were touched; the rest is zero and costs nothing, here neither.
   struct Saved {
     c10::Storage storage;
     char* at;
-    std::vector<char> bytes;
+    size_t size;
+    std::map<size_t, std::vector<char>> parts;  // by their start
+    void put_back() const;
   };
   using Clock = std::map<StreamId, size_t>;  // how far each stream's work is known to come before
   void restore();

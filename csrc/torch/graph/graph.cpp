@@ -55,22 +55,25 @@ void run_step(const TaskStep& step, int device) {
   run_actions(step, device);
 }
 
-// One replay. Steps of a branch that waits for an external event are put off; the others go on.
+// One replay. Steps of a branch that waits for an external event are deferred; the others go on.
 class Replay {
  public:
   explicit Replay(std::shared_ptr<const Program> program) : program_(std::move(program)) {
     left_.resize(program_->steps.size());
     for (size_t i = 0; i < left_.size(); ++i) left_[i] = i;
+    if (sanitizer::on() && program_->footprint) origin_ = sanitizer::Sanitizer::get().origin();
   }
 
   AnyOf operator()() {
+    if (origin_.has_value() && waits_for_nobody()) account();
     std::vector<size_t> later;
     std::set<StreamId> blocked;
     std::set<size_t> unmarked;
     AnyOf awaited;
+    std::vector<sanitizer::Order> passed;
     for (const size_t i : left_) {
       const Step& step = program_->steps[i];
-      if (blocked.count(step.stream) == 0 && !ready(step, unmarked, awaited)) blocked.insert(step.stream);
+      if (blocked.count(step.stream) == 0 && !ready(step, unmarked, awaited, passed)) blocked.insert(step.stream);
       if (blocked.count(step.stream) > 0) {
         later.push_back(i);
         if (std::holds_alternative<Mark>(step.what)) unmarked.insert(i);
@@ -79,14 +82,49 @@ class Replay {
       }
     }
     left_ = std::move(later);
+    for (const auto& order : passed) {
+      sanitizer::Sanitizer::get().wait(program_->device, current_stream(program_->device), order);
+    }
+    if (left_.empty()) {
+      account();
+      if (sanitizer::on() && program_->footprint) {
+        sanitizer::Launch done;
+        done.pinned = true;
+        sanitizer::Sanitizer::get().finish(done);
+      }
+    }
     return awaited;
   }
 
  private:
-  static bool ready(const Step& step, const std::set<size_t>& unmarked, AnyOf& awaited) {
+  // For the sanitizer the whole of it is one step of its stream: the first thing it does, or the last if it waits for
+  // somebody in between.
+  void account() {
+    if (!origin_.has_value()) return;
+    const sanitizer::From from(*origin_);
+    sanitizer::Sanitizer::get().replayed(program_->device, current_stream(program_->device), program_->footprint);
+    origin_.reset();
+  }
+
+  bool waits_for_nobody() const {
+    for (const Step& step : program_->steps) {
+      const auto* wait = std::get_if<ExternalWait>(&step.what);
+      if (wait == nullptr) continue;
+      if (!wait->signal->given) return false;
+      sanitizer::Sanitizer::get().wait(program_->device, current_stream(program_->device), wait->signal->order);
+    }
+    return true;
+  }
+
+  static bool ready(const Step& step, const std::set<size_t>& unmarked, AnyOf& awaited,
+                    std::vector<sanitizer::Order>& passed) {
     if (const auto* wait = std::get_if<WaitMark>(&step.what)) return unmarked.count(wait->mark) == 0;
     const auto* wait = std::get_if<ExternalWait>(&step.what);
-    if (wait == nullptr || wait->signal->given) return true;
+    if (wait == nullptr) return true;
+    if (wait->signal->given) {
+      if (sanitizer::on()) passed.push_back(wait->signal->order);
+      return true;
+    }
     awaited.push_back(wait->signal);
     return false;
   }
@@ -99,13 +137,34 @@ class Replay {
     } else if (const auto* reset = std::get_if<ExternalReset>(&step.what)) {
       Queues::all().reset(reset->signal);
     } else if (const auto* record = std::get_if<ExternalRecord>(&step.what)) {
+      if (sanitizer::on()) {
+        record->signal->order = sanitizer::Sanitizer::get().record(program_->device, current_stream(program_->device));
+      }
       Queues::all().signal(record->signal);
     }
   }
 
   std::shared_ptr<const Program> program_;
   std::vector<size_t> left_;
+  std::optional<sanitizer::Origin> origin_;
 };
+
+}  // namespace
+
+namespace {
+
+// On the card nothing keeps what a graph reads; here the graph does.
+void check_inputs(Program& program) {
+  std::erase_if(program.inputs, [&](const GraphInput& input) {
+    const auto storage = input.storage.lock();
+    const size_t others = storage ? storage.use_count() - 1 - input.held : 0;  // without the lock's own
+    const bool moved = storage && (storage->data() != input.at || storage->nbytes() < input.bytes);
+    if (storage && others > 0 && !moved) return false;
+    sanitizer::Sanitizer::get().input_lost(reinterpret_cast<uintptr_t>(input.at), input.bytes, moved,
+                                           program.footprint ? program.footprint->captured : 0);
+    return true;  // told once
+  });
+}
 
 }  // namespace
 
@@ -115,7 +174,11 @@ PoolId new_pool(bool by_user) {
   return by_user ? PoolId{0, id + (uint64_t{1} << 32)} : PoolId{id, 0};
 }
 
-Program::~Program() { softnpu::device(device).memory.release_pool(pool); }
+Program::~Program() {
+  sanitizer::Sanitizer::get().streams_in_graphs(-streams);
+  if (footprint) sanitizer::Sanitizer::get().forget_graph(footprint);
+  softnpu::device(device).memory.release_pool(pool);
+}
 
 NpuGraph::~NpuGraph() { reset(); }
 
@@ -133,6 +196,7 @@ void NpuGraph::capture_begin(PoolId pool, CaptureMode mode) {
     raise_acl("aclmdlRICaptureBegin", acl::kStreamCaptured,
               "stream " + std::to_string(stream) + " is being captured already; end that capture first.");
   }
+  if (Queues::shuffled()) Queues::all().wait_for_device(device);
   if (Queues::any() && Queues::all().device_blocked(device)) {
     raise_acl("aclmdlRICaptureBegin", acl::kModeForbids,
               "npu:" + std::to_string(device) +
@@ -155,6 +219,15 @@ void NpuGraph::capture_end() {
   auto program = std::make_shared<Program>(capture->device, capture->origin, capture->pool);
   program->steps = capture->finish();
   program->randoms = capture->randoms();
+  std::set<StreamId> streams{program->origin};
+  for (const Step& step : program->steps) streams.insert(step.stream);
+  program->streams = static_cast<int64_t>(streams.size());
+  sanitizer::Sanitizer::get().streams_in_graphs(program->streams);
+  program->footprint = capture->footprint;
+  if (program->footprint) {
+    sanitizer::Sanitizer::get().end_capture(program->footprint);
+    program->inputs = inputs_of(program->steps);
+  }
   program_ = std::move(program);
 }
 
@@ -169,6 +242,7 @@ void NpuGraph::replay() {
     raise_acl("aclmdlRIExecuteAsync", acl::kStreamCaptured, text);
   }
   const OnStream here(device, stream);
+  if (sanitizer::on()) check_inputs(*program_);
   for (const auto& random : program_->randoms) random->begin_replay();
   Queues::all().launch(device, stream, Replay(program_));
 }

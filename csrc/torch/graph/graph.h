@@ -9,6 +9,15 @@
 
 namespace softnpu {
 
+// Memory from outside that a graph uses: whether the program still has it.
+struct GraphInput {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  const void* at;
+  size_t bytes;
+  size_t held;  // references by the graph
+};
+std::vector<GraphInput> inputs_of(const std::vector<Step>& steps);
+
 // What was captured, with its memory; a replay that is still queued keeps it.
 struct Program {
   Program(int device, StreamId origin, PoolId pool) : device(device), origin(origin), pool(pool) {}
@@ -19,6 +28,9 @@ struct Program {
   const PoolId pool;
   std::vector<Step> steps;
   std::vector<std::shared_ptr<GraphRandom>> randoms;
+  std::shared_ptr<sanitizer::Footprint> footprint;
+  std::vector<GraphInput> inputs;  // with the sanitizer
+  int64_t streams = 0;             // that it takes of the chip
 };
 
 class NpuGraph {

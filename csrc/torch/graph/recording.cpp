@@ -3,6 +3,7 @@
 #include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <shared_mutex>
@@ -11,6 +12,7 @@
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/operator_traits.h"
+#include "torch/dispatch/reads_data.h"
 
 namespace softnpu {
 
@@ -30,48 +32,45 @@ bool overwrites(const c10::FunctionSchema& schema, size_t i) {
          schema.name().rfind("softnpu::", 0) == 0;
 }
 
-// Schemas that do not say that they write.
-bool writes_silently(std::string_view op, size_t argument) {
-  return op == "aten::native_batch_norm" && (argument == 3 || argument == 4);  // running statistics
-}
-
 bool may_write(const c10::FunctionSchema& schema, size_t i) {
-  return writes(schema.arguments()[i]) || writes_silently(schema.name(), i);
+  const auto& silently = traits_of(schema.name()).writes;
+  return writes(schema.arguments()[i]) || std::find(silently.begin(), silently.end(), i) != silently.end();
 }
 
 // --- the calls inside a kernel -------------------------------------------------------------------------------------
 
-enum class Kind { Composite, Silent, ReadsData, Call };
+enum class Treatment { Composite, Silent, ReadsData, Call };
 
-Kind classify(const c10::OperatorHandle& op) {
+Treatment classify(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& name = schema.name();
   const bool leaf = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
                     op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
                     op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
-  if (!leaf && op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return Kind::Composite;
-  if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) return Kind::ReadsData;
-  if (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0) return Kind::Silent;
-  if (op.hasTag(at::Tag::inplace_view) || is_view(schema)) return Kind::Silent;
+  if (!leaf && op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return Treatment::Composite;
+  if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
+    return Treatment::ReadsData;
+  if (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0) return Treatment::Silent;
+  if (op.hasTag(at::Tag::inplace_view) || is_view(schema)) return Treatment::Silent;
   bool tensors = false;
   for (size_t i = 0; i < schema.arguments().size(); ++i) tensors |= may_write(schema, i);
   for (const auto& result : schema.returns()) {
     tensors |=
         result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
   }
-  return tensors ? Kind::Call : Kind::Silent;
+  return tensors ? Treatment::Call : Treatment::Silent;
 }
 
-Kind kind_of(const c10::OperatorHandle& op) {
-  static auto* kinds = new std::unordered_map<c10::OperatorHandle, Kind>;
+Treatment treatment_of(const c10::OperatorHandle& op) {
+  static auto* treatments = new std::unordered_map<c10::OperatorHandle, Treatment>;
   static std::shared_mutex mutex;
   {
     const std::shared_lock lock(mutex);
-    const auto found = kinds->find(op);
-    if (found != kinds->end()) return found->second;
+    const auto found = treatments->find(op);
+    if (found != treatments->end()) return found->second;
   }
   const std::unique_lock lock(mutex);
-  return kinds->emplace(op, classify(op)).first->second;
+  return treatments->emplace(op, classify(op)).first->second;
 }
 
 bool has_npu_tensor(const Stack& stack, size_t count) {
@@ -136,10 +135,11 @@ std::unique_ptr<at::ObserverContext> Recording::on_start(const at::RecordFunctio
   const auto name = function.operator_name();
   const auto op = name.has_value() ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
   if (!op.has_value()) return nullptr;
-  const Kind kind = kind_of(*op);
-  if (kind == Kind::Composite) return nullptr;  // what it calls is recorded
-  if (kind == Kind::ReadsData) recording->reads_data();
-  if (kind != Kind::Call) return std::make_unique<Leaf>(*recording);
+  Treatment treatment = treatment_of(*op);
+  if (treatment == Treatment::ReadsData && !softnpu::reads_data(*op, function.inputs())) treatment = Treatment::Call;
+  if (treatment == Treatment::Composite) return nullptr;  // what it calls is recorded
+  if (treatment == Treatment::ReadsData) recording->reads_data();
+  if (treatment != Treatment::Call) return std::make_unique<Leaf>(*recording);
   const auto inputs = function.inputs();
   std::vector<IValue> given(inputs.begin(), inputs.end());
   if (has_npu_tensor(given, given.size())) return nullptr;  // comes back with CPU aliases

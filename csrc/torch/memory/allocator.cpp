@@ -1,16 +1,20 @@
 #include "torch/memory/allocator.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "device/device.h"
+#include "device/sanitizer.h"
 
 namespace softnpu {
 
@@ -28,18 +32,31 @@ void free_address(void* address) {
   // A forked child inherits tensors but no device; the allocator's lock may be held by a thread that it does not have.
   if (in_forked_child()) return;
   Block* block = block_at(address);
+  if (sanitizer::on()) sanitizer::Sanitizer::get().freed(*block);
   block->allocator->free(block);
 }
 
+std::atomic<bool> counting_rejections = false;
+std::mutex rejected_mutex;
+std::map<int, int64_t> rejected;  // device -> requests
+
 Block* allocate_block(int index, size_t bytes) {
+  constexpr size_t kExabyte = size_t{1} << 60;
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte, "NPU out of memory. Tried to allocate more than 1EB memory.");
   try {
-    return device(index).memory.allocate(bytes, current_stream(index));
+    Block* block = device(index).memory.allocate(bytes, current_stream(index));
+    if (sanitizer::on()) sanitizer::Sanitizer::get().allocated(*block);
+    return block;
   } catch (const OutOfMemory& error) {
+    if (counting_rejections) {
+      const std::lock_guard<std::mutex> lock(rejected_mutex);
+      ++rejected[index];
+    }
     TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
   }
 }
 
-class NpuAllocator final : public c10::DeviceAllocator {
+class NpuAllocator final : public compat::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     ensure_started();
@@ -48,11 +65,17 @@ class NpuAllocator final : public c10::DeviceAllocator {
   }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
   bool initialized() override { return started(); }
-  void emptyCache(c10::MempoolId_t pool) override {
-    for (int i = 0; i < device_count(); ++i) device(i).memory.empty_cache(pool);
+  void emptyCache(compat::MempoolId pool) override {
+    for (int i = 0; i < device_count(); ++i) {
+      if (sanitizer::on()) sanitizer::Sanitizer::get().everything_ordered(i);
+      device(i).memory.empty_cache(pool);
+    }
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    if (Block* block = block_of(data)) block->allocator->record_stream(block, stream.id());
+    Block* block = block_of(data);
+    if (block == nullptr) return;
+    block->allocator->record_stream(block, stream.id());
+    if (sanitizer::on()) sanitizer::Sanitizer::get().record_stream(*block, stream.id());
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override;
   void resetAccumulatedStats(c10::DeviceIndex index) override { device(index).memory.reset_accumulated(); }
@@ -140,39 +163,18 @@ class KernelCpuAllocator final : public c10::Allocator {
 };
 
 // Page-aligned host memory that remembers its ranges, with a cache of freed blocks by size.
-class PinnedAllocator final : public at::HostAllocator {
+class PinnedAllocator final : public compat::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, c10::kCPU};
-    const size_t size = round(bytes);
-    std::lock_guard<std::mutex> lock(mutex_);
-    void* at = nullptr;
-    const auto cached = free_.find(size);
-    if (cached != free_.end()) {
-      at = cached->second;
-      free_.erase(cached);
-    } else {
-      at = std::aligned_alloc(4096, size);
-      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "out of host memory: tried to pin ", bytes, " bytes");
-      blocks_[static_cast<char*>(at)] = size;
-      stats_.allocations.increase(1);
-      stats_.allocated_bytes.increase(size);
-      ++stats_.num_host_alloc;
-    }
-    stats_.active_requests.increase(1);
-    stats_.active_bytes.increase(size);
+    void* at = take(bytes);
+    if (sanitizer::on()) sanitizer::Sanitizer::get().pinned(reinterpret_cast<uintptr_t>(at), bytes);
     return {at, at, &PinnedAllocator::release, c10::kCPU};
   }
   bool record_event(void*, void*, c10::Stream) override { return true; }  // copies end before they return
   void empty_cache() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto [size, at] : free_) {
-      blocks_.erase(static_cast<char*>(at));
-      std::free(at);
-      stats_.allocations.decrease(1);
-      stats_.allocated_bytes.decrease(size);
-      ++stats_.num_host_free;
-    }
+    for (auto [size, at] : free_) give_back(at, size);
     free_.clear();
   }
   at::HostStats get_stats() override {
@@ -183,19 +185,28 @@ class PinnedAllocator final : public at::HostAllocator {
     std::lock_guard<std::mutex> lock(mutex_);
     each([](at::Stat& stat) { stat.reset_accumulated(); });
     stats_.num_host_alloc = stats_.num_host_free = 0;
+    stats_.host_alloc_time.reset_accumulated();
+    stats_.host_free_time.reset_accumulated();
   }
   void reset_peak_stats() override {
     std::lock_guard<std::mutex> lock(mutex_);
     each([](at::Stat& stat) { stat.reset_peak(); });
+    stats_.host_alloc_time.reset_peak();
+    stats_.host_free_time.reset_peak();
   }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
-  bool holds(const void* address) {
+  void configure(size_t round_threshold, size_t cached_limit) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    round_threshold_ = round_threshold;
+    cached_limit_ = cached_limit;
+  }
+  std::pair<const void*, size_t> block(const void* address) {
     std::lock_guard<std::mutex> lock(mutex_);
     char* at = static_cast<char*>(const_cast<void*>(address));
     auto it = blocks_.upper_bound(at);
-    if (it == blocks_.begin()) return false;
+    if (it == blocks_.begin()) return {nullptr, 0};
     --it;
-    return at < it->first + it->second;
+    return at < it->first + it->second ? std::make_pair(it->first, it->second) : std::make_pair(nullptr, size_t{0});
   }
   static PinnedAllocator& instance() {
     static auto* allocator = new PinnedAllocator;
@@ -203,19 +214,65 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
  private:
-  static size_t round(size_t bytes) { return std::max<size_t>(4096, std::bit_ceil(bytes)); }
+  void* take(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const size_t size = round(bytes);
+    void* at = nullptr;
+    const auto [first, last] = free_.equal_range(size);
+    if (first != last) {  // the one freed last
+      const auto cached = std::prev(last);
+      at = cached->second;
+      free_.erase(cached);
+    } else {
+      const Clock::time_point start = Clock::now();
+      at = std::aligned_alloc(4096, size);
+      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "out of host memory: tried to pin ", bytes, " bytes");
+      stats_.host_alloc_time.increase(microseconds_since(start));
+      blocks_[static_cast<char*>(at)] = size;
+      counts_.allocations.increase(1);
+      counts_.allocated_bytes.increase(size);
+      ++stats_.num_host_alloc;
+    }
+    counts_.active_requests.increase(1);
+    counts_.active_bytes.increase(size);
+    return at;
+  }
+  using Clock = std::chrono::steady_clock;
+  static int64_t microseconds_since(Clock::time_point start) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
+  }
+  // To a power of two, so that blocks are reused; but not what is large, or will not be kept.
+  size_t round(size_t bytes) const {
+    constexpr size_t page = 4096;
+    if (bytes > round_threshold_ || bytes > cached_limit_) return (bytes + page - 1) / page * page;
+    return std::max(page, std::bit_ceil(bytes));
+  }
+  void give_back(void* at, size_t size) {
+    const Clock::time_point start = Clock::now();
+    blocks_.erase(static_cast<char*>(at));
+    std::free(at);
+    stats_.host_free_time.increase(microseconds_since(start));
+    counts_.allocations.decrease(1);
+    counts_.allocated_bytes.decrease(size);
+    ++stats_.num_host_free;
+  }
   static void release(void* at) {
     PinnedAllocator& self = instance();
+    if (sanitizer::on()) sanitizer::Sanitizer::get().forget_pinned(reinterpret_cast<uintptr_t>(at));
     std::lock_guard<std::mutex> lock(self.mutex_);
     const size_t size = self.blocks_.at(static_cast<char*>(at));
-    self.free_.emplace(size, at);
-    self.stats_.active_requests.decrease(1);
-    self.stats_.active_bytes.decrease(size);
+    self.counts_.active_requests.decrease(1);
+    self.counts_.active_bytes.decrease(size);
+    if (size > self.cached_limit_) {
+      self.give_back(at, size);
+    } else {
+      self.free_.emplace(size, at);
+    }
   }
   template <class Each>
   void each(Each function) {
     for (at::Stat* stat :
-         {&stats_.allocations, &stats_.allocated_bytes, &stats_.active_requests, &stats_.active_bytes}) {
+         {&counts_.allocations, &counts_.allocated_bytes, &counts_.active_requests, &counts_.active_bytes}) {
       function(*stat);
     }
   }
@@ -223,12 +280,15 @@ class PinnedAllocator final : public at::HostAllocator {
   std::mutex mutex_;
   std::map<char*, size_t> blocks_;
   std::multimap<size_t, void*> free_;
+  size_t round_threshold_ = std::numeric_limits<size_t>::max();
+  size_t cached_limit_ = std::numeric_limits<size_t>::max();
   at::HostStats stats_;
+  const compat::HostCounts counts_ = compat::counts_of(stats_);
 };
 
 }  // namespace
 
-c10::DeviceAllocator* npu_allocator() { return &npu_allocator_instance(); }
+compat::DeviceAllocator* npu_allocator() { return &npu_allocator_instance(); }
 
 c10::DataPtr allocate_on(int index, size_t bytes, c10::Device as) {
   if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, as};
@@ -264,12 +324,29 @@ ServeAllocations::~ServeAllocations() {
   next_served = before_next_;
 }
 
-bool is_pinned(const void* address) { return PinnedAllocator::instance().holds(address); }
+void count_rejections(bool on) { counting_rejections = on; }
+
+int64_t rejections(int device) {
+  const std::lock_guard<std::mutex> lock(rejected_mutex);
+  return rejected[device];
+}
+
+void reset_rejections(int device) {
+  const std::lock_guard<std::mutex> lock(rejected_mutex);
+  rejected.erase(device);
+}
+
+void configure_pinned(size_t round_threshold, size_t cached_limit) {
+  PinnedAllocator::instance().configure(round_threshold, cached_limit);
+}
+
+std::pair<const void*, size_t> pinned_block(const void* address) { return PinnedAllocator::instance().block(address); }
+bool is_pinned(const void* address) { return pinned_block(address).first != nullptr; }
 
 void install_allocators() {
   c10::SetAllocator(c10::kPrivateUse1, npu_allocator());
   c10::SetAllocator(c10::kCPU, new KernelCpuAllocator(c10::GetAllocator(c10::kCPU)), 100);
-  at::setHostAllocator(c10::kPrivateUse1, &PinnedAllocator::instance());
+  compat::set_host_allocator(&PinnedAllocator::instance());
 }
 
 }  // namespace softnpu

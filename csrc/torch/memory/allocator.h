@@ -2,17 +2,18 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <set>
 #include <vector>
 
 #include "device/memory.h"
+#include "torch/compat.h"
 
 namespace softnpu {
 
-c10::DeviceAllocator* npu_allocator();
+compat::DeviceAllocator* npu_allocator();
 void install_allocators();  // makes them PyTorch's, once
 
 // Bytes of a device, owned by the DataPtr, which says it lives on `as` (npu:i, or cpu inside a kernel).
@@ -70,5 +71,14 @@ class ServeAllocations {
 };
 
 bool is_pinned(const void* address);
+std::pair<const void*, size_t> pinned_block(const void* address);  // that holds it, or nullptr
+
+// Requests that found no memory while counting was on (throw_on_npumalloc_oom), since the last reset.
+void count_rejections(bool on);
+int64_t rejections(int device);
+void reset_rejections(int device);
+
+// Pinned blocks beyond the first size are not rounded to a power of two, beyond the second not kept when freed.
+void configure_pinned(size_t round_threshold, size_t cached_limit);
 
 }  // namespace softnpu

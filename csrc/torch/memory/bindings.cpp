@@ -25,6 +25,7 @@ py::dict memory_stats(int index) {
   py::dict d;
   d["num_alloc_retries"] = s.num_alloc_retries;
   d["num_ooms"] = s.num_ooms;
+  d["num_oom_rejections"] = rejections(index);
   d["num_sync_all_streams"] = s.num_sync_all_streams;
   d["num_device_alloc"] = s.num_device_alloc;
   d["num_device_free"] = s.num_device_free;
@@ -109,8 +110,10 @@ void record_history(int index, bool on, size_t most, const py::object& frames, b
   CachingAllocator::ContextFn context;
   if (!frames.is_none()) {
     auto held = hold(frames);
-    context = [held] {
+    context = [held]() -> std::shared_ptr<void> {
+      if (!Py_IsInitialized() || _Py_IsFinalizing()) return nullptr;
       const py::gil_scoped_acquire gil;
+      const py::error_scope error;  // a block may be freed while an exception passes
       return hold((*static_cast<py::object*>(held.get()))());
     };
   }
@@ -157,14 +160,20 @@ void bind_memory(py::module& m) {
   m.def("configure_allocator", &configure_allocator);
   m.def("empty_cache", [] { npu_allocator()->emptyCache({0, 0}); });
   m.def("reset_peak", [](int index) { device(index).memory.reset_peak(); });
-  m.def("reset_accumulated", [](int index) { device(index).memory.reset_accumulated(); });
+  m.def("reset_accumulated", [](int index) {
+    device(index).memory.reset_accumulated();
+    reset_rejections(index);
+  });
   m.def("memory_info", [](int index) { return npu_allocator()->getMemoryInfo(static_cast<c10::DeviceIndex>(index)); });
   m.def("set_memory_fraction", [](int index, double fraction) { device(index).memory.set_fraction(fraction); });
   m.def("memory_fraction", [](int index) { return device(index).memory.fraction(); });
   m.def("raw_alloc", &raw_alloc);
   m.def("raw_free", &raw_free);
   m.def("erase_stream", [](const at::Tensor& tensor, StreamId stream) {
-    if (Block* block = block_of(tensor.storage().data_ptr())) block->allocator->erase_stream(block, stream);
+    if (Block* block = block_of(tensor.storage().data_ptr())) {
+      block->allocator->erase_stream(block, stream);
+      if (sanitizer::on()) sanitizer::Sanitizer::get().erase_stream(*block, stream);
+    }
   });
   m.def("begin_pool", [](int index, PoolId pool, StreamId stream) {
     device(index).memory.begin_pool(pool, [stream](StreamId s) { return stream < 0 || s == stream; });

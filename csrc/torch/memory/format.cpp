@@ -10,7 +10,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/accumulate.h>
-#include <torch/csrc/jit/serialization/pickler_helper.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -20,6 +19,8 @@
 #include <unordered_map>
 
 #include "device/device.h"
+#include "torch/compat.h"
+#include SOFTNPU_PICKLER_HEADER
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/native_kernel.h"
 #include "torch/memory/allocator.h"

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kCountersPerOperator = 10;
 constexpr int64_t kStateBytes = 2 * sizeof(uint64_t);
 
-uint64_t mix(uint64_t value) {  // splitmix64: neighbouring (seed, offset) pairs give unrelated sequences
+uint64_t mix(uint64_t value) {  // splitmix64: neighboring (seed, offset) pairs give unrelated sequences
   value += 0x9e3779b97f4a7c15;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
   value = (value ^ (value >> 27)) * 0x94d049bb133111eb;

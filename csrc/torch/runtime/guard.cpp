@@ -1,9 +1,7 @@
 // c10's view of devices, streams and events.
-#include <c10/core/DeviceCapability.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
-
 #include "device/clock.h"
 #include "device/device.h"
+#include "torch/compat.h"
 #include "torch/dispatch/deferred.h"
 #include "torch/graph/capture.h"
 #include "torch/memory/allocator.h"
@@ -23,7 +21,7 @@ Stream make_stream(StreamId id, int index) {
 
 int index_of(Device device) { return device.has_index() ? device.index() : current_device(); }
 
-struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
+struct NpuGuard final : public compat::DeviceGuardInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
 
   Device getDevice() const override { return Device(c10::kPrivateUse1, static_cast<DeviceIndex>(current_device())); }
@@ -39,7 +37,7 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
     if (to.has_index()) exchange_device(to.index());
   }
   DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(device_count()); }
-  c10::DeviceCapability getDeviceCapability(Device) const override { return c10::DeviceCapability(); }
+  compat::DeviceCapability getDeviceCapability(Device) const override { return {}; }
 
   Stream getStream(Device of) const override { return make_stream(current_stream(index_of(of)), index_of(of)); }
   Stream getDefaultStream(Device of) const override { return make_stream(kDefaultStream, index_of(of)); }
@@ -54,7 +52,10 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const Stream& stream) const override {
     Capture::forbid_stream_wait(stream.device_index(), stream.id(), "aclrtStreamQuery");
-    return !Queues::any() || !Queues::all().blocked(stream.device_index(), stream.id());
+    if (Queues::shuffled()) Queues::all().run_one();
+    const bool done = !Queues::any() || !Queues::all().has_work(stream.device_index(), stream.id());
+    if (done && sanitizer::on()) sanitizer::Sanitizer::get().host_waits(stream.device_index(), stream.id());
+    return done;
   }
   void synchronizeStream(const Stream& stream) const override {
     wait_for_stream(stream.device_index(), stream.id(), "aclrtSynchronizeStream");
@@ -74,20 +75,28 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(index == -1 || index == stream.device_index(), "Event device index ", static_cast<int>(index),
                 " does not match the recording stream's device index ", static_cast<int>(stream.device_index()), ".");
     ensure_started();
-    if (*event == nullptr) *event = new std::shared_ptr<Event>(std::make_shared<Event>());
+    if (*event == nullptr) {
+      *event = new std::shared_ptr<Event>(std::make_shared<Event>());
+      sanitizer::Sanitizer::get().events(1);
+    }
     const auto& record = *static_cast<std::shared_ptr<Event>*>(*event);
     record_event(record, stream.device_index(), stream.id(), flag == c10::EventFlag::BACKEND_DEFAULT);
     if (Capture* capture = Capture::of(stream.device_index(), stream.id())) {
       record->capture = capture->id;
       record->capture_mark = capture->mark(stream.id());
+      if (capture->footprint) {
+        record->order =
+            sanitizer::Sanitizer::get().record(stream.device_index(), stream.id(), capture->footprint.get());
+      }
     }
   }
   void block(void* given, const Stream& stream) const override {
     if (given == nullptr) return;
-    const Event& event = event_of(given);
+    Event& event = event_of(given);
     Capture* source = Capture::of_event(event);
     Capture* own = Capture::of(stream.device_index(), stream.id());
     if (source == nullptr && own == nullptr) {
+      if (sanitizer::on()) await(event, stream);
       if (event.complete()) return;
       return Queues::all().wait(stream.device_index(), stream.id(), event.pending);
     }
@@ -96,12 +105,16 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
     if (Capture::of_event(event_of(event)) != nullptr) wait_for_event(event_of(event), "aclrtQueryEventStatus");
-    return event_of(event).complete();
+    if (Queues::shuffled() && !event_of(event).complete()) Queues::all().run_one();
+    const bool done = event_of(event).complete();
+    if (done && sanitizer::on()) sanitizer::Sanitizer::get().host_waits(event_of(event).order);
+    return done;
   }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) wait_for_event(event_of(event), "aclrtSynchronizeEvent");
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
+    if (event != nullptr) sanitizer::Sanitizer::get().events(-1);
     delete static_cast<std::shared_ptr<Event>*>(event);
   }
   double elapsedTime(void* start, void* end, const DeviceIndex) const override {
@@ -113,7 +126,17 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  static const Event& event_of(void* event) { return **static_cast<std::shared_ptr<Event>*>(event); }
+  static Event& event_of(void* event) { return **static_cast<std::shared_ptr<Event>*>(event); }
+
+  static void await(Event& event, const Stream& stream) {
+    auto& all = sanitizer::Sanitizer::get();
+    event.awaited = true;
+    if (event.complete()) all.wait(stream.device_index(), stream.id(), event.order);
+    if (event.overwritten) {
+      all.lost(stream.device_index(), stream.id(), event.overwritten, reinterpret_cast<uintptr_t>(&event),
+               event.recorded_at);
+    }
+  }
 
   // A wait inside a capture: the waiting stream becomes part of it.
   static void join(const Event& event, const Stream& stream, Capture* source, Capture* own) {
@@ -136,6 +159,9 @@ struct NpuGuard final : public c10::impl::DeviceGuardImplInterface {
     }
     source->check_valid();
     source->wait_mark(stream.id(), event.capture_mark);
+    if (source->footprint) {
+      sanitizer::Sanitizer::get().wait(stream.device_index(), stream.id(), event.order, source->footprint.get());
+    }
   }
 };
 

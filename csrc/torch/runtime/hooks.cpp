@@ -1,13 +1,14 @@
 // What generic PyTorch code asks of an accelerator.
 #include "torch/runtime/hooks.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Storage.h>
 
 #include <cstring>
 
 #include "device/device.h"
+#include "device/sanitizer.h"
+#include "torch/compat.h"
 #include "torch/memory/allocator.h"
 #include "torch/runtime/generator.h"
 
@@ -38,7 +39,7 @@ struct NpuHooks final : public at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(DeviceIndex index) const override { return new_generator(index); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
-  at::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(at::kPrivateUse1); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return compat::host_allocator(); }
   at::Device getDeviceFromPtr(void* data) const override {
     for (int i = 0; i < softnpu::device_count(); ++i) {
       if (device(i).memory.owns(data)) return {at::kPrivateUse1, static_cast<DeviceIndex>(i)};
@@ -58,6 +59,10 @@ void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   c10::DataPtr fresh = allocate_on(where.index(), bytes, where);
   const size_t keep = std::min(bytes, storage.nbytes());
   if (keep > 0 && storage.data() != nullptr) std::memcpy(fresh.get(), storage.data(), keep);
+  if (sanitizer::on()) {
+    sanitizer::Sanitizer::get().resized(reinterpret_cast<uintptr_t>(storage.data()), keep,
+                                        reinterpret_cast<uintptr_t>(fresh.get()));
+  }
   storage.set_data_ptr_noswap(std::move(fresh));
   storage.set_nbytes(bytes);
 }

@@ -8,6 +8,8 @@
 #include "device/device.h"
 #include "device/trace.h"
 #include "hccl/bind.h"
+#include "kernels/capability.h"
+#include "torch/compat.h"
 #include "torch/compute/products.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/fallback.h"
@@ -22,6 +24,7 @@
 #include "torch/runtime/hooks.h"
 #include "torch/runtime/npu_runtime.h"
 #include "torch/runtime/sync.h"
+#include "torch/sanitizer/stage.h"
 
 namespace py = pybind11;
 
@@ -98,6 +101,8 @@ at::Tensor device_view(const at::Tensor& host, int index) {
 
 PYBIND11_MODULE(_C, m) {
   py::register_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
+  m.attr("torch_version") = TORCH_VERSION;  // that it was built with
+  m.def("cpu_capability", &kernels::capability);
 
   m.def("configure", &configure_devices, py::arg("count"), py::arg("memory"));
   m.def("install", [] {
@@ -105,7 +110,7 @@ PYBIND11_MODULE(_C, m) {
     install_hooks();
     register_fallbacks();
     CachingAllocator::stream_busy = [](int device, StreamId stream) {
-      return Queues::any() && Queues::all().blocked(device, stream);
+      return Queues::any() && Queues::all().has_work(device, stream);
     };
     Queues::others_alive = [] {
       const py::gil_scoped_acquire gil;
@@ -144,7 +149,7 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("set_sync_debug_mode", &set_sync_debug_mode);
   m.def("sync_debug_mode", &sync_debug_mode);
-  m.def("note_synchronisation", &note_synchronisation);
+  m.def("note_synchronization", &note_synchronization);
   m.def("device_clock_ns", &device_clock_ns);
   m.def("stream_is_high_priority", &Streams::high_priority);
   m.def("current_stream", &current_stream);
@@ -165,6 +170,8 @@ PYBIND11_MODULE(_C, m) {
       one["describes"] = traits.describes;
       one["overwrites"] = traits.overwrites;
       one["infinite"] = traits.infinite;
+      one["type"] = traits.type;
+      one["core"] = traits.core;
       all[py::str(name)] = one;
     }
     return all;
@@ -193,6 +200,7 @@ PYBIND11_MODULE(_C, m) {
   bind_python_autograd(m);
   bind_graph(m);
   bind_hooks(m);
+  bind_sanitizer(m);
   bind_runtime(m);
   hccl::bind(m);
   bind_format(m);

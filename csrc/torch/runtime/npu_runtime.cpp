@@ -2,7 +2,6 @@
 // statistics, storages that a fault made unsafe, tensors that own nothing.
 #include "torch/runtime/npu_runtime.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/Storage.h>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "device/device.h"
+#include "torch/compat.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/memory/allocator.h"
 #include "torch/memory/stat_dict.h"
@@ -55,17 +55,18 @@ py::dict duration(const at::DurationStat& stat) {
   return d;
 }
 
-at::HostAllocator& pinned() { return *at::getHostAllocator(at::kPrivateUse1); }
+compat::HostAllocator& pinned() { return *compat::host_allocator(); }
 
 py::dict host_memory_stats() {
-  const at::HostStats stats = pinned().get_stats();
+  at::HostStats stats = pinned().get_stats();
+  const compat::HostCounts counts = compat::counts_of(stats);
   py::dict d;
   d["num_host_alloc"] = stats.num_host_alloc;
   d["num_host_free"] = stats.num_host_free;
-  d["allocations"] = stat_dict(stats.allocations);
-  d["allocated_bytes"] = stat_dict(stats.allocated_bytes);
-  d["active_requests"] = stat_dict(stats.active_requests);
-  d["active_bytes"] = stat_dict(stats.active_bytes);
+  d["allocations"] = stat_dict(counts.allocations);
+  d["allocated_bytes"] = stat_dict(counts.allocated_bytes);
+  d["active_requests"] = stat_dict(counts.active_requests);
+  d["active_bytes"] = stat_dict(counts.active_bytes);
   d["host_alloc_time"] = duration(stats.host_alloc_time);
   d["host_free_time"] = duration(stats.host_free_time);
   return d;
@@ -115,6 +116,8 @@ void bind_runtime(py::module& m) {
         pool, [owner = std::this_thread::get_id()](StreamId) { return std::this_thread::get_id() == owner; });
   });
   m.def("configure_extra", &configure_extra);
+  m.def("count_rejections", &count_rejections);
+  m.def("configure_pinned", &configure_pinned, py::arg("round_threshold"), py::arg("cached_limit"));
 
   m.def("host_memory_stats", &host_memory_stats);
   m.def("host_empty_cache", [] { pinned().empty_cache(); });

@@ -16,6 +16,8 @@ from softnpu.cli.diff import diff
 from softnpu.cli.doctor import doctor
 from softnpu.cli.golden import golden
 from softnpu.cli.migrate_mocks import migrate_mocks
+from softnpu.cli.plan import plan
+from softnpu.cli.release import release
 from softnpu.report import report
 from softnpu.run import run
 
@@ -51,5 +53,17 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "softnpu", "_SOFTNPU_COMPLETE").source())
 
 
-for command in (info, list_chips, coverage, doctor, report, run, golden, diff, migrate_mocks):
+for command in (
+    info,
+    list_chips,
+    coverage,
+    doctor,
+    report,
+    run,
+    golden,
+    diff,
+    migrate_mocks,
+    plan,
+    release,
+):
     main.add_command(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,10 @@ def diff(
     Both are recordings of one program (`softnpu golden record --ops '*'`): eager and compiled, fp32 and bf16, two
     versions, npu and cpu; or dumps of msprobe. The exit code is 1 where they differ.
     """
-    tolerance = importlib.import_module("softnpu.golden._compare").Tolerance(rtol, atol, share)
+    from softnpu.golden import _compare, _diff
+
     try:
-        found = importlib.import_module("softnpu.golden._diff").diff(
-            run_a, run_b, tolerance=tolerance
-        )
+        found = _diff.diff(run_a, run_b, tolerance=_compare.Tolerance(rtol, atol, share))
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
     if as_json:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import click
 
-from softnpu import host
+from softnpu import host, torch_versions
 from softnpu.cli import _output
 
 _ROOT = Path(__file__).resolve().parents[2]
-_NEEDED = "2.13.0"
+#: the two own the same files, so one that is uninstalled takes some of the other's with it
+_MEND = "pip uninstall torch-npu, then pip install --force-reinstall --no-deps softnpu (or the other way round)"
 
 
 @click.command()
@@ -41,7 +42,7 @@ def _python() -> tuple[bool, str]:
 
 def _torch() -> tuple[bool, str]:
     version = importlib.metadata.version("torch")
-    return version.split("+")[0] == _NEEDED, f"{version} ({_NEEDED} is needed)"
+    return torch_versions.supported(version), f"{version} (supported: {torch_versions.SUPPORTED})"
 
 
 def _compiler() -> tuple[bool, str]:
@@ -55,7 +56,12 @@ def _compiler() -> tuple[bool, str]:
 def _extension() -> tuple[bool, str]:
     try:
         importlib.import_module("torch")
-        return True, str(Path(importlib.import_module("softnpu._C").__file__ or "").name)
+        built = importlib.import_module("softnpu._C")
+        name = Path(built.__file__ or "").name
+        return (
+            True,
+            f"{name}, for torch {built.torch_version}; kernels for {built.cpu_capability()}",
+        )
     except ImportError as error:
         return False, f"{error}; build it with: pip install --no-build-isolation -e ."
 
@@ -63,14 +69,16 @@ def _extension() -> tuple[bool, str]:
 def _which_torch_npu() -> tuple[bool, str]:
     spec = importlib.util.find_spec("torch_npu")
     place = Path(spec.origin).parent if spec and spec.origin else None
-    return place == _ROOT / "torch_npu", f"import torch_npu takes {place}"
+    own = place == _ROOT / "torch_npu"
+    text = f"import torch_npu takes {place}, {'which is' if own else 'not'} softnpu's"
+    return own, text if own else f"{text}: {_MEND}"
 
 
 def _real_torch_npu() -> tuple[bool, str]:
     """The vendor's distribution beside this one: two packages would own the same files."""
     others = list(_other_distributions())
     if others:
-        return False, f"{', '.join(others)} is installed beside softnpu: uninstall one of them"
+        return False, f"{', '.join(others)} is installed beside softnpu: {_MEND}"
     return True, "no other torch_npu or torchair is installed"
 
 

@@ -43,17 +43,18 @@ def record(
     The same as `python -m softnpu.golden record`, which needs torch alone. Each rank of a job that torchrun starts
     records into a directory of its own.
     """
-    recorder = importlib.import_module("softnpu.golden._record")
-    main = importlib.import_module("softnpu.golden.__main__")
+    from softnpu.golden import __main__ as main
+    from softnpu.golden import _program, _record
+
     if not module and not Path(program).exists():
         raise click.BadParameter(f"{program!r} is not a file", param_hint="PROGRAM")
     with contextlib.ExitStack() as stack:
         try:
-            recording = stack.enter_context(recorder.record(output, **options))
+            recording = stack.enter_context(_record.record(output, **options))
         except (FileExistsError, ValueError) as wrong:
             raise click.ClickException(str(wrong)) from None
         stack.callback(lambda: click.echo(main.said(recording, output), err=True))
-        importlib.import_module("softnpu.golden._program").run_program(program, arguments, module)
+        _program.run_program(program, arguments, module)
 
 
 def tolerance_options(command: Any) -> Any:
@@ -93,15 +94,14 @@ def replay(
     RECORDING is a directory of `golden record`, or of msprobe's dumps. The exit code is 1 where a call lies beyond
     tolerance, is missing here or fails.
     """
-    replays = importlib.import_module("softnpu.golden._replay")
-    tolerance = importlib.import_module("softnpu.golden._compare").Tolerance(
-        rtol, atol, share, bitwise
-    )
+    from softnpu.golden import _compare, _load, _msprobe_write, _page
+    from softnpu.golden import _replay as replays
+
+    tolerance = _compare.Tolerance(rtol, atol, share, bitwise)
     export = None
     try:
         if msprobe is not None:
-            runs = importlib.import_module("softnpu.golden._load").load(recording)
-            export = importlib.import_module("softnpu.golden._msprobe_write").Export(msprobe, runs)
+            export = _msprobe_write.Export(msprobe, _load.load(recording))
         results = replays.replay(
             recording, device=device, ops=ops, tolerance=tolerance, model=_model(model),
             picture=html is not None, computed=export.add if export else None,
@@ -111,8 +111,7 @@ def replay(
     if export is not None:
         export.close()
     if html is not None:
-        page = importlib.import_module("softnpu.golden._page").render(str(recording), results)
-        html.write_text(page, "utf-8")
+        html.write_text(_page.render(str(recording), results), "utf-8")
     counts = replays.counts(results)
     if as_json:
         _output.show_json({"counts": counts, "calls": [r.as_json() for r in results]})

@@ -26,7 +26,7 @@ from softnpu.golden._program import made_by
 from softnpu.golden._where import Where
 
 #: results that nobody has computed
-_UNINITIALISED = ("empty", "new_empty", "_empty_")
+_UNINITIALIZED = ("empty", "new_empty", "_empty_")
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def record(
     of tensors, `each` the calls of one operator. `resume` continues what an earlier run of the program has recorded;
     without it, a directory that holds a recording is an error.
 
-    Views and uninitialised tensors are not recorded, nor what runs inside a compiled graph or a capture.
+    Views and uninitialized tensors are not recorded, nor what runs inside a compiled graph or a capture.
     """
     if each is not None and each < 1:
         raise ValueError(f"each must be at least 1, but is {each}")
@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):
             self.chosen[name] = (
                 any(fnmatch.fnmatchcase(n, p) for p in self.patterns for n in (short, schema.name))
                 and not view
-                and not short.startswith(_UNINITIALISED)
+                and not short.startswith(_UNINITIALIZED)
                 and space not in ("prim", "profiler")
             )
         return self.chosen[name]

@@ -166,8 +166,8 @@ def _made(entry: dict[str, Any], data: torch.Tensor, device: str) -> torch.Tenso
         for dim, (size, stride) in enumerate(zip(sizes, strides)):
             if stride == 0:
                 data = data.narrow(dim, 0, min(size, 1))
-        room = 1 + sum((size - 1) * stride for size, stride in zip(held, strides) if size > 0)
-        storage = torch.zeros(max(room, 0), dtype=data.dtype, device=where)
+        length = 1 + sum((size - 1) * stride for size, stride in zip(held, strides) if size > 0)
+        storage = torch.zeros(max(length, 0), dtype=data.dtype, device=where)
         made = storage.as_strided(held, strides)
         made.copy_(data)
         made = made.expand(sizes)

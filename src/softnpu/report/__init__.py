@@ -32,7 +32,7 @@ from softnpu.report.page import render
 def report(directory: Path, output: Path, as_json: bool = False) -> None:
     """Turns the profile in DIRECTORY, or all profiles below it, into one HTML page.
 
-    A profile that was not analysed yet is analysed first.
+    A profile that was not analyzed yet is analyzed first.
     """
     found = find(directory)
     if not found:

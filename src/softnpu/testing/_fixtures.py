@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +21,11 @@ RANKS = pytest.StashKey[Ranks]()
 @pytest.fixture
 def npu(request: pytest.FixtureRequest) -> Iterator[Any]:
     """`torch.device("npu")` with fresh statistics, seeds and no faults; leaked device memory is an error."""
-    torch = importlib.import_module("torch")
-    importlib.import_module("torch_npu")
-    faults = importlib.import_module("softnpu.faults")
+    import torch
+
+    import torch_npu  # noqa: F401
+    from softnpu import faults
+
     faults.clear()
     torch.manual_seed(0)
     torch.npu.manual_seed_all(0)
@@ -40,8 +41,9 @@ def npu(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture
 def npu_faults() -> Iterator[Any]:
     """`softnpu.faults`; what a test injects is gone after it."""
-    importlib.import_module("torch_npu")
-    faults = importlib.import_module("softnpu.faults")
+    import torch_npu  # noqa: F401
+    from softnpu import faults
+
     faults.clear()
     yield faults
     faults.clear()
@@ -68,7 +70,8 @@ class NpuProfile:
         return sum(row["count"] for row in self.kernels if row["name"] == kernel)
 
     def _read(self) -> None:
-        data = importlib.import_module("softnpu.report.data")
+        from softnpu.report import data
+
         (self.path,) = data.find(self.directory)
         profile = data.Profile.read(self.path)
         self.operators, self.kernels = profile.operators, profile.kernels
@@ -81,7 +84,8 @@ def npu_profile(tmp_path: Path) -> Any:
 
     @contextlib.contextmanager
     def profiling(**options: Any) -> Iterator[NpuProfile]:
-        profiler = importlib.import_module("torch_npu").profiler
+        from torch_npu import profiler
+
         found = NpuProfile(tmp_path / f"profile{next(numbers)}")
         activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU]
         handler = profiler.tensorboard_trace_handler(str(found.directory))

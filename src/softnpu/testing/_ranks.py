@@ -15,7 +15,6 @@ function may use whatever the test has, fixtures and parameters among it, and no
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pickle
 import socket
@@ -181,9 +180,11 @@ class _Answer:
 
 
 def _rank(job: dict[str, Any], body: Callable[..., Any], timeout: float) -> Any:
-    torch = importlib.import_module("torch")
-    importlib.import_module("torch_npu")
-    dist = importlib.import_module("torch.distributed")
+    import torch
+    import torch.distributed as dist
+
+    import torch_npu  # noqa: F401
+
     torch.npu.set_device(job["rank"] % torch.npu.device_count())
     dist.init_process_group("hccl", timeout=timedelta(seconds=timeout))
     try:

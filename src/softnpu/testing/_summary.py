@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
-import importlib
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from softnpu._observe import Observer
+from softnpu._observe import RunRecorder
 from softnpu.testing._fixtures import RANKS
 
 _BY_CHIP = re.compile(
@@ -19,16 +18,17 @@ _BY_CHIP = re.compile(
 _TESTS = 20
 
 
-class Watch(Observer):
+class SummaryRecorder(RunRecorder):
     """Counts what this process does between two tests."""
 
     def __init__(self) -> None:
-        importlib.import_module("torch_npu")
+        from torch_npu import _errors
+
+        errors: Any = _errors
         super().__init__(Path())
         self.chip: collections.Counter[str] = collections.Counter()
-        self._stand_before_the_log()
+        self._intercept_trace()
         self._listen()
-        errors: Any = importlib.import_module("torch_npu._errors")
         make = errors.operator_error
 
         def operator_error(operator: str, bad: Any) -> RuntimeError:
@@ -45,10 +45,12 @@ class Watch(Observer):
             self.reset()
             self.chip.clear()
             if self.device.started():
-                for index in range(self.device.device_count()):
-                    importlib.import_module("torch").npu.reset_peak_memory_stats(index)
+                import torch
 
-    def end(self) -> dict[str, Any]:
+                for index in range(self.device.device_count()):
+                    torch.npu.reset_peak_memory_stats(index)
+
+    def taken(self) -> dict[str, Any]:
         with self.lock:
             if not self.profiling:
                 self._count()
@@ -66,9 +68,9 @@ class Watch(Observer):
             }
 
 
-def attach(report: pytest.TestReport, item: pytest.Item, watch: Watch) -> None:
+def attach(report: pytest.TestReport, item: pytest.Item, recorder: SummaryRecorder) -> None:
     """At the end of a test: its part, with those of the ranks that it started."""
-    found = watch.end()
+    found = recorder.taken()
     if RANKS in item.stash:
         for part in item.stash[RANKS].summaries:
             for key in ("operators", "errors", "chip"):

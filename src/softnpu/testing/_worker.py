@@ -1,6 +1,6 @@
 """The process in which tests with other settings run: pytest without a terminal, told by its parent what to run.
 
-The parent sends names of tests; reports and warnings go back as pytest serialises them.
+The parent sends names of tests; reports and warnings go back as pytest serializes them.
 """
 
 from __future__ import annotations

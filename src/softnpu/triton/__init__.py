@@ -2,13 +2,16 @@
 
 With triton installed, `import torch_npu` adds two things to it, whichever of the two is imported first: the driver `npu`,
 so that `triton.runtime.driver.active` answers for the device, and an interpreter that neither copies npu tensors to
-the host nor back. A kernel that is to be compiled says how it can run instead.
+the host nor back. Kernels are interpreted unless TRITON_INTERPRET says otherwise; one that is to be compiled says how it
+can run instead. `triton.language.extra.cann` has the names that kernels for the card use.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -38,29 +41,72 @@ def _add_driver(module: Any) -> None:
 
 def _add_launch(module: Any) -> None:
     """triton.runtime.interpreter: a launch on npu tensors is one device task on their bytes."""
-    from softnpu.triton import interpreter
+    from softnpu.triton import bfloat16, interpreter
 
     interpreter.patch(module)
+    bfloat16.patch(module)
+
+
+def _interpret(module: Any) -> None:
+    """triton.knobs: a device without a compiler interprets, unless the variable or another GPU decides.
+
+    It must come before triton.language, whose own functions are made by triton.jit too.
+    """
+    import torch
+
+    if "TRITON_INTERPRET" not in os.environ and not torch.cuda.is_available():
+        module.runtime.interpret = True
 
 
 _ACTIONS: dict[str, Callable[[Any], None]] = {
+    "triton.knobs": _interpret,
     "triton.backends": _add_driver,
     "triton.runtime.interpreter": _add_launch,
 }
 
 
+_CANN = "triton.language.extra.cann"
+
+
 class _Finder(importlib.abc.MetaPathFinder):
-    """Acts after the modules of _ACTIONS are imported; everything else passes."""
+    """Acts after the modules of _ACTIONS are imported, and finds triton.language.extra.cann; everything else passes."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname == _CANN or fullname.startswith(f"{_CANN}."):
+            return _cann_spec(fullname, path)
         if fullname not in _ACTIONS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, _ACTIONS[fullname])
         return spec
+
+
+def _cann_spec(fullname: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """triton-ascend's module if it is there, else the one of softnpu.triton under this name."""
+    own = f"softnpu.triton.cann{fullname.removeprefix(_CANN)}"
+    if importlib.machinery.PathFinder.find_spec(fullname, path) is not None:
+        return None
+    if importlib.util.find_spec(own) is None:
+        return None
+    return importlib.machinery.ModuleSpec(fullname, _Alias(own), is_package=fullname == _CANN)
+
+
+class _Alias(importlib.abc.Loader):
+    """Gives a module a second name: its spec stays that of the first."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.name)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec
 
 
 class _Loader(importlib.abc.Loader):

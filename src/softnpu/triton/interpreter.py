@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from typing import Any
 
 
@@ -18,6 +20,7 @@ def patch(module: Any) -> None:
 def _launch(before: Any) -> Any:
     @functools.wraps(before)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _restore_gluon()
         if not any(_is_npu(value) for value in [*args, *kwargs.values()]):
             return before(self, *args, **kwargs)
         from softnpu import _C
@@ -29,6 +32,16 @@ def _launch(before: Any) -> Any:
         return _C.run_kernel(f"triton::{self.fn.__name__}", run, args, kwargs)
 
     return __call__
+
+
+def _restore_gluon() -> None:
+    """Triton reads types of its gluon at a launch; programs for triton-ascend, which has none, put empty modules there."""
+    stub = sys.modules.get("triton.experimental.gluon")
+    if stub is None or hasattr(stub, "__path__"):
+        return
+    for name in [n for n in sys.modules if n.startswith("triton.experimental.gluon")]:
+        del sys.modules[name]
+    importlib.import_module("triton.experimental.gluon")
 
 
 def _restore(before: Any) -> Any:

@@ -17,6 +17,7 @@ from torch_npu.npu import (
     _device,
     _memory_history,
     _memory_pool,
+    _mstx,
     _options,
     _overflow,
     _recovery,
@@ -26,7 +27,7 @@ from torch_npu.npu import (
 from torch_npu.npu import autocast_utils as _autocast
 from torch_npu.npu import npu_config as _config
 
-__all__ = ["_npurt"]
+__all__ = ["_mstx", "_npurt"]
 
 # --- options ----------------------------------------------------------------------------------------------------
 
@@ -67,6 +68,13 @@ _npu_ipc_collect = _device.ipc_collect
 _npu_sleep = _device._sleep
 _npu_set_op_timeout_ms = utils.set_op_timeout_ms
 _get_cann_version = utils.get_cann_version
+
+
+def _get_silent_check_version() -> int:
+    """The version of the check for silent faults: the one that needs no hooks of the program's."""
+    return 2
+
+
 _is_gte_cann_version = utils._is_gte_cann_version
 
 
@@ -148,6 +156,7 @@ _npu_setMemoryFraction = memory.set_per_process_memory_fraction
 _npu_getAllocatorBackend = memory.get_allocator_backend
 _npu_npuCachingAllocator_set_allocator_settings = memory._set_allocator_settings
 _npu_npuCachingAllocator_raw_delete = memory.caching_allocator_delete
+_npu_npuCachingAllocator_set_allocator_settings = memory._set_allocator_settings
 _npu_NPUAllocator = _memory_pool._NPUAllocator
 
 
@@ -185,6 +194,13 @@ def _npu_endAllocateToPool(device: int, mempool_id: tuple[int, int]) -> None:
 def _npu_releasePool(device: int, mempool_id: tuple[int, int]) -> None:
     """One user of the pool less; its memory goes back with the last one."""
     _device_module.release_pool(device, mempool_id)
+
+
+def _empty_strided_npu(
+    sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """`torch.empty_strided` on the current device, as compiled code calls it."""
+    return torch.empty_strided(sizes, strides, dtype=dtype, device="npu")
 
 
 def _weak_ref_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from softnpu import _C, chips, settings
 from torch_npu._errors import ErrCode, dist_error
+from torch_npu.distributed import _windows
 
 ProcessGroupHCCL = _C.hccl.ProcessGroupHCCL
 
@@ -38,6 +39,7 @@ def register() -> None:
     """`init_process_group("hccl")`; npu tensors of a group without a backend name use it too."""
     codes = {code.code: code for code in ErrCode}
     _C.hccl.install(_connect, lambda code: dist_error(codes[code]))
+    _windows.install(ProcessGroupHCCL)
     dist.Backend.register_backend("hccl", _create, extended_api=True, devices=["npu"])
 
 

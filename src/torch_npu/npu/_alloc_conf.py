@@ -12,6 +12,7 @@ from softnpu import _C
 from torch_npu._errors import ErrCode, SubModule, code_line
 
 MIB = 2**20
+UNLIMITED_MB = 2**40
 VARIABLES = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 NO_CACHING = "PYTORCH_NO_NPU_MEMORY_CACHING"
 
@@ -139,6 +140,13 @@ def _check_conflicts(found: Mapping[str, Any]) -> None:
         warnings.warn(
             "pinned_mem_register is off while pin_memory_expandable_segments is True.", stacklevel=4
         )
+    thresholds = {"pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"} & set(found)
+    if found.get("pin_memory_expandable_segments") and thresholds:
+        warnings.warn(
+            "pinned_max_round_threshold_mb and pinned_max_cached_size_mb do not take effect while "
+            "pin_memory_expandable_segments is True.",
+            stacklevel=4,
+        )
 
 
 def configure(found: Mapping[str, Any], caching: bool = True) -> None:
@@ -166,6 +174,11 @@ def configure(found: Mapping[str, Any], caching: bool = True) -> None:
     if "page_size" in found:
         extra["page"] = found["page_size"]
     _C.configure_extra(extra)
+    _C.count_rejections(found.get("throw_on_npumalloc_oom", False))
+    _C.configure_pinned(
+        found.get("pinned_max_round_threshold_mb", UNLIMITED_MB) * MIB,
+        found.get("pinned_max_cached_size_mb", UNLIMITED_MB) * MIB,
+    )
     if "per_process_memory_fraction" in found:
         for index in range(_C.device_count()):
             _C.set_memory_fraction(index, found["per_process_memory_fraction"])

@@ -51,7 +51,7 @@ def _lazy_call(callback: Callable[[], Any]) -> None:
 
 
 def run_queued_calls() -> None:
-    """What `_lazy_call` has put off; the device calls this once, at its start."""
+    """What `_lazy_call` has deferred; the device calls this once, at its start."""
     while _queued:
         callback, origin = _queued.pop(0)
         try:
@@ -169,16 +169,16 @@ def synchronize(device: Any = None) -> None:
     index = checked_index(device)
     _lazy_init()
     raise_fault(index)
-    note_synchronisation(f"synchronize(npu:{index})")
+    note_synchronization(f"synchronize(npu:{index})")
     torch._C._accelerator_synchronizeDevice(index)
 
 
-def note_synchronisation(what: str) -> None:
+def note_synchronization(what: str) -> None:
     """A call that makes the host wait: warns or raises as `set_sync_debug_mode` says."""
     if _C.sync_debug_mode() == _SYNC_MODES["warn"]:
         warnings.warn(f"called a synchronizing NPU operation: {what}", stacklevel=3)
     else:
-        _C.note_synchronisation(what)
+        _C.note_synchronization(what)
 
 
 def raise_fault(index: int) -> None:
@@ -299,7 +299,7 @@ _SYNC_MODES = {"default": 0, "warn": 1, "error": 2}
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """What a synchronising call does: "default" (0) nothing, "warn" (1) warns, "error" (2) raises."""
+    """What a synchronizing call does: "default" (0) nothing, "warn" (1) warns, "error" (2) raises."""
     if isinstance(debug_mode, str):
         if debug_mode not in _SYNC_MODES:
             raise RuntimeError(

@@ -213,23 +213,23 @@ def _statistics(values: torch.Tensor) -> dict[str, float]:
     }
 
 
-_initialised = False
+_initialized = False
 _running: _Dump | None = None
 
 
 def init_dump() -> None:
     """Makes the dump ready; `set_dump` starts it."""
-    global _initialised
+    global _initialized
     _C.ensure_started()
-    if _initialised:
+    if _initialized:
         raise RuntimeError("init_dump has been called already" + pta_error(ErrCode.ACL))
-    _initialised = True
+    _initialized = True
 
 
 def set_dump(cfg_file: Any) -> None:
     """Starts the dump with a configuration: a JSON file's path, or the same as a dictionary."""
     global _running
-    if not _initialised:
+    if not _initialized:
         raise RuntimeError("set_dump needs init_dump first" + pta_error(ErrCode.ACL))
     if isinstance(cfg_file, dict):
         config = cfg_file
@@ -268,8 +268,8 @@ def _stop() -> None:
 
 def finalize_dump() -> None:
     """Ends the dump and writes its index."""
-    global _initialised
-    if not _initialised:
+    global _initialized
+    if not _initialized:
         raise RuntimeError("finalize_dump needs init_dump first" + pta_error(ErrCode.ACL))
     _stop()
-    _initialised = False
+    _initialized = False

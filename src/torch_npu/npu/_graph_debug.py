@@ -189,6 +189,26 @@ _SUPER_KERNEL_OPTIONS: dict[str, dict[str, type]] = {
 }
 
 
+_BYPASSES = ("event_breaker_bypass", "value_breaker_bypass", "task_breaker_bypass")
+
+
+def _check_parts(kind: str, key: str, value: Any) -> None:
+    """Lists hold names; the strategies are whole numbers under known keys."""
+    if isinstance(value, list):
+        wrong = [item for item in value if not isinstance(item, str)]
+        expected = "a list of str"
+    elif isinstance(value, dict):
+        wrong = [k for k, v in value.items() if k not in _BYPASSES or not isinstance(v, int)]
+        expected = f"a dict of int with the keys {', '.join(_BYPASSES)}"
+    else:
+        return
+    if wrong:
+        raise RuntimeError(
+            f"{kind}[{key!r}] must be {expected}, but received {wrong[0]!r}"
+            + pta_error(ErrCode.PARAM)
+        )
+
+
 def check_super_kernel_options(kind: str, options: Any) -> None:
     """The keys and types that `NPUGraph.super_kernel_optimize` takes."""
     if options is None:
@@ -207,3 +227,4 @@ def check_super_kernel_options(kind: str, options: Any) -> None:
                 f"{kind}[{key!r}] must be {allowed[key].__name__}, but received "
                 f"{type(value).__name__}" + pta_error(ErrCode.PARAM)
             )
+        _check_parts(kind, key, value)

@@ -45,8 +45,8 @@ def memory_summary(index: int, stats: dict[str, Any], abbreviated: bool) -> str:
         double,
         f"{f'PyTorch NPU memory summary, device ID {index}':^{_WIDTH}}",
         rule,
-        f"{'NPU OOMs: ' + str(stats.get('num_ooms', 0)):^37}|"
-        f"{'npuMalloc retries: ' + str(stats.get('num_alloc_retries', 0)):^37}",
+        f"{'NPU OOMs: ':>22}{stats.get('num_ooms', 0):<14d}|"
+        f"{'npuMalloc retries: ':>27}{stats.get('num_alloc_retries', 0):<11d}",
         double,
         f"{'Metric':^23}| Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ",
     ]

@@ -9,22 +9,22 @@ import torch
 from softnpu import _C
 
 INPUTS, OUTPUTS = 0, 1
-Observer = Callable[[int, str, list[torch.Tensor]], None]  # stage, operator, its tensors
-_observers: list[Observer] = []
+LaunchObserver = Callable[[int, str, list[torch.Tensor]], None]  # stage, operator, its tensors
+_observers: list[LaunchObserver] = []
 
 
-def add(observer: Observer) -> None:
+def add(observer: LaunchObserver) -> None:
     """Calls `observer` before (INPUTS) and after (OUTPUTS) every launch from now on."""
     _observers.append(observer)
-    _C.watch_observer(_call_all)
+    _C.set_launch_observer(_call_all)
 
 
-def remove(observer: Observer) -> None:
-    """Takes an observer back; an unknown one is ignored."""
+def remove(observer: LaunchObserver) -> None:
+    """Removes an observer; an unknown one is ignored."""
     if observer in _observers:
         _observers.remove(observer)
     if not _observers:
-        _C.watch_observer(None)
+        _C.set_launch_observer(None)
 
 
 def _call_all(stage: int, name: str, tensors: list[torch.Tensor]) -> None:

@@ -97,7 +97,7 @@ def _products(_: str) -> None:
         get("CUBE_MATH_TYPE") or "", _HF32 if get("ALLOW_MATMUL_HF32") == "enable" else _KEEP
     )
     conv = _HF32 if get("ALLOW_CONV_HF32") == "enable" else _KEEP
-    _C.watch_products(matmul, conv)
+    _C.set_product_rounding(matmul, conv)
 
 
 for _name in ("ALLOW_MATMUL_HF32", "ALLOW_CONV_HF32", "CUBE_MATH_TYPE"):

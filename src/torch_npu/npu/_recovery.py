@@ -153,11 +153,11 @@ def update_npu_tensor_to_safe(tensor_obj: Any) -> None:
 
 def set_npu_tensor_unsafe_check_flag(flag: bool) -> None:
     """Whether operators refuse tensors whose bytes are lost."""
-    _C.watch_unsafe(bool(flag))
+    _C.set_unsafe(bool(flag))
 
 
 def get_npu_tensor_unsafe_check_flag() -> bool:
-    return _C.watch_is_unsafe()
+    return _C.is_unsafe()
 
 
 # --- stress test ------------------------------------------------------------------------------------------------

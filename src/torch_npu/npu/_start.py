@@ -13,13 +13,13 @@ def install() -> None:
     """Makes `_started` the device's start function, and errors of faults upstream's."""
     importlib.import_module("torch_npu.utils")  # a name of torch_npu from the start
     _C.on_start(_started)
-    _C.watch_error_text(_device.fault_text)
+    _C.set_error_text(_device.fault_text)
 
 
 def _started() -> None:
     try:
         _alloc_conf.from_environment()
-        _C.watch_saturate(not _overflow.inf_nan_mode())
+        _C.set_saturate(not _overflow.inf_nan_mode())
     except (RuntimeError, ValueError) as error:
         # The device counts as started now: without this, only its first use would fail.
         for index in range(_C.device_count()):

@@ -292,13 +292,26 @@ def reset_peak_host_memory_stats() -> None:
     _C.host_reset_peak()
 
 
+#: the settings that upstream lets a program change while the allocator runs
+_CHANGEABLE = {
+    "expandable_segments",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "release_lock_on_npumalloc",
+    "throw_on_npumalloc_oom",
+    "per_process_memory_fraction",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+}
+
+
 def _set_allocator_settings(settings: str) -> None:
-    """Switches expandable segments while the allocator runs: `expandable_segments:True` or `False`."""
+    """Changes settings of `PYTORCH_NPU_ALLOC_CONF` while the allocator runs: `key:value,key:value`."""
     if not isinstance(settings, str):
         raise TypeError(f"settings must be a str, but received {type(settings).__name__}")
     found = _alloc_conf.parse(settings)
     for key in found:
-        if key != "expandable_segments":
+        if key not in _CHANGEABLE:
             raise ValueError(
                 f"torch_npu.npu.memory._set_allocator_settings() unsupported setting: {key}"
                 + pta_error(ErrCode.VALUE)

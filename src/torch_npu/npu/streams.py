@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from softnpu import _C
+from softnpu.sanitizer import _events
 from torch_npu._errors import ErrCode, pta_error
-from torch_npu.npu._device import memory_index, note_synchronisation, raise_fault
+from torch_npu.npu._device import memory_index, note_synchronization, raise_fault
 
 # Streams made in turn from pools, as on the card: 32 of each priority (C++), then these.
 _SYNC_LAUNCH_FIRST, _SYNC_LAUNCH_COUNT = 65, 4
 _sync_launch_turn = itertools.count()
+_external: set[int] = set()  # numbers that `ExternalStream` was given
 
 
 def _device_type() -> int:
@@ -45,7 +47,7 @@ class _BaseStream(torch.Stream):
     def synchronize(self) -> None:
         """Waits until all work given to the stream is done."""
         raise_fault(self.device_index)
-        note_synchronisation("Stream.synchronize")
+        note_synchronization("Stream.synchronize")
         super().synchronize()
 
     def set_data_preprocess_stream(self, is_data_preprocess_stream: bool = False) -> None:
@@ -89,15 +91,18 @@ class _BaseStream(torch.Stream):
 class Stream(_BaseStream):
     """A queue of work on one device; work of a stream runs in order.
 
-    A negative `priority` asks for a stream of high priority. A `torch.Stream` (or `stream_id`,
-    `device_index`, `device_type`) gives another object for the same stream.
+    A negative `priority` asks for a stream of high priority, `is_sync_launch` for a `SyncLaunchStream`. A
+    `torch.Stream` (or `stream_id`, `device_index`, `device_type`) gives another object for the same stream.
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if isinstance(device, torch.Stream):
             return _same_stream(cls, device)
         if "stream_id" in kwargs:
+            _check_numbers(cls, kwargs["stream_id"], kwargs.get("device_index", 0))
             return super().__new__(cls, **kwargs)
+        if kwargs.pop("is_sync_launch", False):
+            return _same_stream(cls, SyncLaunchStream(device, priority))
         if kwargs:
             raise TypeError(f"Stream got an unexpected keyword argument {next(iter(kwargs))!r}")
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -105,6 +110,19 @@ class Stream(_BaseStream):
         _C.ensure_started()
         index = memory_index(None if isinstance(device, int) and device < 0 else device)
         return super().__new__(cls, torch.device("npu", index), priority=priority)
+
+
+def _check_numbers(cls: Any, stream_id: int, device_index: int) -> None:
+    """The numbers are those of a stream that exists; an external one has any number."""
+    _C.ensure_started()
+    if issubclass(cls, ExternalStream):
+        _external.add(stream_id)
+    known = 0 <= stream_id < _SYNC_LAUNCH_FIRST + _SYNC_LAUNCH_COUNT or stream_id in _external
+    if not known or not 0 <= device_index < _C.device_count():
+        raise RuntimeError(
+            f"there is no stream of stream_id {stream_id} on device_index {device_index}"
+            + pta_error(ErrCode.VALUE)
+        )
 
 
 def _same_stream(cls: Any, stream: torch.Stream) -> Any:
@@ -133,7 +151,7 @@ class SyncLaunchStream(_BaseStream):
 
 class ExternalStream(Stream):
     """A stream that another library made, given by its handle. Work can be launched on it, no more:
-    as upstream, it cannot be synchronised, queried, or meet events."""
+    as upstream, it cannot be synchronized, queried, or meet events."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
         if isinstance(stream_ptr, bool) or not isinstance(stream_ptr, int) or stream_ptr <= 0:
@@ -212,10 +230,15 @@ class Event(torch.Event):
     def record(self, stream: Any = None) -> None:
         """Records the event on a stream, the current one if none is given."""
         super().record(_managed(stream, "Event.record"))
+        if hasattr(self, "_unrecorded_wait"):
+            _events.recorded(self)
 
     def wait(self, stream: Any = None) -> None:
         """Makes later work of a stream wait for this event."""
-        super().wait(_managed(stream, "Event.wait"))
+        stream = _managed(stream, "Event.wait")
+        if not self.event_id and _C.sanitizer_on():
+            _events.waited(self)
+        super().wait(stream)
 
     def query(self) -> bool:
         """Whether everything before the event is done."""
@@ -255,7 +278,7 @@ class Event(torch.Event):
 
     def synchronize(self) -> None:
         """Waits until everything before the event is done."""
-        note_synchronisation("Event.synchronize")
+        note_synchronization("Event.synchronize")
         super().synchronize()
 
     @property
@@ -282,15 +305,20 @@ class ExternalEvent:
 
     def __init__(self) -> None:
         self._signal = _C.ExternalSignal(f"ExternalEvent {id(self):#x}")
+        self._waits = 0
+        self._recorded_at = 0  # for the sanitizer
 
     def record(self, stream: Any = None) -> None:
         """Records the event on a stream, the current one if none is given."""
         stream = _managed(stream, "ExternalEvent.record")
+        if _C.sanitizer_on() and _C.values_exist():
+            _events.external_record(self)
         _C.external_record(self._signal, stream.device_index, stream.stream_id)
 
     def wait(self, stream: Any = None) -> None:
         """Makes later work of a stream wait until the event is recorded."""
         stream = _managed(stream, "ExternalEvent.wait")
+        self._waits += 1
         _C.external_wait(self._signal, stream.device_index, stream.stream_id)
 
     def reset(self, stream: Any = None) -> None:

@@ -109,7 +109,7 @@ def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
 
 
 def _erase_stream(tensor: torch.Tensor, stream: Any) -> None:
-    """Takes back `tensor.record_stream(stream)`, after the stream's work on it has been waited for."""
+    """Undoes `tensor.record_stream(stream)`, after the stream's work on it has been waited for."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
             f"tensor should be torch.Tensor, could not be {type(tensor)}" + pta_error(ErrCode.TYPE)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._C import DispatchKey
 
 from softnpu import _C
 from torch_npu.ops._operator import Operator, library_of, parameters
@@ -173,7 +172,7 @@ def _below_autograd(operator: Operator, keyset: Any, values: Sequence[Any]) -> A
 
 def register_autocast(operator: Operator, policy: str) -> None:
     """`autocast="lower" | "fp32" | "promote"`: the documented list that the operator is on."""
-    off = torch._C.DispatchKeySet(DispatchKey.AutocastPrivateUse1)
+    off = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         tensors = [t for t in (*args, *kwargs.values()) if _castable(t)]

@@ -9,12 +9,14 @@ adds the operator's name. Import as `from torch_npu.ops import _check as must`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 
 from softnpu import _C
 from torch_npu._errors import BadArgument, ErrCode
+
+T = TypeVar("T")
 
 
 def hold(
@@ -96,10 +98,11 @@ def anything(*values: Any) -> None:
     """Arguments that upstream takes and reads nowhere: whatever they are, they change nothing."""
 
 
-def present(name: str, value: Any, when: str) -> None:
+def present(name: str, value: T | None, when: str) -> T:
     """An optional argument that is required in the given situation."""
     if value is None:
         raise BadArgument(name, f"given {when}", None, ErrCode.PARAM)
+    return value
 
 
 def one_of(values: Iterable[Any], quoted: bool = False) -> str:
@@ -108,7 +111,7 @@ def one_of(values: Iterable[Any], quoted: bool = False) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
-def has_data(tensor: torch.Tensor | None) -> bool:
+def has_data(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
     """Whether a check may read the tensor's values: False for None, fake and meta tensors, and while
     a graph is captured or a stream is blocked, when there are no values yet."""
     from torch._subclasses.fake_tensor import FakeTensor

@@ -68,7 +68,7 @@ class Operator:
         chips: the families of chips that have it, "A5" for Ascend950 (default: all); elsewhere a call raises.
         by_shape: the check looks at shapes, dtypes and plain values alone, so it is asked once for each of them.
         output_differentiability: for each output, whether it carries a gradient (default: every floating one).
-        compiled: what a compiled graph does: "fuse" the kernel's formula with its neighbours, "call" the operator on
+        compiled: what a compiled graph does: "fuse" the kernel's formula with its neighbors, "call" the operator on
             host tensors, call it on "device" tensors, or make "empty" memory. Default: fuse, unless there is a native
             form, a shape function, randomness or a written argument.
         ge: the type of the node in the GE graph and of the kernel in a profile (default: the name in CamelCase).
@@ -127,7 +127,9 @@ class Operator:
         every = list(enumerate(self.schema.arguments))
         self._tensors = tuple(i for i, a in every if str(a.type) == "Tensor")
         self._dtypes = tuple(i for i, a in every if "ScalarType" in str(a.real_type))
-        self._masks = tuple((i, a.N) for i, a in every if a.N and str(a.type) == "List[bool]")
+        self._masks = tuple(
+            (i, n) for i, a in every if (n := getattr(a, "N", None)) and str(a.type) == "List[bool]"
+        )
         #: the parts as written
         self.parts: dict[str, Callable[..., Any]] = {}
         #: the kernel as a function of all arguments; also the body and the shape function, until a part takes their place

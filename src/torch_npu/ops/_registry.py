@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from torch._prims_common import is_contiguous_or_false
+from torch.jit._builtins import _register_builtin
 from torch.utils._pytree import tree_map_only
 
 from softnpu import _C
@@ -187,6 +188,8 @@ def _launch(operator: Operator) -> Callable[..., Any]:
             return _C.run_kernel(name, operator.body, values, nothing, host_ok, True)
         except _errors.BadArgument as bad:  # what only the data or the storage can tell
             raise _errors.operator_error(name, bad) from None
+        except IndexError as wrong:
+            raise _errors.index_error(name, wrong) from None
 
     return launch
 
@@ -220,6 +223,7 @@ def _public(operator: Operator) -> Callable[..., Any]:
         call.__signature__ = signature(operator.schema)  # type: ignore[attr-defined]
         for overload in packet.overloads():  # torch_npu.npu_x.out, as upstream's builtins have
             setattr(call, overload, getattr(packet, overload))
+    _register_builtin(call, operator.schema.name)  # torch.jit.script calls the operator
     call.__name__ = call.__qualname__ = name
     call.__module__ = "torch_npu"
     call.__doc__ = operator.__doc__

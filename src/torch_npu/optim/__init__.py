@@ -1,4 +1,4 @@
-"""torch_npu.optim: optimisers that update all parameters of one dtype with one operation each."""
+"""torch_npu.optim: optimizers that update all parameters of one dtype with one operation each."""
 
 from torch_npu.optim.npu_fused_adadelta import NpuFusedAdadelta
 from torch_npu.optim.npu_fused_adam import NpuFusedAdam

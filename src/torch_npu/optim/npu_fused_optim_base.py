@@ -1,6 +1,6 @@
 """NpuFusedOptimizerBase: parameters, gradients and states of one dtype lie in one tensor each.
 
-At the first step the optimiser moves them there (`torch_npu.utils.npu_combine_tensors`); each parameter
+At the first step the optimizer moves them there (`torch_npu.utils.npu_combine_tensors`); each parameter
 and gradient stays the object it is and becomes a window. A step then updates the flat tensors. Where
 something has been moved out since (a gradient replaced, a state loaded, a parameter that has its first
 gradient), everything is combined anew, states kept.
@@ -36,7 +36,7 @@ def require_betas(betas: Sequence[float]) -> None:
 
 
 class NpuFusedOptimizerBase(Optimizer):
-    """The base of the fused optimisers; it has no update of its own.
+    """The base of the fused optimizers; it has no update of its own.
 
     A subclass says in `_state_names(group)` which states a parameter has (name -> initial value) and in
     `_update(group, param, grad, state, params)` how the flat tensors of one dtype change: `state` maps
@@ -109,7 +109,7 @@ class NpuFusedOptimizerBase(Optimizer):
         """Zeroes the gradients where they lie; they cannot be set to None."""
         if set_to_none:
             raise ValueError(
-                "set_to_none=True is not supported by fused optimisers: their gradients stay in "
+                "set_to_none=True is not supported by fused optimizers: their gradients stay in "
                 "one tensor" + pta_error(ErrCode.VALUE)
             )
         self._combine_params_and_grads()
@@ -180,7 +180,7 @@ class NpuFusedOptimizerBase(Optimizer):
             state[name] = fresh if state.get(name) is None else fresh.copy_(state[name])
 
     def _steps_done(self, p: torch.Tensor) -> int:
-        """How many updates a parameter has had; torch's optimisers store that as a tensor."""
+        """How many updates a parameter has had; torch's optimizers store that as a tensor."""
         return int(self.state[p].get("step", 0)) if p in self.state else 0
 
     def _combine(self) -> None:
@@ -223,7 +223,7 @@ class NpuFusedOptimizerBase(Optimizer):
                 continue
             if param.dtype not in DTYPES:
                 raise TypeError(
-                    "the parameters of a fused optimiser must be float32 or float16, but received "
+                    "the parameters of a fused optimizer must be float32 or float16, but received "
                     f"{param.dtype}" + pta_error(ErrCode.TYPE)
                 )
             if param.grad.is_sparse:

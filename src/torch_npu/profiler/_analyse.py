@@ -11,14 +11,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_npu.profiler import _raw
 from torch_npu.profiler._messages import error, info, warn
 from torch_npu.profiler._model import Model
 from torch_npu.utils._path_manager import PathManager
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _DONE = "analyse.done"
 _PROGRAM = str(Path(__file__).with_name("_offline.py"))
@@ -30,7 +34,7 @@ def one(path: str, async_mode: bool = False, export_type: list[str] | None = Non
     if not path:
         warn("There is nothing to analyse: the profiler was not started.")
     elif async_mode:
-        info(f"Analysing {path} beside the program.")
+        info(f"Analyzing {path} beside the program.")
         if not _pending:
             atexit.register(_wait)
         _pending.append(subprocess.Popen(_command(path, export_type)))
@@ -55,18 +59,33 @@ def many(path: str, processes: int, export_type: list[str] | None) -> None:
         return
     for directory in found:
         PathManager.check_directory_path_writeable(directory)
-    bar = _Bar(len(found))
-    if min(processes, len(found)) == 1:
+    with _progress() as bar:
+        for _ in bar.track(_each(found, min(processes, len(found)), export_type), len(found)):
+            pass
+
+
+def _progress() -> Progress:
+    """Profiles that are done, of all; on one line of the standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("profiles analyzed")
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _each(found: list[str], processes: int, export_type: list[str] | None) -> Iterator[None]:
+    """Yields when a profile is done."""
+    if processes == 1:
         for directory in found:
             run(directory, export_type)
-            bar.advance()
+            yield
         return
     # Programs of their own: a caller needs no `if __name__ == "__main__"`, and may be a daemon.
-    with ThreadPoolExecutor(min(processes, len(found))) as pool:
+    with ThreadPoolExecutor(processes) as pool:
         parts = [pool.submit(_in_process, directory, export_type) for directory in found]
         for part in as_completed(parts):
             part.result()
-            bar.advance()
+            yield
 
 
 def _command(path: str, export_type: list[str] | None) -> list[str]:
@@ -93,29 +112,6 @@ def _is_profile(path: str) -> bool:
     )
 
 
-class _Bar:
-    """Profiles that are done, of all; on one line of a terminal."""
-
-    WIDTH = 30
-
-    def __init__(self, count: int) -> None:
-        self._count, self._done = count, 0
-        self._show()
-
-    def advance(self) -> None:
-        self._done += 1
-        self._show()
-
-    def _show(self) -> None:
-        full = self.WIDTH * self._done // self._count
-        line = f"[{'#' * full}{'.' * (self.WIDTH - full)}] {self._done}/{self._count} profiles analysed"
-        last = self._done == self._count
-        if sys.stderr.isatty():
-            print("\r" + line, end="\n" if last else "", file=sys.stderr, flush=True)
-        elif last:
-            print(line, file=sys.stderr, flush=True)
-
-
 # --- one profile -------------------------------------------------------------------------------------------
 
 
@@ -135,7 +131,7 @@ def _write_all(path: str, export_type: list[str] | None) -> None:
     from torch_npu.profiler import writers
 
     began = time.monotonic()
-    info(f"Analysing {path}.")
+    info(f"Analyzing {path}.")
     log = _log(path)
     model = Model(path)
     out = model.path / _raw.OUTPUT
@@ -165,7 +161,7 @@ def _write_all(path: str, export_type: list[str] | None) -> None:
     for handler in list(log.handlers):
         log.removeHandler(handler)
         handler.close()
-    info(f"Analysed {path} in {time.monotonic() - began:.2f} s.")
+    info(f"Analyzed {path} in {time.monotonic() - began:.2f} s.")
 
 
 def _log(path: str) -> logging.Logger:

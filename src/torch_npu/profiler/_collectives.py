@@ -41,7 +41,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class Watch:
+class CollectiveRecorder:
     """Notes the collectives on NPU tensors, of all groups and threads, from its making until `stop`."""
 
     def __init__(self) -> None:

@@ -1,14 +1,8 @@
-"""The collectives of a profile. The `hccl` backend notes each one here while somebody profiles.
-
-from torch_npu.profiler import _communication
-if _communication.listening():
-    _communication.note(Communication(...))
-"""
+"""The collectives of a profile, as rows of the raw data."""
 
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -30,50 +24,6 @@ class Communication:
     thread: int  # of the operating system
     start_ns: int
     end_ns: int
-
-
-_lock = threading.Lock()
-_open = False
-_noted: list[Communication] = []
-_heard = False  # a backend notes by itself
-
-
-def listening() -> bool:
-    return _open
-
-
-def note(communication: Communication) -> None:
-    global _heard
-    with _lock:
-        if _open:
-            _heard = True
-            _noted.append(communication)
-
-
-def heard() -> bool:
-    """Whether a backend has noted communications since `start`."""
-    return _heard
-
-
-def start() -> None:
-    global _open, _heard
-    with _lock:
-        _noted.clear()
-        _open, _heard = True, False
-
-
-def stop() -> None:
-    global _open
-    with _lock:
-        _open = False
-
-
-def take() -> list[list[Any]]:
-    """The communications since the last call, as rows for JSON."""
-    with _lock:
-        rows = [list(astuple(one)) for one in _noted]
-        _noted.clear()
-    return rows
 
 
 _HCCL_NAMES = {

@@ -55,6 +55,7 @@ class Task:
     inputs: list[Any]
     outputs: list[Any]
     correlation: int
+    type: str
     core: str
     copy: bool
     number: int = 0  # in its stream
@@ -66,12 +67,8 @@ class Task:
         return self.end - self.start
 
     @property
-    def type(self) -> str:
-        return _kernels.op_type(self.name)
-
-    @property
     def kernel(self) -> str:
-        return "MEMCPY_ASYNC" if self.copy else _kernels.kernel_name(self.name)
+        return "MEMCPY_ASYNC" if self.copy else _kernels.kernel_name(self.type)
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,15 @@ class Recorder:
         )
 
     def _see_threads(self) -> None:
-        """Python threads are known only while they live."""
-        self._python |= {t.native_id for t in threading.enumerate() if t.native_id is not None}
+        """Threads that Python started are known only while they live.
+
+        A thread of autograd's that ran Python code is in Python's list too, as a dummy.
+        """
+        self._python |= {
+            t.native_id
+            for t in threading.enumerate()
+            if t.native_id is not None and not isinstance(t, threading._DummyThread)
+        }
         self._python.discard(self.owner)
 
     @staticmethod

@@ -18,7 +18,7 @@ _MOST = 1 << 22
 _KEPT = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free")
 
 
-class Watch:
+class MemoryRecorder:
     """The memory of all devices, from `start` to the last `take`."""
 
     def __init__(self) -> None:

@@ -48,16 +48,18 @@ class Model:
     @functools.cached_property
     def tasks(self) -> list[Task]:
         """In the order of their start; a stream does one thing at a time."""
+        facts = {name: (kind, core) for name, kind, core in self.reader.rows("kernel")}
         tasks = []
-        for name, device, stream, thread, start, end, inputs, outputs, number in self.reader.rows(
-            "task"
-        ):
-            dtypes = frozenset(value[1].removeprefix("torch.") for value in inputs)
+        for row in self.reader.rows("task"):
+            name, device, stream, thread, start, end, inputs, outputs, number = row
+            kind, core = facts.get(name) or (_kernels.plain(name), "AI_VECTOR_CORE")
             copy = name in _kernels.COPY
-            kind = "SDMA_SQE" if copy else _kernels.core(name, dtypes)
-            tasks.append(
-                Task(name, device, stream, thread, start, end, inputs, outputs, number, kind, copy)
-            )
+            if copy:
+                core = "SDMA_SQE"
+            elif _kernels.on_ai_cpu(inputs):
+                core = "AI_CPU"
+            where = (device, stream, thread, start, end)
+            tasks.append(Task(name, *where, inputs, outputs, number, kind, core, copy))
         tasks.sort(key=lambda task: (task.start, task.end))
         ends: dict[tuple[int, int], int] = {}
         count: dict[tuple[int, int], int] = {}
@@ -246,7 +248,7 @@ def _outside(ops: list[Op], busy: list[_intervals.Span]) -> Iterator[Op]:
 
 
 def _nest(ops: Iterator[Op]) -> list[Op]:
-    """Finds each operator's parent; one that overlaps its neighbour in part ends where that one ends."""
+    """Finds each operator's parent; one that overlaps its neighbor in part ends where that one ends."""
     nested: list[Op] = []
     open_: list[Op] = []
     for op in ops:

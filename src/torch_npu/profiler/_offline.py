@@ -1,6 +1,6 @@
 """The program that analyses one profile: `python _offline.py DIRECTORY EXPORT_TYPES`.
 
-Analysing needs neither PyTorch nor a device. The packages around it are entered without running their `__init__`, so that
+Analyzing needs neither PyTorch nor a device. The packages around it are entered without running their `__init__`, so that
 the process is at work in a moment.
 """
 

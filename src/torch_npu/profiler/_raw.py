@@ -34,7 +34,11 @@ HOST_FILES = {
     "baseline": "torch.memory_baseline.jsonl",  # device, allocated, reserved, active, ns
     "block": "torch.memory_block.jsonl",  # device, address, bytes: what was there before
 }
-DEVICE_FILES = {"task": "task.jsonl", "communication": "communication.jsonl"}
+DEVICE_FILES = {
+    "task": "task.jsonl",  # see _trace.FIELDS
+    "kernel": "kernel.jsonl",  # operator, type and core of its kernel: see _facts
+    "communication": "communication.jsonl",  # see _communication.Communication
+}
 
 
 class Writer:

@@ -9,10 +9,19 @@ from typing import Any
 
 import torch
 
-from torch_npu.profiler import _collectives, _communication, _host, _rank, _raw, _tensors, _trace
-from torch_npu.profiler._memory import Watch
+from torch_npu.profiler import (
+    _collectives,
+    _communication,
+    _facts,
+    _host,
+    _rank,
+    _raw,
+    _tensors,
+    _trace,
+)
+from torch_npu.profiler._memory import MemoryRecorder
 from torch_npu.profiler._messages import warn
-from torch_npu.profiler._watchers import GarbageWatch, MarkWatch, SystemWatch
+from torch_npu.profiler._recorders import GarbageRecorder, MarkRecorder, SystemRecorder
 from torch_npu.profiler.experimental_config import ProfilerLevel, _ExperimentalConfig
 
 _FLUSH = 0.5  # seconds between two writes of the device's tasks
@@ -37,30 +46,29 @@ class Sources:
     def __init__(self, writer: _raw.Writer, choice: Choice) -> None:
         self._writer, self._choice = writer, choice
         self._host: _host.Recorder | None = None
-        self._memory: Watch | None = None
-        self._watchers: list[Any] = []
+        self._memory: MemoryRecorder | None = None
+        self._others: list[Any] = []
         self._flusher: _Flusher | None = None
         self._tensors: _tensors.Follower | None = None
-        self._collectives: _collectives.Watch | None = None
+        self._collectives: _collectives.CollectiveRecorder | None = None
         self._last_cut = 0.0
 
     def start(self) -> None:
         choice, config, append = self._choice, self._choice.config, self._writer.append
         if config.tx_enabled:
             domains = config._mstx_domain_include, config._mstx_domain_exclude
-            self._watchers.append(MarkWatch(*domains, append))
+            self._others.append(MarkRecorder(*domains, append))
         if choice.host and config.gc_detect_threshold is not None:
-            self._watchers.append(GarbageWatch(config.gc_detect_threshold, append))
+            self._others.append(GarbageRecorder(config.gc_detect_threshold, append))
         if config._host_sys:
-            self._watchers.append(SystemWatch(config._host_sys, append))
+            self._others.append(SystemRecorder(config._host_sys, append))
         if choice.memory:
-            self._memory = Watch()
+            self._memory = MemoryRecorder()
             append("baseline", self._memory.start())
             append("block", self._memory.blocks())
         if choice.tasks:
-            _communication.start()
             if _rank.available():
-                self._collectives = _collectives.Watch()
+                self._collectives = _collectives.CollectiveRecorder()
             _trace.start(config._profiler_level != ProfilerLevel.Level0)
             self._flusher = _Flusher(self._writer)
         if choice.host:
@@ -99,14 +107,13 @@ class Sources:
         if self._flusher is not None:
             self._flusher.stop()
             _trace.stop()
-            _communication.stop()
             self._flusher.flush()
             if _trace.dropped():
                 warn(
                     f"{_trace.dropped()} tasks of the device were lost: there were too many at once."
                 )
-        for watcher in self._watchers:
-            watcher.stop()
+        for recorder in self._others:
+            recorder.stop()
         if self._memory is not None:
             self._writer.append("memory", self._memory.take(last=True))
         self._write_host(host, result, last=True)
@@ -120,7 +127,7 @@ class Sources:
             if self._tensors is not None:
                 for kind, rows in self._tensors.rows(result).items():
                     self._writer.append(kind, rows)
-        if self._choice.tasks and not _communication.heard():
+        if self._choice.tasks:
             self._writer.append("communication", self._communications(transfers, last))
 
     def _communications(self, transfers: list[Any], last: bool) -> list[Any]:
@@ -141,6 +148,7 @@ class _Flusher:
 
     def __init__(self, writer: _raw.Writer) -> None:
         self._writer = writer
+        self._named: set[str] = set()  # operators whose kernels are written
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="npu-profiler", daemon=True)
@@ -152,8 +160,11 @@ class _Flusher:
 
     def flush(self) -> None:
         with self._lock:
-            self._writer.append("task", _trace.take())
-            self._writer.append("communication", _communication.take())
+            rows = _trace.take()
+            fresh = {row[0] for row in rows} - self._named
+            self._named |= fresh
+            self._writer.append("kernel", [[name, *_facts.kernel(name)] for name in sorted(fresh)])
+            self._writer.append("task", rows)
 
     def stop(self) -> None:
         self._end.set()

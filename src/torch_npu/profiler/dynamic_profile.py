@@ -50,7 +50,7 @@ class _DynamicProfile:
 
     def init(self, path: str) -> None:
         if self.directory is not None:
-            warn("dynamic_profile is initialised already.")
+            warn("dynamic_profile is initialized already.")
             return
         if not isinstance(path, str):
             error(
@@ -65,7 +65,7 @@ class _DynamicProfile:
         self._monitor = _logger(directory, "monitor_dp")
         _config.write_template(self._file)
         self._seen = self._look()
-        self._log.info("Initialised with %s", self._file)
+        self._log.info("Initialized with %s", self._file)
         atexit.register(self._finish)
 
     def _finish(self) -> None:

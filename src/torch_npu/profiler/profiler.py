@@ -242,7 +242,7 @@ def tensorboard_trace_handler(
     analyse_flag: bool = True,
     async_mode: bool = False,
 ) -> Callable[[profile], None]:
-    """A handler for `on_trace_ready`: profiles go to `dir_name` and are analysed there.
+    """A handler for `on_trace_ready`: profiles go to `dir_name` and are analyzed there.
 
     Args:
         dir_name: the current directory by default.

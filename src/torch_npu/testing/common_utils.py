@@ -66,8 +66,8 @@ def _pair(values: np.ndarray, npu_format: int, device: Any) -> tuple[torch.Tenso
 def create_common_tensor(
     item: Sequence[Any], minValue: float, maxValue: float, device: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same uniform numbers on the host and on the device; `item` is (numpy dtype, format or -1, shape)."""
-    dtype, npu_format, shape = item
+    """The same uniform numbers on the host and on the device; `item` starts with (numpy dtype, format or -1, shape)."""
+    dtype, npu_format, shape = item[:3]
     values = np.random.uniform(minValue, maxValue, shape).astype(dtype)
     return _pair(values, npu_format, device)
 

@@ -224,6 +224,8 @@ class TestCase(_Base):  # type: ignore[misc,valid-type]
         """Element by element, with equal shapes and dtypes."""
         super().assertEqual(x.size(), y.size())
         super().assertEqual(x.dtype, y.dtype)
+        if x.dtype == torch.bool:
+            x, y = x.int(), y.int()
         largest = max((abs(x[i] - y[i]).item() for i in iter_indices(x)), default=0)
         self.assertLessEqual(largest, prec, message)
 

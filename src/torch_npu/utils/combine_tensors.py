@@ -1,6 +1,6 @@
 """Tensors that share one storage: upstream's `torch_npu.utils.combine_tensors`.
 
-The fused optimisers put parameters, gradients and states of one dtype side by side, so that one
+The fused optimizers put parameters, gradients and states of one dtype side by side, so that one
 operation updates them all.
 """
 

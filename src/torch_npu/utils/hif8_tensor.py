@@ -44,7 +44,7 @@ def _value(code: int) -> float:
 
 @functools.cache
 def _tables() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The value of each code, the codes in the order of their values, and the middles between neighbours."""
+    """The value of each code, the codes in the order of their values, and the middles between neighbors."""
     values = torch.tensor([_value(code) for code in range(128)])
     signed = torch.cat([values, -values])
     signed[128] = float("nan")

@@ -7,34 +7,18 @@ are plain formulas, matrix products of half precision on fp32 copies, fused atte
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from softnpu import _C, torch_versions
 from torch_npu.ops import _registry
 from torchair._host import operators
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
-
-#: operators that multiply matrices, whose half-precision forms are slow on CPUs without such instructions
-_PRODUCTS = (
-    aten.mm.default,
-    aten.bmm.default,
-    aten.addmm.default,
-    aten.baddbmm.default,
-    aten.addbmm.default,
-    aten.mv.default,
-    aten.addmv.default,
-    aten.dot.default,
-    aten.vdot.default,
-    aten.convolution.default,
-    aten.convolution_backward.default,
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-)
 
 _RANDOM_NAMES = (
     "bernoulli cauchy exponential geometric log_normal multinomial native_dropout normal normal_functional "
@@ -50,7 +34,7 @@ def host_decompositions() -> dict[OpOverload, Callable[..., Any]]:
 
     table: dict[Any, Any] = dict(select_decomp_table())
     table.update(_torch_npu())
-    table.update({p: functools.partial(_widened, p, table.get(p)) for p in _PRODUCTS})
+    table.update({p: functools.partial(_widened, p, table.get(p)) for p in _products()})
     table.update(_random())
     forward = aten._scaled_dot_product_fused_attention_overrideable
     table[forward.default] = _attention
@@ -62,6 +46,19 @@ def host_decompositions() -> dict[OpOverload, Callable[..., Any]]:
     table[torch.ops._c10d_functional.wait_tensor.default] = _already_waited
     table.update(_marks())
     return table
+
+
+def _products() -> Iterator[OpOverload]:
+    """What multiplies matrices, whose half-precision forms are slow on CPUs without such instructions: ATen's products
+    by their traits (private ones, which are several, Inductor takes apart), and fused attention as it runs on the host."""
+    for name, traits in _C.operator_traits().items():
+        namespace, _, base = name.partition("::")
+        if namespace == "aten" and traits["widens"] and not base.startswith("_"):
+            overload = getattr(aten, base).default
+            if not overload._schema.is_mutable:
+                yield overload
+    yield aten._scaled_dot_product_flash_attention_for_cpu.default
+    yield aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def _marks() -> dict[OpOverload, Callable[..., Any]]:
@@ -125,7 +122,7 @@ def _call_random(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
 @functools.cache
 def native_half(dtype: torch.dtype) -> bool:
     """Whether this CPU multiplies matrices of the dtype itself."""
-    capabilities = torch.cpu.get_capabilities()
+    capabilities = torch_versions.cpu_capabilities(torch)
     names = {
         torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
         torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),

@@ -58,7 +58,7 @@ def cache_compile(
         raise TypeError(
             f"cache_compile: unknown arguments {sorted(unknown)}, expected custom_decompositions"
         )
-    config, decompositions = _settle(config, backend, kwargs.get("custom_decompositions"))
+    config, decompositions = _resolve(config, backend, kwargs.get("custom_decompositions"))
     if ge_cache and config.captures:
         raise ValueError(f"cache_compile: ge_cache needs mode max-autotune, not {config.mode.raw}")
     check_support(config)
@@ -92,7 +92,7 @@ def readable_cache(cache_bin: str, print_output: bool = True, file: str | None =
     return text
 
 
-def _settle(
+def _resolve(
     config: CompilerConfig | None, backend: Any, decompositions: Any
 ) -> tuple[CompilerConfig, dict[Any, Any]]:
     keywords = getattr(backend, "keywords", None) if backend is not None else {}

@@ -81,10 +81,10 @@ def test_odd_size():
 
 
 def test_one_dimension():
-    with pytest.raises(
-        RuntimeError, match="argument 'x' must be a tensor of more than 1 dimension"
-    ):
-        torch_npu.npu_clipped_swiglu(make(8))
+    check(make(8))
+    check(make(8), interleaved=False)
+    with pytest.raises(RuntimeError, match="argument 'x' must be a tensor of at least 1 dimension"):
+        torch_npu.npu_clipped_swiglu(make())
 
 
 def test_dim_out_of_range():

@@ -2,6 +2,7 @@
 
 import torch
 
+import torch_npu
 from tests.ops.support import assert_accurate, make
 
 
@@ -114,6 +115,19 @@ def paginate(sequences, block, form, spare=3, fill=float("nan")):
     if form == "BnBsH":
         cache = cache.transpose(1, 2).reshape(blocks, block, heads * size)
     elif form == "NZ":
-        lane = 32 // cache.element_size()
-        cache = cache.view(blocks, heads, block, size // lane, lane).transpose(2, 3)
+        width = 32 // cache.element_size()
+        cache = cache.view(blocks, heads, block, size // width, width).transpose(2, 3)
     return on_device(cache.contiguous()), on_device(table)
+
+
+SCALE = 0.25
+
+
+def fia(*args, **kwargs):
+    return torch_npu.npu_fused_infer_attention_score(*args, **kwargs)
+
+
+def run(layout, q, k, v, source=None, **options):
+    """Four heads in two groups unless the options say otherwise; `source` is the layout of the inputs."""
+    options = {"num_heads": 4, "num_key_value_heads": 2, "scale": SCALE, **options}
+    return fia(*packed((q, k, v), source or layout), input_layout=layout, **options)

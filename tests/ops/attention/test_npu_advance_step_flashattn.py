@@ -150,3 +150,19 @@ def test_bad_block_size():
 def test_speculation_needs_both():
     with pytest.raises(RuntimeError, match="'accepted_num' must be given with 'spec_token'"):
         call(spec_token=make(4, 1, dtype=torch.int64, high=9))
+
+
+@pytest.mark.parametrize("accepted", [-(2**62), -100, 2**40])
+def test_block_indices_out_of_the_table_stay_inside(accepted):
+    """Positions come from data: the slots are those of a block that the table holds, not of other memory."""
+    tokens, positions, lengths, slots = (torch.zeros(4, dtype=torch.int64).npu() for _ in range(4))
+    tables = torch.full((2, 4), 7).npu()
+    sampled, spec = (
+        torch.ones(2, 2, dtype=torch.int64).npu(),
+        torch.ones(2, 1, dtype=torch.int64).npu(),
+    )
+    torch_npu.npu_advance_step_flashattn(
+        tokens, sampled, positions, lengths, slots, tables, 2, 2, 8,
+        spec_token=spec, accepted_num=torch.full((2,), accepted).npu(),
+    )  # fmt: skip
+    assert slots.tolist() == [7 * 8 + (accepted + 1) % 8] * 4

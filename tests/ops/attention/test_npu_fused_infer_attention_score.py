@@ -3,50 +3,37 @@
 import pytest
 import torch
 
-import torch_npu
 from tests.ops.attention.infer_reference import (
+    SCALE,
     attend,
     batch,
     compare,
+    fia,
     on_device,
     pack,
     packed,
+    run,
     triangle,
     unpack,
 )
 from tests.ops.support import assert_accurate, make
-from torch_npu.ops.attention import _engine
+from torch_npu.ops._shared import _engine
 from torch_npu.ops.attention.npu_fused_infer_attention_score import npu_fused_infer_attention_score
 
 HALF, BRAIN = torch.float16, torch.bfloat16
-SCALE = 0.25
-
-
-def fia(*args, **kwargs):
-    return torch_npu.npu_fused_infer_attention_score(*args, **kwargs)
-
-
-def run(layout, q, k, v, source=None, **options):
-    options = {"num_heads": 4, "num_key_value_heads": 2, "scale": SCALE, **options}
-    return fia(*packed((q, k, v), source or layout), input_layout=layout, **options)
 
 
 DENSE = {
     "BSH": "BSH", "BSND": "BSND", "BNSD": "BNSD", "BNSD_BSND": "BSND", "BSH_BNSD": "BNSD",
-    "BSND_BNSD": "BNSD", "BSH_NBSD": "NBSD", "BSND_NBSD": "NBSD", "BNSD_NBSD": "NBSD",
+    "BSND_BNSD": "BNSD",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", DENSE)
 def test_dense_layouts(layout):
-    q, k, v = batch((3, 3), (7, 7))
+    q, k, v = batch((3, 3), (7, 7), size=64)
     out, lse = run(layout, q, k, v, source=layout.partition("_")[0], softmax_lse_flag=True)
-    shapes = {
-        "BSH": (2, 3, 64),
-        "BSND": (2, 3, 4, 16),
-        "BNSD": (2, 4, 3, 16),
-        "NBSD": (4, 2, 3, 16),
-    }
+    shapes = {"BSH": (2, 3, 256), "BSND": (2, 3, 4, 64), "BNSD": (2, 4, 3, 64)}
     assert out.shape == shapes[DENSE[layout]] and out.dtype == HALF and out.is_contiguous()
     assert lse.shape == (2, 4, 3, 1) and lse.dtype == torch.float32
     for b, found in enumerate(unpack(out, DENSE[layout], [3, 3], 4)):
@@ -55,7 +42,7 @@ def test_dense_layouts(layout):
         assert_accurate(lse[b, :, :, 0], want, want.float(), 1e-5)
 
 
-@pytest.mark.parametrize("layout", ["TND", "NTD", "TND_NTD", "NTD_TND"])
+@pytest.mark.parametrize("layout", ["TND", "NTD", "NTD_TND"])
 def test_ragged_layouts(layout):
     q, k, v = batch((2, 0, 3), (5, 4, 7), size=64)
     source, _, target = layout.partition("_")
@@ -73,13 +60,6 @@ def test_one_sequence_layout():
     q, k, v = batch((3,), (7,))
     out, _ = run("NSD", q, k, v)
     compare(out, q[0], k[0], v[0], HALF, scale=SCALE)
-
-
-@pytest.mark.parametrize("size,value", [(192, 128), (192, 192), (128, 128)])
-def test_ragged_head_sizes(size, value):
-    q, k, v = batch((3,), (4,), heads=2, size=size, value=value, dtype=BRAIN)
-    out, _ = run("TND", q, k, v, num_heads=2, actual_seq_lengths=[3], actual_seq_lengths_kv=[4])
-    compare(out.transpose(0, 1), q[0], k[0], v[0], BRAIN, scale=SCALE)
 
 
 @pytest.mark.parametrize("lengths,keys", [([2, 3], [7, 0]), ([3], [4]), ([1, 2, 9], [5, 6, 9])])
@@ -117,8 +97,9 @@ def window(mode, rows, columns, before, after):
 @pytest.mark.parametrize("rows,columns", [(4, 7), (6, 3)])
 @pytest.mark.parametrize("layout", ["BNSD", "TND"])
 def test_windows(mode, rows, columns, layout):
-    q, k, v = batch((rows,), (columns,), size=64)
+    q, k, v = batch((rows,), (columns,), kv_heads=4, size=64)
     options = {"actual_seq_lengths": [rows], "actual_seq_lengths_kv": [columns]}
+    options["num_key_value_heads"] = 4
     mask = triangle()
     if mode == 0:
         mask = on_device(torch.zeros(1, rows, columns, dtype=torch.uint8))
@@ -206,10 +187,10 @@ def test_no_queries_and_no_sequences():
     assert out.shape == (0, 3, 64)
 
 
-def test_without_the_flag_softmax_lse_is_one_zero():
+def test_without_the_flag_softmax_lse_is_empty():
     q, k, v = batch((3,), (7,))
     _, lse = run("BNSD", q, k, v)
-    assert lse.dtype == torch.float32 and lse.tolist() == [0.0]
+    assert lse.dtype == torch.float32 and lse.shape == (0,)
 
 
 def test_non_contiguous_inputs():
@@ -280,7 +261,12 @@ def test_refuses_bad_arguments():
     )
     refuse("'key' must be of .B, N, S. = .2, 2, 3.", q, k, v, num_key_value_heads=2, **options)
     refuse(
-        "'sparse_mode' must be 0, 1, 2, 3 or 4, but received 5", q, k, v, sparse_mode=5, **options
+        "'sparse_mode' must be 0, 1, 2, 3, 4 or 9, but received 5",
+        q,
+        k,
+        v,
+        sparse_mode=5,
+        **options,
     )
     refuse("'atten_mask' must be given with sparse_mode 3", q, k, v, sparse_mode=3, **options)
     refuse(
@@ -330,7 +316,7 @@ def test_refuses_bad_arguments():
     )
     refuse("'value_shared_prefix' must be given", q, k, v, key_shared_prefix=k[:1], **options)
     refuse(
-        "head size divisible by 8", *(make(2, 4, 3, 12, dtype=HALF) for _ in range(3)), **options
+        "head size divisible by 16", *(make(2, 4, 3, 12, dtype=HALF) for _ in range(3)), **options
     )
 
 
@@ -364,5 +350,17 @@ def test_refuses_ragged_lengths():
         **kv,
         **options,
     )
-    small = make(4, 2, 32, dtype=HALF)
-    refuse("head sizes", small, small, small, actual_seq_lengths=[2, 4], **kv, **options)
+    refuse(
+        "'actual_seq_lengths' must be 4, the number of tokens, at the end, but received 3",
+        *(q, q, q),
+        actual_seq_lengths=[2, 3],
+        **kv,
+        **options,
+    )
+    refuse(
+        "'actual_seq_lengths_kv' must be 4, the number of tokens, at the end, but received 3",
+        *(q, q, q),
+        actual_seq_lengths=[2, 4],
+        actual_seq_lengths_kv=[2, 3],
+        **options,
+    )

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import torch_npu
 from tests.ops.attention.infer_reference import (
     compare,
     draw,
+    fia,
     on_device,
     pack,
     paginate,
@@ -19,18 +19,15 @@ HALF, BRAIN = torch.float16, torch.bfloat16
 SCALE = 0.2
 
 
-def fia(*args, **kwargs):
-    return torch_npu.npu_fused_infer_attention_score(*args, **kwargs)
-
-
 @pytest.mark.parametrize(
-    "layout,form", [("BSH", "BnBsH"), ("BSND", "BnBsH"), ("BNSD", "BnNBsD"), ("BNSD", "NZ")]
+    "layout,form",
+    [("BSH", "BnBsH"), ("BSND", "BnBsH"), ("BNSD", "BnNBsD"), ("BNSD", "NZ"), ("BSH", "BnNBsD")],
 )
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 def test_paged_decoding(layout, form, dtype):
-    lengths = [20, 32, 0]
-    q = [draw(4, 1, 16, dtype, seed=b) for b in range(3)]
-    k, v = ([draw(2, n, 16, dtype, seed=s + n) for n in lengths] for s in (1, 2))
+    lengths, size = [20, 32, 0], 64 if form == "NZ" else 16
+    q = [draw(4, 1, size, dtype, seed=b) for b in range(3)]
+    k, v = ([draw(2, n, size, dtype, seed=s + n) for n in lengths] for s in (1, 2))
     key, table = paginate(k, 16, form)
     value, _ = paginate(v, 16, form)
     out, lse = fia(
@@ -59,6 +56,38 @@ def test_paged_ragged_prompt_and_decode(form):
     for b, found in enumerate(unpack(out, "TND", rows, 4)):
         corner = lengths[b] - rows[b]
         compare(found, q[b], k[b], v[b], HALF, scale=SCALE, hidden=lambda i, j, c=corner: j > i + c)
+
+
+@pytest.mark.parametrize("layout", ["BSH", "BSND", "BNSD", "BNSD_BSND"])
+@pytest.mark.parametrize("form", ["BnBsH", "BnNBsD"])
+@pytest.mark.parametrize("block", [16, 48, 1024])
+def test_paged_prompt(layout, form, block):
+    source, _, target = layout.partition("_")
+    q = [draw(4, 3, 32, HALF)]
+    k, v = ([draw(2, 50, 32, HALF, seed=s)] for s in (1, 2))
+    key, table = paginate(k, block, form)
+    value, _ = paginate(v, block, form)
+    out, _ = fia(
+        on_device(pack(q, source)), key, value, block_table=table, block_size=block,
+        actual_seq_lengths_kv=[50], num_heads=4, num_key_value_heads=2, scale=SCALE,
+        input_layout=layout,
+    )  # fmt: skip
+    compare(unpack(out, target or source, [3], 4)[0], q[0], k[0], v[0], HALF, scale=SCALE)
+
+
+@pytest.mark.parametrize("form", ["BnBsH", "NZ"])
+def test_ragged_pages_of_head_size_192(form):
+    rows, lengths = [3, 1], [19, 7]
+    q = [draw(4, n, 192, HALF, seed=n) for n in rows]
+    k, v = ([draw(2, n, 192, HALF, seed=s + n) for n in lengths] for s in (1, 2))
+    (key, table), (value, _) = (paginate(t, 16, form) for t in (k, v))
+    out, _ = fia(
+        on_device(pack(q, "TND")), key, value, block_table=table, block_size=16,
+        actual_seq_lengths=[3, 4], actual_seq_lengths_kv=lengths, num_heads=4,
+        num_key_value_heads=2, input_layout="TND", scale=SCALE,
+    )  # fmt: skip
+    for b, found in enumerate(unpack(out, "TND", rows, 4)):
+        compare(found, q[b], k[b], v[b], HALF, scale=SCALE)
 
 
 def test_paged_prompt_with_a_mask():
@@ -104,12 +133,13 @@ def test_latent_attention_in_pages(form, layout):
     key, table = paginate(k, 16, form)
     rope, _ = paginate(rope_k, 16, form)
     ragged = {"actual_seq_lengths": [2, 4]} if source == "TND" else {}
-    out, _ = fia(
+    out, lse = fia(
         on_device(pack(q, source)), key, key, query_rope=on_device(pack(rope_q, source)),
         key_rope=rope, block_table=table, block_size=16, actual_seq_lengths_kv=lengths, num_heads=2,
         num_key_value_heads=1, scale=0.1, input_layout=layout, sparse_mode=3, atten_mask=triangle(),
-        **ragged,
+        softmax_lse_flag=True, **ragged,
     )  # fmt: skip
+    assert lse.shape == ((4, 2, 1) if ragged else (2, 2, 2, 1)) and lse.isfinite().all()
     for b, found in enumerate(unpack(out, target or source, rows, 2)):
         query, full = torch.cat((q[b], rope_q[b]), 2), torch.cat((k[b], rope_k[b]), 2)
         corner = lengths[b] - rows[b]
@@ -157,7 +187,7 @@ def test_refuses_bad_pages():
         **{**good, "block_table": table.long()},
     )
     refuse(
-        "'block_size' must be a multiple of 16 up to 512",
+        "'block_size' must be a multiple of 16 up to 1024",
         q,
         cache,
         cache,
@@ -193,8 +223,8 @@ def test_refuses_bad_pages():
         cache,
         **{**good, "block_table": table + 7},
     )
-    many = make(2, 3, 64, dtype=HALF)
-    refuse("'block_size' must be 128, 256, 384 or 512", many, cache, cache, **good)
+    nz = make(4, 4, 1, 16, 16, dtype=HALF)
+    refuse("'query' must be of head size 64 or 128 in NZ pages", q, nz, nz, **good)
 
 
 def test_refuses_bad_rope():

@@ -29,7 +29,7 @@ def heads(**options):
     return {"num_query_heads": 4, "num_key_value_heads": 2, "softmax_scale": SCALE, **options}
 
 
-@pytest.mark.parametrize("layout", ["BSH", "BSND", "BNSD", "BNSD_BSND", "BSH_NBSD"])
+@pytest.mark.parametrize("layout", ["BSH", "BSND", "BNSD", "BNSD_BSND"])
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 def test_dense(layout, dtype):
     q, k, v = (
@@ -161,7 +161,7 @@ def test_int8_cache(mode, shape):
 
 
 @pytest.mark.parametrize("kind", [None, torch.int8, torch.float8_e5m2, torch.float8_e4m3fn])
-def test_quantised_output(kind):
+def test_quantized_output(kind):
     q, k, v = draw(4, 3, 32, BRAIN), draw(2, 7, 32, BRAIN, 1), draw(2, 7, 32, BRAIN, 2)
     scale, offset = make(1, 4, 1, 32, low=20, high=40), make(1, 4, 1, 32, low=-3, high=3)
     out, _ = fia(
@@ -255,7 +255,8 @@ def test_refuses_bad_arguments():
     refuse("'sparse_mode' must be 0, 1, 2, 3, 4 or 9", q, q, q, sparse_mode=5, **options)
     refuse("'actual_seq_qlen' must be from 0 to 3", q, q, q, actual_seq_qlen=[4], **options)
     refuse("'quant_scale_p' must be left at None", q, q, q, quant_scale_p=make(1), **options)
-    refuse("'key_dtype' must be left at None", q, q, q, key_dtype=1, **options)
+    refuse("'key_dtype' must be a type that torch.float16 holds", q, q, q, key_dtype=1, **options)
+    refuse("'key_rope_dtype' must be left at None", q, q, q, key_rope_dtype=1, **options)
     refuse(
         "'dequant_scale_query' must be left out unless query is int8",
         q,
@@ -318,15 +319,21 @@ def test_refuses_bad_sinks():
         learnable_sink=make(3, dtype=BRAIN),
         **options,
     )
-    dense = make(1, 4, 128, dtype=BRAIN)
-    refuse(
-        "'input_layout' must be 'TND' or 'NTD_TND'",
-        dense,
-        dense,
-        dense,
-        num_query_heads=2,
-        learnable_sink=make(2, dtype=BRAIN),
-    )
+    half = make(4, 2, 128, dtype=HALF)
+    brain = {"learnable_sink": make(2, dtype=BRAIN)}
+    refuse("'learnable_sink' must be of dtype torch.float16", half, half, half, **brain, **options)
+    refuse("'inner_precise' must be 0", half, half, half, **{
+        **options, "learnable_sink": make(2, dtype=HALF), "inner_precise": 2,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["BSH", "BSND", "BNSD"])
+def test_learnable_sink_of_dense_layouts(layout):
+    q, k, v = ([draw(n, t, 64, BRAIN, n)] for n, t in ((4, 3), (2, 5), (2, 5)))
+    sink = draw(1, 1, 4, BRAIN).flatten() * 3
+    tensors = [on_device(pack(t, layout)) for t in (q, k, v)]
+    out, _ = fia(*tensors, input_layout=layout, learnable_sink=on_device(sink), **heads())
+    compare(unpack(out, layout, [3], 4)[0], q[0], k[0], v[0], BRAIN, scale=SCALE, sink=sink)
 
 
 def test_refuses_an_incomplete_int8_query():

@@ -530,7 +530,7 @@ def test_bad_dtype():
         call(dtype=torch.float64)
 
 
-@pytest.mark.parametrize("heads", [0, 257])
+@pytest.mark.parametrize("heads", [0, 3])
 def test_bad_head_num(heads):
     with pytest.raises(RuntimeError, match="argument 'head_num' must be"):
         call(heads=heads)
@@ -621,7 +621,7 @@ def test_bad_sink():
 
 
 def test_bad_dropout_mask():
-    with pytest.raises(RuntimeError, match=r"argument 'dropout_mask' must be of shape \(16\)"):
+    with pytest.raises(RuntimeError, match=r"argument 'dropout_mask' must be of at least 16 bytes"):
         call(keep_prob=0.5, dropout_mask=make(4, dtype=torch.uint8, low=0, high=9))
 
 

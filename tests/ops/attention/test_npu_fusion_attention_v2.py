@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from tests.ops.attention.fusion_reference import TRIANGLE, attend, hidden, kept
 from tests.ops.families import on
 from tests.ops.support import gradcheck, make, relaxed
@@ -50,24 +51,26 @@ def test_alibi(pse_type, shape, q_start, kv_start):
     columns = torch.arange(11) + (kv_start or [0])[0]
     far = (columns - rows[:, None]).abs().double()
     far = far.sqrt() if pse_type == 3 else far
-    compare(
-        make(*shape, low=0.1, high=0.5),
-        lambda slopes: -slopes.view(-1, 3, 1, 1) * far,
-        pse_type=pse_type,
-        q_start_idx=q_start,
-        kv_start_idx=kv_start,
-    )
+    with on("A5"):  # the others ask for equal lengths
+        compare(
+            make(*shape, low=0.1, high=0.5),
+            lambda slopes: -slopes.view(-1, 3, 1, 1) * far,
+            pse_type=pse_type,
+            q_start_idx=q_start,
+            kv_start_idx=kv_start,
+        )
 
 
 def test_rope():
     q, k, v, dy = (make(*s, low=-1, high=1, seed=i).requires_grad_() for i, s in enumerate(
         ((9, 4, 12), (14, 2, 12), (14, 2, 8), (9, 4, 8))))  # fmt: skip
     q_rope, k_rope = (make(*s, seed=9).requires_grad_() for s in ((9, 4, 5), (14, 2, 5)))
-    out = torch_npu.npu_fusion_attention_v2(
-        q, k, v, 4, "TND", query_rope=q_rope, key_rope=k_rope, scale=SCALE, sparse_mode=3, atten_mask=TRIANGLE.npu(),
-        actual_seq_qlen=[4, 9], actual_seq_kvlen=[6, 14],
-    )[0]  # fmt: skip
-    grads = torch.autograd.grad(out, (q, k, v, q_rope, k_rope), dy)
+    with settings.override(strict=False):  # float32, for the numbers
+        out = torch_npu.npu_fusion_attention_v2(
+            q, k, v, 4, "TND", query_rope=q_rope, key_rope=k_rope, scale=SCALE, sparse_mode=3,
+            atten_mask=TRIANGLE.npu(), actual_seq_qlen=[4, 9], actual_seq_kvlen=[6, 14],
+        )[0]  # fmt: skip
+        grads = torch.autograd.grad(out, (q, k, v, q_rope, k_rope), dy)
     exact = [x.detach().cpu().double().requires_grad_() for x in (q, k, v, q_rope, k_rope)]
     joined_q, joined_k = torch.cat([exact[0], exact[3]], -1), torch.cat([exact[1], exact[4]], -1)
     want = [
@@ -91,7 +94,7 @@ def test_rope_outside_tnd_on_a5(layout):
     q, rope, v = (make(1, 2, 6, size, seed=size) for size in (12, 4, 8))
     given = [x if layout == "BNSD" else x.transpose(1, 2).flatten(2) for x in (q, v, rope)]
     leaves = [x.clone().requires_grad_() for x in given]
-    with on("A5"):
+    with on("A5"), settings.override(strict=False):  # small sizes
         out = torch_npu.npu_fusion_attention_v2(
             leaves[0],
             leaves[0],

@@ -160,7 +160,7 @@ def masks(rank: int) -> None:
     compare(y, x, choices(rank, count, k, experts), scale, torch.float16, keep)
 
 
-def quantised(rank: int) -> None:
+def quantized(rank: int) -> None:
     ranks, name = dist.get_world_size(), backend_of().get_hccl_comm_name(rank)
     count, k, hidden, experts = 4, 2, 32, 2 * ranks
     x, ids = tokens(rank, count, hidden, torch.bfloat16), choices(rank, count, k, experts)
@@ -195,7 +195,7 @@ def quantised(rank: int) -> None:
             assert torch.equal(expand_x[i].cpu(), packed[token])
 
 
-def normalised(rank: int) -> None:
+def normalized(rank: int) -> None:
     ranks, name = dist.get_world_size(), backend_of().get_hccl_comm_name(rank)
     count, k, hidden, experts = 4, 2, 32, 2 * ranks
     x, ids = tokens(rank, count, hidden, torch.bfloat16), choices(rank, count, k, experts)
@@ -254,7 +254,7 @@ def first(rank: int, hidden: int = 64, shared_ranks: int = 0, quant: int = 0) ->
 
 
 def shared_experts(rank: int) -> None:
-    """Atlas A3: experts that every token goes to, on the first ranks; constant experts; quantised results."""
+    """Atlas A3: experts that every token goes to, on the first ranks; constant experts; quantized results."""
     ranks, name = dist.get_world_size(), backend_of().get_hccl_comm_name(rank)
     count, k, hidden, experts = 3, 2, 1024, 4
     x, ids = tokens(rank, count, hidden, torch.bfloat16), choices(rank, count, k, experts + 1)
@@ -353,7 +353,7 @@ def grouped(group=None) -> None:
 
 def on_two(rank: int) -> None:
     second()
-    for part in (masks, quantised, normalised, compiled):
+    for part in (masks, quantized, normalized, compiled):
         part(rank)
 
 

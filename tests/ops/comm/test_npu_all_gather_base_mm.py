@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 NAME = "softnpu%mirror_2"
@@ -22,7 +23,7 @@ def test_mirrored():
 
 
 def test_non_contiguous():
-    x, w = make(256, 3, dtype=torch.float16).t(), make(4, 256, dtype=torch.float16).t()
+    x, w = make(3, 512, dtype=torch.float16)[:, ::2], make(4, 256, dtype=torch.float16).t()
     y, _ = torch_npu.npu_all_gather_base_mm(x, w, NAME, 2)
     want = torch.cat([x, x]).cpu().double() @ w.cpu().double()
     assert_accurate(y, want, want.half())
@@ -45,6 +46,42 @@ def test_bad_options(options, message):
     x, w = operands()
     with pytest.raises(RuntimeError, match=f"npu_all_gather_base_mm: argument {message}"):
         torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, **options)
+
+
+def test_any_k_on_vector_cores():
+    x, w = operands(k=64)
+    y, _ = torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, comm_mode="aiv")
+    want = torch.cat([x, x]).cpu().double() @ w.cpu().double()
+    assert_accurate(y, want, want.half())
+
+
+def test_views():
+    x, w = operands()
+    with pytest.raises(RuntimeError, match="'self' must be contiguous rather than"):
+        torch_npu.npu_all_gather_base_mm(x.t().contiguous().t(), w, NAME, 2)
+    sliced = make(256, 8, dtype=torch.float16)[:, ::2]
+    with pytest.raises(RuntimeError, match="'x2' must be contiguous, or the transposed view"):
+        torch_npu.npu_all_gather_base_mm(x, sliced, NAME, 2)
+    with on("A3"):
+        assert torch_npu.npu_all_gather_base_mm(x, sliced, NAME, 2)[0].shape == (6, 4)
+
+
+def test_modes_of_ascend950():
+    x, w = operands()
+    with on("A5"):
+        y, _ = torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, comm_mode="ccu")
+        want = torch.cat([x, x]).cpu().double() @ w.cpu().double()
+        assert_accurate(y, want, want.half())
+        with pytest.raises(RuntimeError, match="'comm_mode' must be None, 'ai_cpu' or 'ccu'"):
+            torch_npu.npu_all_gather_base_mm(x, w, NAME, 2, comm_mode="aiv")
+        with pytest.raises(RuntimeError, match="'self' must be of dtype .*int8"):
+            torch_npu.npu_all_gather_base_mm(*operands(torch.int8), NAME, 2)
+
+
+def test_ranks_on_vector_cores():
+    x, w = operands()
+    with on("A3"), pytest.raises(RuntimeError, match="'world_size' must be 2, 4 or 8"):
+        torch_npu.npu_all_gather_base_mm(x, w, "softnpu%mirror_16", 16, comm_mode="aiv")
 
 
 def test_bad_operands():

@@ -10,7 +10,7 @@ import torch_npu
 from tests.distributed import job
 from tests.ops.support import assert_accurate, make
 from torch_npu.distributed.distributed_c10d import backend_of
-from torch_npu.ops.quant import _formats
+from torch_npu.ops._shared import _formats
 
 NAME = "softnpu%mirror_2"
 SIDES = [f"{k}_{s}" for k in ("gmm", "mm") for s in ("x", "weight")]

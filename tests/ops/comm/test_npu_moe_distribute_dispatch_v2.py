@@ -9,18 +9,24 @@ from tests.ops.support import make
 
 WRONG = [
     *DOMAIN,
-    ({"ep_world_size": 9}, "'ep_world_size' must be 2, 3, .* or 256, but received 9"),
+    (
+        {"ep_world_size": 9},
+        "'ep_world_size' must be 1 to 8, or a multiple of it up to 384, but received 9",
+    ),
     ({"moe_expert_num": 3}, r"'moe_expert_num' must be a multiple of .*\(2\), but received 3"),
     ({"moe_expert_num": 1026}, r"'moe_expert_num' must be in \[1, 1024\]"),
     ({"quant_mode": 1}, "'quant_mode' must be 0 or 2, but received 1"),
     ({"expert_token_nums_type": 2}, "'expert_token_nums_type' must be 0 or 1, but received 2"),
     ({"comm_alg": "ring"}, "'comm_alg' must be '', 'fullmesh' or 'hierarchy'"),
-    ({"comm_alg": "hierarchy"}, "'ep_world_size' must be 16, 32 or 64"),
+    (
+        {"comm_alg": "hierarchy", "ep_world_size": 72, "group_ep": "softnpu%mirror_72"},
+        "'ep_world_size' must be 1 to 8, or a multiple of it up to 64",
+    ),
     ({"const_expert_num": 1}, "'const_expert_num' must be left at 0"),
     ({"zero_expert_num": -1}, "'zero_expert_num' must be in"),
     (
         {"x": lambda: make(4, 40, dtype=torch.float16)},
-        "'x' must be of H a multiple of 32 up to 7168",
+        "'x' must be of H a multiple of 32 up to 10240",
     ),
     ({"x": lambda: make(4, 32)}, "'x' must be of dtype"),
     ({"scales": lambda: make(4, 32)}, "'scales' must be left at None"),
@@ -82,3 +88,16 @@ def test_one_token():
     given["x"], given["expert_ids"] = given["x"][:1], given["expert_ids"][:1]
     rows = torch_npu.npu_moe_distribute_dispatch_v2(**given)[0]
     assert torch.equal(rows.cpu(), given["x"].cpu().expand(4, 32))
+
+
+@pytest.mark.parametrize("ranks,hidden", [(24, 32), (1, 8192)])
+def test_any_number_of_nodes_and_wide_tokens(ranks, hidden):
+    """In a mirrored group every rank sends the same, so that expert e gets its tokens `ranks` times."""
+    x = make(4, hidden, dtype=torch.bfloat16)
+    given = dispatch(2) | {
+        "x": x, "group_ep": f"softnpu%mirror_{ranks}", "ep_world_size": ranks,
+        "moe_expert_num": 2 * ranks,
+    }  # fmt: skip
+    rows, _, _, counts, *_ = torch_npu.npu_moe_distribute_dispatch_v2(**given)
+    assert counts.tolist() == [4 * ranks, 4 * ranks]
+    assert torch.equal(rows[: 8 * ranks], x.repeat(2 * ranks, 1))

@@ -237,7 +237,7 @@ def test_empty_and_double():
     with pytest.raises(RuntimeError, match="'input' must be not empty"):
         torch_npu.npu_deformable_conv2d(x[:0], weight, offset[:0], bias, *rest)
     with pytest.raises(RuntimeError, match="'input' must be of a type that float32 can carry"):
-        torch_npu.npu_deformable_conv2d(x.double(), weight, offset, bias, *rest)
+        torch_npu.npu_deformable_conv2d(x.to("npu", torch.float64), weight, offset, bias, *rest)
 
 
 def test_bad_gradient():

@@ -5,7 +5,7 @@ import torch
 
 import torch_npu  # noqa: F401
 from torch_npu.npu import _options
-from torch_npu.ops.format import _rules
+from torch_npu.ops._shared import _format_rules as _rules
 
 
 @pytest.fixture(autouse=True)

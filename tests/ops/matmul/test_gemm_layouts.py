@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torch_npu.ops.matmul._gemm import int_product
+from torch_npu.ops._shared._gemm import int_product
 
 
 @pytest.mark.parametrize("turn", [lambda t: t[:1].expand(t.shape), lambda t: t[:, ::2], torch.t])

@@ -120,19 +120,58 @@ def test_a_scale_byte_of_255_is_not_a_number():
 def test_grouped_float8(counts):
     x, weight = make(6, 96).to(E4M3), make(3, 96, 4, seed=1).to(E4M3)
     left, right = byte_scale(6, 2, 2), byte_scale(3, 2, 4, 2, seed=1)
-    bias = make(3, 4)
     (y,) = torch_npu.npu_grouped_matmul(
-        [x], [weight], scale=[right.npu()], per_token_scale=[left.npu()], bias=[bias], split_item=3, group_type=0,
-        group_list=torch.tensor(counts).npu(), group_list_type=1, output_dtype=torch.bfloat16,
+        [x], [weight], scale=[right.npu()], per_token_scale=[left.npu()], split_item=3, group_type=0,
+        group_list=torch.tensor(counts).npu(), group_list_type=1, tuning_config=[3], output_dtype=torch.bfloat16,
         scale_dtype=torch_npu.float8_e8m0fnu, per_token_scale_dtype=torch_npu.float8_e8m0fnu,
     )  # fmt: skip
     rows, want, start = scaled_rows(x.cpu(), left), torch.zeros(6, 4, dtype=torch.float64), 0
     for expert, count in enumerate(counts):
         part = slice(start, start + count)
         columns = scaled_columns(weight[expert].cpu(), right[expert])
-        want[part] = rows[part] @ columns + bias[expert].cpu().double()
+        want[part] = rows[part] @ columns
         start += count
     assert_accurate(y, want, want.bfloat16())
+
+
+@pytest.mark.parametrize("counts", [[70, 30], [0, 100], [64, 36]], ids=str)
+def test_grouped_depths(counts):
+    """The gradient of the weights: what npu_grouped_dynamic_mx_quant makes of both, multiplied over the tokens."""
+    ends = torch.tensor(counts).cumsum(0)
+    (x, x_scale), (grad, grad_scale) = (
+        torch_npu.npu_grouped_dynamic_mx_quant(
+            make(100, width, dtype=torch.bfloat16, seed=width), ends.int().npu(), dst_type=E4M3
+        )
+        for width in (4, 6)
+    )
+    (y,) = torch_npu.npu_grouped_matmul(
+        [x.t()], [grad], scale=[grad_scale], per_token_scale=[x_scale.transpose(0, 1)], group_type=2, split_item=3,
+        group_list=ends.npu(), output_dtype=torch.float32, scale_dtype=torch_npu.float8_e8m0fnu,
+        per_token_scale_dtype=torch_npu.float8_e8m0fnu,
+    )  # fmt: skip
+    want, start = torch.zeros(2, 4, 6, dtype=torch.float64), 0
+    left, right = x_scale.view(torch.uint8).cpu(), grad_scale.view(torch.uint8).cpu()
+    for group, count in enumerate(counts):
+        for depth in range(count):
+            slot, half = start // 64 + group + depth // 64, depth // 32 % 2
+            for m in range(4):
+                for n in range(6):
+                    factor = power(left[slot, m, half]) * power(right[slot, n, half])
+                    a, b = x[start + depth, m].float().item(), grad[start + depth, n].float().item()
+                    want[group, m, n] += a * b * factor
+        start += count
+    assert_accurate(y, want, want.float())
+
+
+def test_grouped_float8_refuses_a_bias():
+    x, weight = make(6, 64).to(E4M3), make(1, 64, 4, seed=1).to(E4M3)
+    with pytest.raises(RuntimeError, match="'bias' must be None for 8-bit floats"):
+        torch_npu.npu_grouped_matmul(
+            [x], [weight], scale=[byte_scale(1, 1, 4, 2).npu()], per_token_scale=[byte_scale(6, 1, 2).npu()],
+            bias=[make(1, 4)], split_item=3, group_type=0, group_list=torch.tensor([6]).npu(),
+            output_dtype=torch.float32, scale_dtype=torch_npu.float8_e8m0fnu,
+            per_token_scale_dtype=torch_npu.float8_e8m0fnu,
+        )  # fmt: skip
 
 
 def test_grouped_float4():

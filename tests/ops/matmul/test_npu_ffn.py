@@ -109,7 +109,7 @@ def test_experts_of_a_three_dimensional_input():
     assert_accurate(y, want.reshape(2, 3, 8), want.reshape(2, 3, 8).bfloat16())
 
 
-def quantised_reference(x, w1, w2, b1, b2, d1, d2, scale, offset, activation):
+def quantized_reference(x, w1, w2, b1, b2, d1, d2, scale, offset, activation):
     hidden = ACTIVATIONS[activation]((x.long() @ w1.long() + b1).double() * d1)
     middle = (hidden * scale + offset).round().clamp(-128, 127).long()
     return (middle @ w2.long() + b2).double() * d2
@@ -118,7 +118,7 @@ def quantised_reference(x, w1, w2, b1, b2, d1, d2, scale, offset, activation):
 @pytest.mark.parametrize("result,deq", [(None, "packed"), (F16, "float32"), (BF16, "bfloat16")])
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("experts", [False, True])
-def test_quantised(result, deq, by_column, experts):
+def test_quantized(result, deq, by_column, experts):
     if by_column and deq == "float32":
         deq = "packed"
     lead = (2,) if experts else ()
@@ -147,7 +147,7 @@ def test_quantised(result, deq, by_column, experts):
     d2 = cut_scale(d2) if deq == "packed" else d2.double()
     tensors = (x, w1, w2, b1, b2, d1, d2, scale, offset)
     tensors = [t.cpu() for t in tensors]
-    network = lambda *t: quantised_reference(*t, "relu")  # noqa: E731
+    network = lambda *t: quantized_reference(*t, "relu")  # noqa: E731
     want = by_expert([4, 2], network, *tensors) if experts else network(*tensors)
     dtype = result or F16
     assert y.dtype == dtype
@@ -157,7 +157,7 @@ def test_quantised(result, deq, by_column, experts):
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("with_offset", [False, True])
-def test_weight_quantised(dtype, experts, with_offset):
+def test_weight_quantized(dtype, experts, with_offset):
     lead = (2,) if experts else ()
     x = make(6, 8, dtype=dtype)
     w1, w2 = (
@@ -239,7 +239,7 @@ REFUSED = [
             "weight1": make(8, 16, dtype=I8, high=3),
             "weight2": make(16, 8, dtype=I8, high=3),
         },
-        "'antiquant_scale1' must be given in the weight-quantised form",
+        "'antiquant_scale1' must be given in the weight-quantized form",
     ),
 ]
 
@@ -250,7 +250,7 @@ def test_refused(arguments, message):
         call(**arguments())
 
 
-def quantised_call(**changes):
+def quantized_call(**changes):
     arguments = {
         "x": make(4, 8, dtype=I8, high=3),
         "weight1": make(8, 16, dtype=I8, high=3),
@@ -263,15 +263,15 @@ def quantised_call(**changes):
     return call(**arguments | changes)
 
 
-def test_quantised_parameters():
-    quantised_call()
-    with pytest.raises(RuntimeError, match="'deq_scale2' must be given in the quantised form"):
-        quantised_call(deq_scale2=None)
+def test_quantized_parameters():
+    quantized_call()
+    with pytest.raises(RuntimeError, match="'deq_scale2' must be given in the quantized form"):
+        quantized_call(deq_scale2=None)
     with pytest.raises(RuntimeError, match=r"'scale' must be of shape \(1,\) or \(16,\).*\(3,\)"):
-        quantised_call(scale=make(3))
+        quantized_call(scale=make(3))
     with pytest.raises(RuntimeError, match="'deq_scale1' must be of dtype torch.bfloat16"):
-        quantised_call(output_dtype=BF16)
+        quantized_call(output_dtype=BF16)
     with pytest.raises(
         RuntimeError, match="'output_dtype' must be None, torch.float16 or torch.bfloat16"
     ):
-        quantised_call(output_dtype=F32)
+        quantized_call(output_dtype=F32)

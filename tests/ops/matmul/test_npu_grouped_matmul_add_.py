@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from tests.ops.support import make
 
 
@@ -18,10 +19,10 @@ def reference(self, x, weight, ends):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", [0, 1])
-@pytest.mark.parametrize("flat", [True, False])
-def test_both_forms(dtype, kind, flat):
+@pytest.mark.parametrize("shape", [(15, 7), (3, 5, 7), (105,)])
+def test_both_forms(dtype, kind, shape):
     x, weight = make(40, 5, dtype=dtype), make(40, 7, dtype=dtype, seed=2)
-    self = make(15, 7) if flat else make(3, 5, 7)
+    self = make(*shape)
     ends = (10, 10, 38)
     groups = torch.tensor(ends if kind == 0 else (10, 0, 28)).npu()
     before, want = self.clone(), reference(self, x, weight, ends)
@@ -31,6 +32,20 @@ def test_both_forms(dtype, kind, flat):
     version = self._version
     torch_npu.npu_grouped_matmul_add_(self, x, weight, groups, group_list_type=kind)
     assert torch.equal(self, out) and self._version > version
+
+
+def test_long_rows_and_the_shape_on_ascend950():
+    """M and N have no limit; Ascend950 asks for (G, M, N)."""
+    x, weight = make(2, 1, dtype=torch.float16), make(2, 65536, dtype=torch.float16, seed=2)
+    self, groups = make(1, 1, 65536), torch.tensor([2]).npu()
+    want = reference(self, x, weight, (2,))
+    torch_npu.npu_grouped_matmul_add_(self, x, weight, groups)
+    torch.testing.assert_close(self.cpu().double(), want, rtol=1e-5, atol=1e-5)
+    with (
+        settings.override(soc="Ascend950"),
+        pytest.raises(RuntimeError, match=r"'self' must be of shape \(1, 1, 65536\).*\(1, 65536\)"),
+    ):
+        torch_npu.npu_grouped_matmul_add_(self[0], x, weight, groups)
 
 
 def test_strides():
@@ -53,7 +68,11 @@ def test_bad_arguments():
     groups = torch.tensor([4, 9]).npu()
     for args, options, text in [
         ((self.half(), x, weight, groups), {}, "'self' must be of dtype torch.float32"),
-        ((self[:1], x, weight, groups), {}, r"'self' must be of shape \(2, 3, 4\) or \(6, 4\)"),
+        (
+            (self[:1], x, weight, groups),
+            {},
+            r"'self' must be of 24 elements, but received \(1, 3, 4\)",
+        ),
         ((self, x.float(), weight, groups), {}, "'x' must be of dtype torch.float16 or"),
         ((self, x, weight[:8], groups), {}, r"'weight' must be of shape \(9, \*\)"),
         ((self, x, weight, groups.int()), {}, "'group_list' must be of dtype torch.int64"),

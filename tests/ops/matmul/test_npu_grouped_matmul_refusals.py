@@ -32,6 +32,12 @@ def halves(**changes):
     return {"x": [make(6, 8, dtype=F16)], "weight": [make(3, 8, 4, dtype=I8, high=3)]} | changes
 
 
+def depths(**changes):
+    return {
+        "group_type": 2, "x": [make(8, 6).t()], "weight": [make(8, 4)], "group_list": longs([2, 8])
+    } | changes  # fmt: skip
+
+
 REFUSED = [
     # group lists
     (lambda: {"group_list": longs([1, 3, 7])}, "'group_list' .*cover 6 rows of 'x', but received 7 by index 2"),
@@ -50,8 +56,8 @@ REFUSED = [
     (lambda: {"group_list": longs([1, 3, 6]).int()}, "'group_list' must be of dtype torch.int64.*int32"),
     (lambda: {"group_list_type": 3}, "'group_list_type' must be 0, 1 or 2, but received 3"),
     (
-        lambda: {"group_list": longs([[0, 2], [1, 2], [2, 2]]), "group_list_type": 2},
-        "'group_list_type' must be 0 or 1 unless int8 rows are grouped",
+        lambda: depths(group_list=longs([[0, 4], [1, 4]]), group_list_type=2),
+        "'group_list_type' must be 0 or 1 unless rows are grouped, but received 2",
     ),
     (
         lambda: int8s(group_list=longs([[0, 2], [3, 2], [2, 2]]), group_list_type=2, output_dtype=I32),
@@ -62,10 +68,6 @@ REFUSED = [
             "x": [make(2, 8), make(4, 8)], "weight": [make(8, 4), make(8, 4)], "group_list": longs([3, 6])
         },
         r"'group_list' must be of the sizes \[2, 4\] .*received 3 at index 0",
-    ),
-    (
-        lambda: {"weight": [make(1, 8, 4)], "group_list": longs([6]), "group_list_type": 1},
-        "'group_list' must be of more than one group",
     ),
     # scenes
     (lambda: {"group_type": None}, "'group_type' must be -1, 0 or 2, but received None .*Requires manual passing group_type"),
@@ -78,11 +80,30 @@ REFUSED = [
         "'group_list' must be None for group_type -1",
     ),
     (
-        lambda: {"group_type": 2, "weight": [make(8, 4)], "group_list": longs([2, 9])},
+        lambda: depths(group_list=longs([2, 9])),
         "'group_list' .*cover 8 columns of 'x', but received 9 by index 1",
     ),
-    (lambda: {"group_type": 2, "weight": [make(7, 4)]}, "'weight' must be of 8 rows in all, K of 'x'.*7"),
-    (lambda: int8s(group_type=2, weight=[make(8, 4, dtype=I8)]), "'group_type' must be -1 or 0 in the quantised"),
+    (lambda: depths(weight=[make(7, 4)]), "'weight' must be of 8 rows in all, K of 'x'.*7"),
+    (
+        lambda: depths(x=[make(8, 6, dtype=I8).t()], weight=[make(8, 4, dtype=I8)]),
+        "'group_type' must be -1 or 0 in the quantized",
+    ),
+    # layouts
+    (lambda: depths(x=[make(6, 8)]), r"'x' must be the transpose of a contiguous matrix, but received \(8, 1\)"),
+    (lambda: depths(weight=[make(4, 8).t()]), r"'weight' must be contiguous, not transposed, for group_type 2.*\(1, 8\)"),
+    (lambda: {"x": [make(8, 6).t()]}, r"'x' must be contiguous, not a transposed view, for group_type 0, but received \(1, 6\)"),
+    (
+        lambda: {"weight": [make(8, 4), make(4, 8).t(), make(8, 4)]},
+        r"'weight' must be contiguous or transposed, all tensors alike, but received \(1, 8\)",
+    ),
+    (
+        lambda: {"x": [make(1, 65536)], "weight": [make(1, 65536, 2)], "group_list": longs([1])},
+        "'x' must be of a K up to 65535, but received 65536",
+    ),
+    (
+        lambda: {"x": [make(1, 2)], "weight": [make(1, 2, 65536)], "group_list": longs([1])},
+        "'weight' must be of an N up to 65535, or transposed, but received 65536",
+    ),
     # lists and shapes
     (lambda: {"x": []}, "npu_grouped_matmul: argument 'x' must be a list of 1 to 128 tensors.*0"),
     (lambda: {"weight": [make(3, 9, 4)]}, "'weight' must be of K 8, as 'x', but received 9 at index 0"),
@@ -96,25 +117,47 @@ REFUSED = [
     (lambda: {"bias": [make(4)]}, r"'bias' must be of shape \(3, 4\).*\(4,\)"),
     (lambda: {"bias": [make(3, 4), make(3, 4)]}, "'bias' must be a list of 1 tensors.*2"),
     (lambda: {"output_dtype": F16}, "'output_dtype' must be None or torch.float32.*float16"),
-    # quantised forms
+    # quantized forms
     (lambda: {"scale": [make(3, 4)]}, "'scale' must be None in the plain form"),
-    (lambda: {"act_type": 1}, "'act_type' must be 0 without 'per_token_scale', but received 1"),
+    (lambda: {"act_type": 1}, "'act_type' must be 0 unless int8 gives float16 or bfloat16, but received 1"),
+    (lambda: int8s(act_type=1, output_dtype=I32), "'act_type' must be 0 unless int8 gives"),
     (lambda: {"act_type": 3}, "'act_type' must be 0, 1, 2, 4, 5 or None, but received 3"),
-    (lambda: {"tuning_config": [4]}, "'tuning_config' must be None unless 'x' and 'weight' are int8"),
+    (lambda: {"tuning_config": [7]}, "'tuning_config' must be from 0 to 6, the rows of 'x', but received 7"),
     (lambda: {"per_token_scale": [make(6)]}, "'per_token_scale' must be None in the plain form"),
     (lambda: int8s(), "'scale' must be given for torch.int8 results"),
     (lambda: int8s(scale=[make(3, 4)]), "'scale' must be of dtype torch.int64 or torch.uint64.*float32"),
     (
         lambda: int8s(scale=[make(3, 5)], output_dtype=F16),
-        r"'scale' must be of shape \(3, 4\), \(3, 1\) or \(3,\), but received \(3, 5\)",
+        r"'scale' must be of shape \(3, 4\), but received \(3, 5\)",
     ),
     (
         lambda: int8s(scale=[make(3, 4)], output_dtype=F16, per_token_scale=[make(5)]),
-        r"'per_token_scale' must be of shape \(6,\) or \(6, 1\), but received \(5,\)",
+        r"'per_token_scale' must be of shape \(6\), but received \(5,\)",
     ),
-    (lambda: halves(), "'antiquant_scale' must be given in the weight-quantised form"),
     (
-        lambda: halves(antiquant_scale=[make(3, 2, 4, dtype=F16)]),
+        lambda: int8s(scale=[make(3, 1)], output_dtype=F16),
+        r"'scale' must be of shape \(3, 4\), but received \(3, 1\)",
+    ),
+    (
+        lambda: int8s(scale=[make(3, 4)], output_dtype=F16, bias=[make(3, 4, dtype=BF16)]),
+        "'bias' must be of dtype torch.int32, but received torch.bfloat16",
+    ),
+    (
+        lambda: int8s(
+            x=[make(2, 8, dtype=I8), make(4, 8, dtype=I8)], weight=[make(8, 4, dtype=I8)] * 2,
+            scale=[make(4)] * 2, output_dtype=F16, per_token_scale=[make(2), make(4)], group_list=None,
+        ),
+        "'per_token_scale' must be None unless 'x' is one tensor",
+    ),
+    (
+        lambda: halves(antiquant_scale=[make(3, 4, dtype=F16)]),
+        "'antiquant_offset' must be given in the weight-quantized form",
+    ),
+    (lambda: halves(), "'antiquant_scale' must be given in the weight-quantized form"),
+    (
+        lambda: halves(
+            antiquant_scale=[make(3, 2, 4, dtype=F16)], antiquant_offset=[make(3, 4, dtype=F16)]
+        ),
         r"'antiquant_scale' must be of shape \(3, 4\), but received \(3, 2, 4\)",
     ),
     (
@@ -162,11 +205,60 @@ def test_older_chip():
             RuntimeError, match="'weight' must be of an N that is a multiple of 16.*4"
         ):
             call(x, weight)
+        with pytest.raises(RuntimeError, match="'group_type' must be 0 on this chip.*-1"):
+            weight = [make(8, 16, dtype=F16)]
+            call(x, weight, group_list=None, split_item=0, group_type=-1)
+        with pytest.raises(RuntimeError, match="'weight' must be a list of one tensor.*3"):
+            call(x, weight * 3)
+
+
+E4M3 = torch.float8_e4m3fn
+
+
+def eights(**changes):
+    return {
+        "x": [make(6, 8).to(E4M3)], "weight": [make(3, 8, 4).to(E4M3)], "scale": [make(3, 4)], "output_dtype": F32,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (lambda: eights(bias=[make(3, 4)]), "'bias' must be None for 8-bit floats"),
+        (lambda: eights(scale=None), "'scale' must be given for 8-bit floats"),
+        (
+            lambda: eights(scale=[make(3, 4).long()], per_token_scale=[make(6)]),
+            "'scale' must be of dtype torch.float32, but received torch.int64",
+        ),
+        (
+            lambda: eights(per_token_scale=[make(5)]),
+            r"'per_token_scale' must be of shape \(6,\), \(3, 1\) or \(3,\), but received \(5,\)",
+        ),
+        (
+            lambda: eights(
+                group_type=-1, split_item=0, weight=[make(8, 4).to(E4M3)], group_list=None
+            ),
+            "'group_type' must be 0 or 2, but received -1",
+        ),
+        (
+            lambda: int8s(scale=[make(3, 4)], output_dtype=F16, bias=[make(3, 4, dtype=BF16)]),
+            "'bias' must be of dtype torch.int32, torch.float16 or torch.float32",
+        ),
+    ],
+    ids=range(6),
+)
+def test_refused_on_950(arguments, message):
+    with settings.override(soc="Ascend950"), pytest.raises(RuntimeError, match=message):
+        call(**arguments())
+
+
+def half(*shape):
+    return make(*shape, dtype=F16)
 
 
 def listed(x=None, weight=None, **changes):
-    x = [make(6, 8)] if x is None else x
-    weight = [make(8, 4), make(8, 4)] if weight is None else weight
+    x = [half(6, 8)] if x is None else x
+    weight = [half(8, 4), half(8, 4)] if weight is None else weight
     return torch_npu.npu_grouped_matmul(
         x, weight, **{"group_list": [2, 6], "split_item": 3} | changes
     )
@@ -180,20 +272,26 @@ LIST_REFUSED = [
     (lambda: {"group_list": [2, 5]}, "'group_list' .*cover 6 rows of 'x', but received 5"),
     (lambda: {"group_list": [7, 6]}, "'group_list' .*received 7 by index 0"),
     (lambda: {"group_list": [2, 4, 6]}, "'group_list' must be of 2 values, but received 3"),
+    (lambda: {"group_list": [6], "weight": [half(8, 4)]}, "'split_item' must be 0 or 1 for one weight.*3"),
+    (lambda: {"x": [make(6, 8)], "weight": [make(8, 4)] * 2}, "'x' must be of dtype .*received torch.float32"),
     (
-        lambda: {"group_list": [6], "weight": [make(8, 4)]},
-        "'group_list' must be of more than one value",
+        lambda: {"x": [half(2, 8), half(4, 8)], "split_item": 0},
+        "'x' must be one tensor where a list cuts it into separate results, but received 2",
+    ),
+    (
+        lambda: {"group_list": [6], "weight": [half(4, 8).t()], "split_item": 0},
+        "'weight' must be contiguous, not transposed, where every x has its own",
     ),
     (lambda: {"group_list": []}, "'group_list' must be given where 'x' is one tensor"),
     (
-        lambda: {"weight": [make(3, 8, 4)], "group_list": [6]},
+        lambda: {"weight": [half(3, 8, 4)], "group_list": [6]},
         "'weight' must be a tensor of 2 dimensions",
     ),
     (
-        lambda: {"weight": [make(8, 4), make(8, 5)]},
+        lambda: {"weight": [half(8, 4), half(8, 5)]},
         r"'weight' must be of the same N \(4\).*5 at index 1",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments,message", LIST_REFUSED, ids=range(len(LIST_REFUSED)))

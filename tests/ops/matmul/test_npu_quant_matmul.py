@@ -23,7 +23,7 @@ def total(x1, x2):
     return torch.matmul(x1.cpu().long(), x2.cpu().long())
 
 
-@pytest.mark.parametrize("k", [1, 7, 1024, 1025, 3000, 65536])
+@pytest.mark.parametrize("k", [1, 7, 1024, 1025, 3000, 65535])
 def test_sums_are_exact(k):
     x1, x2 = integers(3, k), integers(k, 5, seed=1)
     y = torch_npu.npu_quant_matmul(x1, x2, make(1), output_dtype=torch.int32)
@@ -33,10 +33,10 @@ def test_sums_are_exact(k):
 
 @pytest.mark.parametrize("sign", [-128, 127])
 def test_the_largest_sums_are_exact(sign):
-    x1 = torch.full((2, 65536), -128, dtype=torch.int8)
-    x2 = torch.full((65536, 2), sign, dtype=torch.int8)
+    x1 = torch.full((2, 65535), -128, dtype=torch.int8)
+    x2 = torch.full((65535, 2), sign, dtype=torch.int8)
     y = torch_npu.npu_quant_matmul(on_device(x1), on_device(x2), make(1), output_dtype=torch.int32)
-    assert y.unique().tolist() == [-128 * sign * 65536]
+    assert y.unique().tolist() == [-128 * sign * 65535]
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,12 @@ def test_int4(transposed):
     assert_accurate(y, want, want.bfloat16())
 
 
-@pytest.mark.parametrize("token_shape", [(5,), (5, 1)])
-def test_int4_by_groups(token_shape):
-    x1, x2 = integers(5, 32, low=-8, high=8).cpu(), integers(32, 16, low=-8, high=8, seed=1).cpu()
-    scale, token = make(4, 16), make(*token_shape, seed=7)
-    offset = make(4, 16, dtype=F16, low=-8, high=8)
+@pytest.mark.parametrize("sizes", [None, [0, 0, 256], [1, 1, 256]], ids=str)
+def test_int4_by_groups(sizes):
+    x1 = integers(5, 1024, low=-8, high=8).cpu()
+    x2 = integers(1024, 256, low=-8, high=8, seed=1).cpu()
+    scale, token = make(4, 256), make(5, 1, seed=7)
+    offset = make(4, 256, dtype=F16, low=-8, high=8)
     y = torch_npu.npu_quant_matmul(
         on_device(pack_int4(x1)),
         on_device(pack_int4(x2.t().contiguous())).t(),
@@ -161,14 +162,57 @@ def test_int4_by_groups(token_shape):
         offset=offset,
         pertoken_scale=token,
         output_dtype=BF16,
-        group_sizes=[1, 1, 8],
+        group_sizes=sizes,
     )
-    want = torch.zeros(5, 16, dtype=torch.float64)
+    want = torch.zeros(5, 256, dtype=torch.float64)
     for group in range(4):
-        part = slice(8 * group, 8 * group + 8)
+        part = slice(256 * group, 256 * group + 256)
         weight = x2[part].double() - offset.cpu().double()[group]
         want += x1[:, part].double() @ weight * scale.cpu().double()[group]
     want *= token.cpu().double().reshape(5, 1)
+    assert_accurate(y, want, want.bfloat16())
+
+
+@pytest.mark.parametrize(
+    "dtype,bias_dtype", [(BF16, torch.int32), (BF16, BF16), (F16, F16), (F16, F32)]
+)
+def test_int4_with_scales_of_rows_and_a_bias(dtype, bias_dtype):
+    x1 = integers(3, 32, low=-8, high=8).cpu()
+    x2 = integers(32, 16, low=-8, high=8, seed=1).cpu()
+    scale, token, bias = make(16), make(3), make(16, dtype=bias_dtype, low=-9, high=9)
+    y = torch_npu.npu_quant_matmul(
+        on_device(pack_int4(x1)), on_device(pack_int4(x2)), scale, pertoken_scale=token, bias=bias,
+        output_dtype=dtype,
+    )  # fmt: skip
+    want, added = x1.double() @ x2.double(), bias.cpu().double()
+    want = want + added if bias_dtype == torch.int32 else want
+    want = want * scale.cpu().double() * token.cpu().double()[:, None]
+    want = want if bias_dtype == torch.int32 else want + added
+    assert_accurate(y, want, want.to(dtype))
+
+
+def test_the_limit_is_of_the_contiguous_dimension():
+    """A vocabulary of 70000 as the transpose of (N, K); with scales of rows, int8 has no limit."""
+    x1, x2 = integers(2, 8), integers(70000, 8, seed=1).t()
+    y = torch_npu.npu_quant_matmul(x1, x2, make(1), output_dtype=torch.int32)
+    assert torch.equal(y.cpu().long(), total(x1, x2))
+    scale, token = make(70000), make(2)
+    y = torch_npu.npu_quant_matmul(
+        x1, x2.contiguous(), scale, pertoken_scale=token, output_dtype=BF16
+    )
+    want = total(x1, x2).double() * scale.cpu().double() * token.cpu().double()[:, None]
+    assert_accurate(y, want, want.bfloat16())
+
+
+def test_mixed_form_with_a_scale_for_each_column():
+    x1, x2 = integers(3, 64).cpu(), integers(64, 16, low=-8, high=8, seed=1).cpu()
+    scale, token = make(16, low=0, high=1).cpu(), make(3, low=0, high=0.01)
+    offset = (8 * x2.double().sum(0) * cut_scale(scale)).float()
+    y = torch_npu.npu_quant_matmul(
+        on_device(x1), on_device(pack_int4(x2)), on_device(pack_scale(scale)),
+        offset=on_device(offset), pertoken_scale=token, output_dtype=BF16,
+    )  # fmt: skip
+    want = x1.double() @ x2.double() * cut_scale(scale) * token.cpu().double()[:, None]
     assert_accurate(y, want, want.bfloat16())
 
 
@@ -191,6 +235,32 @@ def test_mixed_form_leaves_eight_to_the_offset():
     want = sum(x1[:, p].double() @ x2[p].double() * cut[i] for i, p in enumerate(parts))
     want = want * token.cpu().double()
     assert_accurate(y, want, want.half())
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("m,k,group_m", [(5, 300, 1), (200, 300, 128), (200, 100, 128)])
+def test_8_bit_floats_by_blocks_on_950(batch, m, k, group_m):
+    n, deep, tall = 200, -(-k // 128), -(-m // group_m)
+    x1 = make(*batch, m, k).to(torch.float8_e4m3fn)
+    x2 = make(*batch, k, n, seed=1).to(torch.float8_e4m3fn)
+    scale, token = make(*batch, deep, 2), make(*batch, tall, deep)
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_quant_matmul(
+            x1, x2, scale, pertoken_scale=token, output_dtype=F32, group_sizes=[group_m, 128, 128]
+        )
+    row, depth, column = torch.arange(m) // group_m, torch.arange(k) // 128, torch.arange(n) // 128
+    left = x1.cpu().double() * token.cpu().double()[..., row, :][..., depth]
+    right = x2.cpu().double() * scale.cpu().double()[..., depth, :][..., column]
+    want = left @ right
+    assert_accurate(y, want, want.float())
+
+
+def test_bfloat16_with_packed_scales_on_950():
+    x1, x2, scale = integers(4, 8), integers(8, 6, seed=1), make(6).cpu()
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_quant_matmul(x1, x2, on_device(pack_scale(scale)), output_dtype=BF16)
+    want = total(x1, x2).double() * cut_scale(scale)
+    assert_accurate(y, want, want.bfloat16())
 
 
 def test_int8_by_blocks():
@@ -229,7 +299,7 @@ def test_float8_on_950(scale_kind):
 
 
 def test_native_int8_units_give_the_same(monkeypatch):
-    from torch_npu.ops.matmul import _gemm
+    from torch_npu.ops._shared import _gemm
 
     a, b = integers(20, 70).cpu(), integers(70, 24, seed=1).cpu()
     monkeypatch.setattr(_gemm, "_int8_instructions", lambda: True)
@@ -246,6 +316,23 @@ def call(x1=None, x2=None, scale=None, **options):
 
 
 REFUSED = [
+    (
+        lambda: {"x1": integers(2, 65536), "x2": integers(65536, 6)},
+        "'x1' must be of at most 65535 in its contiguous dimension, but received 65536",
+    ),
+    (
+        lambda: {"bias": make(6, dtype=BF16), "pertoken_scale": make(4), "output_dtype": F16},
+        "'bias' must be of dtype .* for torch.float16 results, but received torch.bfloat16",
+    ),
+    (
+        lambda: {
+            "scale": make(1, 1),
+            "pertoken_scale": make(4, 1),
+            "output_dtype": BF16,
+            "group_sizes": [1, 64, 128],
+        },
+        r"'group_sizes' must be of 1 or 128, 128 and 128, but received \[1, 64, 128\]",
+    ),
     (lambda: {"x1": make(4, 8)}, "npu_quant_matmul: argument 'x1' must be of dtype .*float32"),
     (lambda: {"x2": integers(9, 6)}, "'x2' must be of K 8, as 'x1', but received 9"),
     (lambda: {"scale": make(5)}, r"'scale' must be of shape \(1,\) or \(6,\), but received \(5,\)"),
@@ -325,10 +412,48 @@ def test_hifloat8_on_950():
     assert_accurate(y, want, want.float(), slack=1e-6 * want.abs().max().item())
 
 
-def test_int4_by_groups_needs_its_offset():
-    x1, x2 = pack_int4(torch.zeros(2, 16)), pack_int4(torch.zeros(16, 8))
-    with pytest.raises(RuntimeError, match="'offset' must be given where 'scale' has 2 dimensions"):
-        call(on_device(x1), on_device(x2), make(2, 8), pertoken_scale=make(2), output_dtype=BF16)
+def int4s(*shape):
+    return on_device(pack_int4(torch.zeros(*shape)))
+
+
+GROUPS_REFUSED = [
+    (lambda: {"offset": None}, "'offset' must be given where 'scale' has 2 dimensions"),
+    (lambda: {"x1": int4s(2, 512), "x2": int4s(512, 256)}, "'x1' must be of a K that is a multiple of 1024.*512"),
+    (lambda: {"x2": int4s(1024, 64)}, "'x2' must be of an N that is a multiple of 256 by groups.*64"),
+    (lambda: {"group_sizes": [0, 0, 128]}, r"'group_sizes' must be of 256 depths.*\[0, 0, 128\]"),
+    (lambda: {"pertoken_scale": make(2)}, r"'pertoken_scale' must be of shape \(2, 1\), but received \(2,\)"),
+    (lambda: {"pertoken_scale": None}, "'pertoken_scale' must be given by groups"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments,message", GROUPS_REFUSED, ids=range(len(GROUPS_REFUSED)))
+def test_int4_by_groups_refused(arguments, message):
+    options = {
+        "x1": int4s(2, 1024), "x2": int4s(1024, 256), "scale": make(4, 256), "pertoken_scale": make(2, 1),
+        "offset": make(4, 256, dtype=F16), "output_dtype": BF16,
+    } | arguments()  # fmt: skip
+    with pytest.raises(RuntimeError, match=message):
+        call(**options)
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (lambda: {"offset": None}, "'offset' must be given for an int8 'x1' with an int4 'x2'"),
+        (lambda: {"pertoken_scale": None}, "'pertoken_scale' must be given by groups"),
+        (lambda: {"group_sizes": None}, r"'group_sizes' must be \[0, 0, 256\] for a scale of 2 dimensions.*None"),
+        (lambda: {"bias": make(16)}, "'bias' must be None for an int8 'x1' with an int4 'x2'"),
+    ],
+    ids=range(4),
+)  # fmt: skip
+def test_mixed_form_refused(arguments, message):
+    words = on_device(pack_scale(torch.ones(32)).reshape(2, 16))
+    options = {
+        "x1": integers(3, 512), "x2": int4s(512, 16), "scale": words, "offset": make(16), "output_dtype": F16,
+        "pertoken_scale": make(3, 1), "group_sizes": [0, 0, 256],
+    } | arguments()  # fmt: skip
+    with pytest.raises(RuntimeError, match=message):
+        call(**options)
 
 
 def test_older_chip():
@@ -337,5 +462,26 @@ def test_older_chip():
             RuntimeError, match="'output_dtype' must be torch.int8 or torch.float16"
         ):
             call(output_dtype=BF16)
-        with pytest.raises(RuntimeError, match="'pertoken_scale' must be None on this chip"):
+        with pytest.raises(RuntimeError, match=r"'scale' must be of shape \(6\)"):
             call(pertoken_scale=make(4), output_dtype=F16)
+        with pytest.raises(RuntimeError, match="'bias' must be of dtype torch.int32"):
+            call(
+                scale=make(6),
+                pertoken_scale=make(4),
+                output_dtype=F16,
+                bias=make(6, dtype=torch.float32),
+            )
+
+
+def test_older_chip_with_a_scale_for_each_row():
+    x1, x2 = integers(4, 8), integers(8, 6)
+    scale, rows = make(6, low=0.01, high=0.1), make(4, low=0.5, high=1.5)
+    bias = integers(6).to(torch.int32)
+    with settings.override(soc="Ascend310P3"):
+        y = torch_npu.npu_quant_matmul(
+            x1, x2, scale, pertoken_scale=rows, bias=bias, output_dtype=F16
+        )
+    exact = x1.cpu().double() @ x2.cpu().double() + bias.cpu().double()
+    want = exact * scale.cpu().double() * rows.cpu().double()[:, None]
+    assert y.dtype == F16
+    assert_accurate(y, want, want.half())

@@ -30,6 +30,28 @@ def reference(x, weight, scale, offset=None, bias=None, group=0, kind=torch.floa
     return y if bias is None else y + bias.cpu().double()
 
 
+def test_bfloat16_bias_on_950():
+    x, weight = make(5, 33, dtype=BF16), make(33, 24, dtype=torch.int8, low=-128, high=128)
+    scale, bias = make(24, dtype=BF16, low=0.01, high=0.1), make(24, dtype=BF16)
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale, bias=bias)
+    want = reference(x, weight, scale, None, bias)
+    assert_accurate(y, want, reference(x, weight, scale, None, bias, kind=BF16).to(BF16))
+    with pytest.raises(RuntimeError, match="'bias' must be of dtype torch.float32.*bfloat16"):
+        torch_npu.npu_weight_quant_batchmatmul(x, weight, scale, bias=bias)
+
+
+def test_wide_weight_on_950():
+    x, weight = make(1, 2, dtype=F16), make(2, 65536, dtype=torch.int8, low=-9, high=9)
+    scale = make(1, dtype=F16, low=0.01, high=0.1)
+    with settings.override(soc="Ascend950"):
+        y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale)
+    want = reference(x, weight, scale)
+    assert_accurate(y, want, reference(x, weight, scale, kind=F16).half())
+    with pytest.raises(RuntimeError, match=r"'weight' must be of K and N up to 65535.*65536"):
+        torch_npu.npu_weight_quant_batchmatmul(x, weight, scale)
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("scale_shape", [(1,), (1, 1), (24,), (1, 24)])
 @pytest.mark.parametrize("options", ["", "offset", "offset bias"])
@@ -61,7 +83,7 @@ def test_int4_weight(transposed, group):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape", [(1,), (16,), (1, 16)])
-def test_quantised_result(packed, shape):
+def test_quantized_result(packed, shape):
     # small powers of two: every step is exact, so int8 is too
     x = make(6, 8, dtype=torch.int8, low=-4, high=5).to(F16)
     weight, scale = make(8, 16, dtype=torch.int8, low=-8, high=8), torch.full((16,), 0.5, dtype=F16)

@@ -1,6 +1,8 @@
 """empty_with_swapped_memory: the device says npu, the device's memory knows nothing."""
 
 import gc
+import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +40,7 @@ def test_device_memory_does_not_count_it():
 
 
 def test_more_than_the_device_has_left():
+    torch.npu.empty_cache()  # a limit is for new segments: a block of an earlier test would do
     torch.npu.set_per_process_memory_fraction(2**22 / torch.npu.mem_get_info()[1])
     try:
         with pytest.raises(torch.OutOfMemoryError):
@@ -66,10 +69,17 @@ def test_options(dtype):
     assert torch_npu.empty_with_swapped_memory([]).shape == ()
 
 
+def _resident() -> int:
+    """Bytes of this process that lie in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def test_memory_goes_back():
+    before = _resident()
     for _ in range(50):
         torch_npu.empty_with_swapped_memory([1 << 22]).zero_()  # 800 MiB if nothing went back
         gc.collect(0)
+    assert _resident() - before < 400 * 2**20
 
 
 def test_bad_arguments():
@@ -81,3 +91,18 @@ def test_bad_arguments():
         refused = pytest.raises(NotImplementedError, match=f"an Atlas A2 or A3 product.*{soc[:9]}")
         with settings.override(soc=soc), refused:
             torch_npu.empty_with_swapped_memory([2])
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.float32, torch.int8, torch.int64, torch.bool]
+)
+def test_deterministic_mode_fills_it(dtype):
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = torch_npu.empty_with_swapped_memory([3], dtype=dtype, device="npu")
+        want = torch.empty(3, dtype=dtype)  # PyTorch fills it on the CPU
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert torch.allclose(found.cpu(), want, equal_nan=True)
+    assert found.isnan().all() or found.eq(found[0]).all()

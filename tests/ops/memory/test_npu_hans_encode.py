@@ -89,7 +89,7 @@ def test_refusals():
     x = make(16)
     pdf, mantissa, fixed, var = buffers(x)
     with pytest.raises(RuntimeError, match="'input' must be of dtype .*float64"):
-        torch_npu.npu_hans_encode(x.double(), out=(pdf, mantissa, fixed, var))
+        torch_npu.npu_hans_encode(x.to("npu", torch.float64), out=(pdf, mantissa, fixed, var))
     with pytest.raises(RuntimeError, match=r"'pdf' must be of shape \(256\).*\(16,\)"):
         torch_npu.npu_hans_encode(x, out=(pdf[:16], mantissa, fixed, var))
     with pytest.raises(RuntimeError, match="'fixed' must be of the dtype of 'input'"):

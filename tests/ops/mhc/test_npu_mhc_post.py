@@ -63,7 +63,8 @@ def test_backward_operator(res):
 @pytest.mark.parametrize("res", [True, False])
 def test_gradients(res):
     given = [
-        t if t is None else t.double().requires_grad_() for t in inputs((3,), 4, 2, torch.half, res)
+        t if t is None else t.to("npu", torch.float64).requires_grad_()
+        for t in inputs((3,), 4, 2, torch.half, res)
     ]
     if res:
         gradcheck(torch_npu.npu_mhc_post, *given)

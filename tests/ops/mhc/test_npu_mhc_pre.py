@@ -112,7 +112,7 @@ def test_backward_operator(gamma, post):
 @pytest.mark.parametrize("gamma", [True, False])
 def test_gradients(gamma):
     given = inputs((2,), 4, 2, gamma=gamma)
-    leaves = [v.double().requires_grad_() for v in given.values() if v is not None]
+    leaves = [v.to("npu", torch.float64).requires_grad_() for v in given.values() if v is not None]
 
     def run(x, phi, alpha, bias, factor=None):
         return torch_npu.npu_mhc_pre(x, phi, alpha, bias, gamma=factor, out_flag=1)[:3]

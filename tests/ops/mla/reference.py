@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from tests.ops.support import make
-from torch_npu.ops.quant._formats import hifloat8_values
+from torch_npu.ops._shared._formats import hifloat8_values
 
 NAMES = [
     "token_x",
@@ -41,7 +41,7 @@ def arguments(
     blocks=3,
     size=4,
 ):
-    """A namespace of arguments; the names in `int8` are quantised. Slots are distinct."""
+    """A namespace of arguments; the names in `int8` are quantized. Slots are distinct."""
     shapes = {
         "token_x": (*tokens, he),
         "weight_dq": (he, hcq),
@@ -158,14 +158,14 @@ def projected(v, weight, s, form):
 def prolog(a, eps_cq=1e-5, eps_ckv=1e-5, qc=1.0, kc=1.0, form="int8", values=None, **given):
     """query, query_rope (T, N, ..), keys, rope keys (T, ..), query scales (T, N) and c^Q (T, Hcq).
 
-    `form` is the low-precision format; "mx" takes de-quantised tensors by name in `values`.
+    `form` is the low-precision format; "mx" takes de-quantized tensors by name in `values`.
     """
     v = SimpleNamespace(**{n: getattr(a, n).cpu() for n in NAMES if n != "cache_index"})
     v.__dict__.update(values or {})
     v = SimpleNamespace(**{n: t.double() for n, t in v.__dict__.items()})
     s = {n: t.cpu().double() for n, t in given.items() if t is not None}
     kind = "float8_e4m3fn" if form == "mx" else form
-    quantises_query = a.token_x.dtype.itemsize == 1 and "quant_scale_ckv" in s
+    quantizes_query = a.token_x.dtype.itemsize == 1 and "quant_scale_ckv" in s
     heads, d, hckv = v.weight_uk.shape
     x = v.token_x.flatten(0, -2)
     sin, cos = v.rope_sin.flatten(0, -2), v.rope_cos.flatten(0, -2)
@@ -181,14 +181,14 @@ def prolog(a, eps_cq=1e-5, eps_ckv=1e-5, qc=1.0, kc=1.0, form="int8", values=Non
         query = torch.stack([up[n, :d] @ v.weight_uk[n] for n in range(heads)])
         rope = torch.stack([rotated(up[n, d:], sin[t], cos[t]) for n in range(heads)])
         step = query.abs().amax(-1) / TOP[kind]
-        if quantises_query:
+        if quantizes_query:
             query = torch.stack([low(q / z, kind) for q, z in zip(query, step, strict=True)])
             rope = rope * s["quant_scale_ckv"].flatten()[0] / step[:, None]
         key = normed(kv[:hckv], v.rmsnorm_gamma_ckv, eps_ckv) * kc
         rope_key = rotated(kv[hckv:], sin[t], cos[t])
         if "quant_scale_ckv" in s:
             scale = s["quant_scale_ckv"].flatten()
-            key = low(key * (scale[0] if quantises_query else scale), kind)
+            key = low(key * (scale[0] if quantizes_query else scale), kind)
         if "quant_scale_ckr" in s:
             rope_key = low(rope_key * s["quant_scale_ckr"][0], "int8")
         rows.append((query, rope, key, rope_key, step, cq))

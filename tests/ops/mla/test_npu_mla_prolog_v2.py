@@ -1,4 +1,4 @@
-"""npu_mla_prolog_v2 against the formulas in fp64, in every documented form of quantisation."""
+"""npu_mla_prolog_v2 against the formulas in fp64, in every documented form of quantization."""
 
 import pytest
 import torch

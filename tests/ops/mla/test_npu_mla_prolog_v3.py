@@ -17,7 +17,7 @@ from tests.ops.mla.reference import (
 )
 from tests.ops.support import make, max_error, relaxed
 from torch_npu._dtypes import CODES
-from torch_npu.ops.quant import _formats
+from torch_npu.ops._shared import _formats
 
 TOKENS = ("token_x", "weight_dq", "weight_uq_qr", "weight_dkv_kr")
 DOWN = ("dequant_scale_x", "dequant_scale_w_dq", "dequant_scale_w_uq_qr", "dequant_scale_w_dkv_kr")

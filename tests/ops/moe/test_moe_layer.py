@@ -158,13 +158,13 @@ def test_all_tokens_to_the_same_experts():
     assert_accurate(out, *both(x, logits, up, down, sigmoid=True))
 
 
-def quantised(weight):
+def quantized(weight):
     """int8 columns and their scales."""
     scale = weight.abs().amax(1) / 127
     return (weight / scale.unsqueeze(1)).round().to(torch.int8), scale
 
 
-def test_int8_stays_within_the_quantisation_step():
+def test_int8_stays_within_the_quantization_step():
     x, logits, up, down = layer(torch.bfloat16, seed=50)
     weights, chosen, _ = torch_npu.npu_moe_gating_top_k(logits, TOP_K, norm_type=1)
     rows, went, counts, scales = torch_npu.npu_moe_init_routing_v2(
@@ -177,7 +177,7 @@ def test_int8_stays_within_the_quantisation_step():
     )
 
     def product(rows, scales, weight):
-        whole, scale = quantised(weight.float())
+        whole, scale = quantized(weight.float())
         return torch_npu.npu_grouped_matmul(
             [rows], [whole], scale=[scale.bfloat16()], per_token_scale=[scales], group_list=counts,
             split_item=3, group_type=0, group_list_type=1, output_dtype=torch.bfloat16,

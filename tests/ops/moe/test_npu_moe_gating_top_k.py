@@ -42,6 +42,8 @@ CASES = [
     {"k": 6, "k_group": 4, "group_count": 8, "group_select_mode": 1, "norm_type": 1},
     {"k": 3, "k_group": 2, "group_count": 4, "group_select_mode": 0, "norm_type": 0},
     {"k": 8, "k_group": 1, "group_count": 8, "group_select_mode": 1, "norm_type": 0},
+    {"k": 3, "k_group": 5, "group_count": 32, "group_select_mode": 1, "norm_type": 1},
+    {"k": 3, "k_group": 5, "group_count": 64, "group_select_mode": 0, "norm_type": 1},
     {"k": 64, "norm_type": 1},
     {"k": 1, "norm_type": 0},
 ]
@@ -153,7 +155,7 @@ def test_named_backward():
         ({"k": 5, "k_group": 1, "group_count": 2}, r"'k' must be within \[1, 4\], but received 5"),
         ({"k_group": 3, "group_count": 2}, r"'k_group' must be within \[1, 2\], but received 3"),
         ({"group_count": 3}, "'group_count' must be a divisor of the 8 experts.*received 3"),
-        ({"group_count": 4, "k_group": 4}, "'group_count' must be a divisor of the 8 experts that leaves more than 2"),
+        ({"group_count": 8, "group_select_mode": 1}, "'group_count' must be such that a group has two"),
         ({"group_select_mode": 2}, "'group_select_mode' must be 0 or 1, but received 2"),
         ({"norm_type": 2}, "'norm_type' must be 0 or 1, but received 2"),
         ({"renorm": 2}, "'renorm' must be 0 or 1, but received 2"),

@@ -101,7 +101,7 @@ def test_one_expert_no_expert_equal_experts(experts):
         assert went.tolist() == want and counts.tolist() == want_counts
 
 
-def quantised(x, factor):
+def quantized(x, factor):
     """Dynamic int8 as the page has it, in float32: the rows and their scales."""
     x = x.astype(np.float32) * factor
     scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
@@ -129,7 +129,7 @@ def test_dynamic_int8(dtype, smooth, capacity):
         table = scale.cpu().numpy()
         for i, pair in enumerate(pairs):
             factors[i] = 0 if pair < 0 else table[0 if smooth == "one" else flat[pair] - span[0]]
-    want, want_scales = quantised(rows_of(x.cpu().float(), pairs).numpy(), factors)
+    want, want_scales = quantized(rows_of(x.cpu().float(), pairs).numpy(), factors)
     assert out.dtype == torch.int8 and scales.dtype == torch.float32
     assert np.array_equal(out.cpu().reshape(-1, H).numpy(), want)
     assert np.array_equal(scales.cpu().numpy(), want_scales)
@@ -149,6 +149,40 @@ def test_static_int8_rounds_to_even_and_saturates(dtype):
     assert np.array_equal(out.cpu().numpy()[: len([p for p in pairs if p >= 0])],
                           want[: len([p for p in pairs if p >= 0])])  # fmt: skip
     assert scales.shape == (N * K,)
+
+
+def test_more_experts_than_a_range_reaches():
+    """The limit is the end of the range."""
+    x = make(N, H)
+    out, went, counts, _ = run(x, EXPERTS, expert_num=20000, active_expert_range=[2, 5])
+    pairs, want_went, want_counts = init_routing_v2(EXPERTS, 2, 5)
+    assert torch.equal(out.cpu(), rows_of(x.cpu(), pairs))
+    assert went.tolist() == want_went and counts.tolist() == want_counts
+
+
+def test_int8_is_not_quantized_again():
+    x = make(N, H, dtype=torch.int8, low=-9, high=9)
+    with pytest.raises(RuntimeError, match="'x' must be of dtype .*received torch.int8"):
+        run(x, EXPERTS, quant_mode=1)
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"expert_tokens_num_flag": False}, "'expert_tokens_num_flag' must be True on this chip"),
+        (
+            {"active_num": 5},
+            "'active_num' must be -1 or 24, the number of 'expert_idx', but received 5",
+        ),
+        (
+            {"drop_pad_mode": 1, "expert_capacity": 2, "quant_mode": 1},
+            "'quant_mode' must be -1 with drop_pad_mode=1, but received 1",
+        ),
+    ],
+)
+def test_refused_on_ascend950(options, message):
+    with on("A5"), pytest.raises(RuntimeError, match=message):
+        run(make(N, H), EXPERTS, **options)
 
 
 def test_no_tokens():
@@ -179,8 +213,9 @@ def test_on_the_inference_series():
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"expert_num": -1}, r"'expert_num' must be within \[0, 10240\], but received -1"),
-        ({"expert_num": 5121, "expert_tokens_num_type": 2}, r"'expert_num' must be within \[0, 5120\]"),
+        ({"expert_num": 0}, "'expert_num' must be positive, but received 0"),
+        ({"expert_num": 5121, "expert_tokens_num_type": 2}, r"'active_expert_range' must be of an end up to 5120"),
+        ({"expert_num": 10241}, r"'active_expert_range' must be of an end up to 10240.*\[0, 10241\]"),
         ({"expert_num": 3}, r"'expert_idx' must be in \[-1, 4\), but received 5 at index \(1, 0\)"),
         ({"active_expert_range": [2, 9]}, r"'active_expert_range' must be \[start, end\].*\[2, 9\]"),
         ({"active_expert_range": [4, 4]}, r"'active_expert_range' must be \[start, end\].*\[4, 4\]"),

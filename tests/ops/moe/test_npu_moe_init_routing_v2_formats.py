@@ -227,7 +227,7 @@ def test_coded_rows_move_as_they_are(name):
         ({"quant_mode": 13, "x_dtype": 290}, "'x_dtype' must be torch_npu.int4 or None when quant_mode=13"),
         ({"quant_mode": 1, "x_dtype": 285}, "'x_dtype' must be int4 only with quant_mode=13"),
         ({"quant_mode": 13, "columns": 7}, "'x' must be of an even number of columns, but received 7"),
-        ({"quant_mode": 3, "drop_pad_mode": 1, "expert_capacity": 1}, "'quant_mode' must be -1, 0 or 1 with drop"),
+        ({"quant_mode": 3, "drop_pad_mode": 1, "expert_capacity": 1}, "'quant_mode' must be -1 with drop"),
     ],
 )  # fmt: skip
 def test_bad_arguments(options, message):

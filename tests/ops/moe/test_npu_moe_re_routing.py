@@ -110,9 +110,9 @@ def test_bad_arguments(changes, message):
 
 def test_too_wide():
     with pytest.raises(
-        RuntimeError, match="'tokens' must be of 1 to 16383 columns, but received 16384"
+        RuntimeError, match="'tokens' must be of 1 to 16384 columns, but received 16385"
     ):
-        torch_npu.npu_moe_re_routing(make(1, 16384, dtype=torch.int8, high=2), npu([[1]]))
+        torch_npu.npu_moe_re_routing(make(1, 16385, dtype=torch.int8, high=2), npu([[1]]))
 
 
 def test_tokens_beyond_the_counts_stay_behind():

@@ -1,10 +1,10 @@
-"""Group normalisation by loops in fp64, for the tests of the operators that fuse it."""
+"""Group normalization by loops in fp64, for the tests of the operators that fuse it."""
 
 import torch
 
 
 def group_norm(x, groups, weight, bias, eps):
-    """Normalised x, and mean and 1 / std of each group; channel after channel."""
+    """Normalized x, and mean and 1 / std of each group; channel after channel."""
     n, c = x.shape[:2]
     per = c // groups
     y = torch.empty_like(x)

@@ -33,7 +33,7 @@ def rounds_to(q, values, low=-128, high=127, slack=2e-3):
 
 
 def float8_of(q, values, code):
-    """Most 8-bit floats are the rounded fp64 values, the others neighbours of theirs."""
+    """Most 8-bit floats are the rounded fp64 values, the others neighbors of theirs."""
     dtype = {291: torch.float8_e5m2, 292: torch.float8_e4m3fn}[code]
     assert q.dtype == dtype
     top = torch.finfo(dtype).max

@@ -140,3 +140,9 @@ def test_backward_rstd_shape():
     x = make(2, 8)
     with pytest.raises(RuntimeError, match=r"argument 'rstd' must be of shape \(2, 1\).*\(2,\)"):
         torch_npu.npu_add_layer_norm_backward(x, x, x, make(2), make(2, 1), make(8), None)
+
+
+def test_gamma_of_mixed_addends():
+    x1, gamma = make(4, 16, dtype=torch.float16), make(16, dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="argument 'gamma' must be of dtype torch.float32"):
+        torch_npu.npu_add_layer_norm(x1, make(4, 16), gamma, gamma)

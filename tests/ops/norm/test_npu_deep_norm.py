@@ -21,7 +21,7 @@ def inputs(shape, normal, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("shape,normal", [((3, 4, 16), (16,)), ((2, 3, 8), (3, 8)), ((9,), (9,))])
+@pytest.mark.parametrize("shape,normal", [((3, 4, 16), (16,)), ((2, 3, 8), (3, 8)), ((1, 9), (9,))])
 def test_forward(shape, normal, dtype):
     given = inputs(shape, normal, dtype)
     got = torch_npu.npu_deep_norm(*given, alpha=0.7, epsilon=1e-3)
@@ -54,7 +54,9 @@ def test_backward_operator():
 
 
 def test_gradients():
-    given = [t.double().requires_grad_() for t in inputs((3, 5), (5,), torch.float32)]
+    given = [
+        t.to("npu", torch.float64).requires_grad_() for t in inputs((3, 5), (5,), torch.float32)
+    ]
     gradcheck(lambda *g: torch_npu.npu_deep_norm(*g)[2], *given)
 
 
@@ -76,3 +78,10 @@ def test_refusals(index, shape, message):
     given[index] = make(*shape)
     with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_deep_norm(*given)
+
+
+def test_ranks():
+    with pytest.raises(RuntimeError, match="argument 'x' must be a tensor of 2 to 8 dimensions"):
+        torch_npu.npu_deep_norm(*inputs((9,), (9,), torch.float32))
+    with pytest.raises(RuntimeError, match="argument 'gamma' must be a tensor of 1 dimensions"):
+        torch_npu.npu_deep_norm(*inputs((2, 9), (2, 9), torch.float32))

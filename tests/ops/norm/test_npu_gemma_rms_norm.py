@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 SHAPES = [
@@ -61,3 +62,17 @@ def test_gamma_dtype():
 def test_gamma_shape():
     with pytest.raises(RuntimeError, match=r"argument 'gamma' must be of shape \(8\).*\(9,\)"):
         torch_npu.npu_gemma_rms_norm(make(2, 8), make(9))
+
+
+def test_wider_gamma_on_ascend950():
+    x, gamma = make(4, 16, dtype=torch.bfloat16), make(16)
+    with on("A5"):
+        got = torch_npu.npu_gemma_rms_norm(x, gamma)[0]
+    want = reference(x.cpu().double(), gamma.cpu().double(), 1e-6)[0]
+    assert got.dtype == torch.bfloat16
+    assert_accurate(got, want, want.bfloat16())
+
+
+def test_negative_epsilon():
+    with pytest.raises(RuntimeError, match="argument 'epsilon' must be 0 or positive"):
+        torch_npu.npu_gemma_rms_norm(make(4, 16), make(16), -1e-6)

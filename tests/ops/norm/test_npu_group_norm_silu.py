@@ -82,8 +82,20 @@ def test_positive_arguments(group, eps, name):
 
 
 def test_empty_dimension():
-    with pytest.raises(RuntimeError, match="argument 'input' must be without dimensions of size 0"):
+    words = "argument 'input' must be without a dimension of size 0 among the first two"
+    with pytest.raises(RuntimeError, match=words):
         torch_npu.npu_group_norm_silu(make(0, 6), None, None, 2)
+    with on("A5"):
+        y, mean, _ = torch_npu.npu_group_norm_silu(make(0, 6), None, None, 2)
+        assert y.shape == (0, 6) and mean.shape == (0, 2)
+        with pytest.raises(RuntimeError, match="of size 0 after the first"):
+            torch_npu.npu_group_norm_silu(make(2, 6, 0), None, None, 2)
+
+
+def test_channels_without_elements():
+    y, mean, rstd = torch_npu.npu_group_norm_silu(make(3, 6, 0), None, None, 2)
+    assert y.shape == (3, 6, 0)
+    assert mean.tolist() == [[0, 0]] * 3 and rstd.shape == (3, 2) and rstd.isnan().all()
 
 
 def test_narrower_weight():

@@ -96,8 +96,23 @@ def test_groups_must_divide():
 
 
 def test_weight_dtype():
-    with pytest.raises(RuntimeError, match="argument 'weight' must be of the dtype of 'input'"):
-        torch_npu.npu_group_norm_swish(make(2, 6, dtype=torch.float16), 2, make(6), make(6))
+    narrow = make(6, dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="argument 'weight' must be of dtype .*float16"):
+        torch_npu.npu_group_norm_swish(make(2, 6), 2, narrow, narrow)
+    with pytest.raises(RuntimeError, match="argument 'bias' must be of the dtype of 'weight'"):
+        torch_npu.npu_group_norm_swish(make(2, 6, dtype=torch.float16), 2, make(6), narrow)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_wider_weight(dtype):
+    x, weight, bias = inputs((2, 6, 5), dtype)
+    weight, bias = weight.float() + 1e-4, bias.float()
+    y, mean, _ = torch_npu.npu_group_norm_swish(x, 2, weight, bias)
+    wide = [t.cpu().double() for t in (x, weight, bias)]
+    z, m, _ = group_norm(wide[0], 2, wide[1], wide[2], 1e-5)
+    assert y.dtype == mean.dtype == dtype
+    assert_accurate(y, swish(z, 1.0), swish(z, 1.0).to(dtype))
+    assert_accurate(mean, m, m.to(dtype))
 
 
 def test_bias_shape():

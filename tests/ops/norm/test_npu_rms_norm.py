@@ -65,3 +65,9 @@ def test_gamma_of_more_dimensions():
         RuntimeError, match="argument 'gamma' must be a tensor of 1 to 2 dimensions"
     ):
         torch_npu.npu_rms_norm(make(2, 8), make(1, 2, 8))
+
+
+def test_gradient_of_another_dtype():
+    x, gamma = make(4, 16, dtype=torch.float16), make(16)
+    with pytest.raises(RuntimeError, match="argument 'dy' must be of the dtype of 'self'"):
+        torch_npu.npu_rms_norm_backward(make(4, 16), x, gamma, make(4, 1))

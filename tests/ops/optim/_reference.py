@@ -1,4 +1,4 @@
-"""What the optimiser tests share: targets on the device, and their copies in fp64."""
+"""What the optimizer tests share: targets on the device, and their copies in fp64."""
 
 import torch
 

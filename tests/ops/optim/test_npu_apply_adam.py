@@ -85,5 +85,9 @@ def test_bad_targets():
         torch_npu.npu_apply_adam(*RATES, grad.half(), False, False, out=(var, m, v))
     with pytest.raises(RuntimeError, match="argument 'var' must be of dtype .*float64"):
         torch_npu.npu_apply_adam(
-            *RATES, grad.double(), False, False, out=(var.double(), m.double(), v.double())
+            *RATES,
+            grad.to("npu", torch.float64),
+            False,
+            False,
+            out=tuple(t.to("npu", torch.float64) for t in (var, m, v)),
         )

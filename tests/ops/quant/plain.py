@@ -1,4 +1,4 @@
-"""References for the room: numpy float32 step by step, Python's own rounding, bits by loops. No code under test."""
+"""References for the folder: numpy float32 step by step, Python's own rounding, bits by loops. No code under test."""
 
 from __future__ import annotations
 

@@ -40,12 +40,20 @@ def reference(
     for i, row in enumerate(rows):
         if groups[i] is None:
             continue
-        if bias is not None:
-            row = row + bias.cpu().double().numpy().reshape(-1)
+        if bias is not None and not bias.is_floating_point():
+            row = (
+                row
+                + bias.cpu()
+                .double()
+                .numpy()
+                .reshape(-1, len(row))[min(groups[i], bias.numel() // len(row) - 1)]
+            )
         if weight is not None:
             row = row * weight.cpu().double().numpy().reshape(len(counts), -1)[groups[i]]
         if activation is not None:
             row = row * activation.cpu().double().numpy().reshape(-1)[i]
+        if bias is not None and bias.is_floating_point():
+            row = row + bias.cpu().double().numpy().reshape(len(counts), -1)[groups[i]]
         out[i] = activated(row, mode, left, **options)
     return out, groups
 
@@ -121,6 +129,22 @@ def test_bias_and_one_group(shape):
     agree_dynamic(result, reference(x, weight, None, bias)[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.bfloat16])
+def test_bias_of_groups(dtype):
+    """A half of 32 and a bias for each group; the rows may have more dimensions."""
+    counts = [1, 3]
+    x = make(2, 2, 64, dtype=torch.int32, low=-90, high=90)
+    weight, activation = make(2, 64, low=0.01, high=0.2), make(2, 2, 1, low=0.1, high=2)
+    bias = make(2, 64, dtype=dtype, low=-9, high=9)
+    y, scale = torch_npu.npu_dequant_swiglu_quant(
+        x, weight_scale=weight, activation_scale=activation, bias=bias, quant_mode=1,
+        group_index=plain.npu(counts, torch.int64),
+    )  # fmt: skip
+    assert y.shape == (2, 2, 32) and scale.shape == (2, 2)
+    values, _ = reference(x.reshape(4, 64), weight, activation, bias, counts)
+    agree_dynamic((y.reshape(4, 32), scale.reshape(4)), values)
+
+
 @pytest.mark.parametrize("size", ["rows", "scalars"])
 @pytest.mark.parametrize("shifted", [False, True])
 def test_static(size, shifted):
@@ -151,7 +175,7 @@ def test_saturation_and_no_tokens():
     assert y.shape == (0, 4) and scale.shape == (0,)
 
 
-def test_large_sums_stay_exact_until_dequantised():
+def test_large_sums_stay_exact_until_dequantized():
     x = plain.npu([[2**24 + 1, 2**24 + 1]], torch.int32)
     bias = plain.npu([-(2**24), -(2**24)], torch.int32)
     _, scale = torch_npu.npu_dequant_swiglu_quant(x, bias=bias, quant_mode=1)
@@ -208,14 +232,14 @@ def test_groups_that_exceed_the_rows():
         match=r"npu_dequant_swiglu_quant: argument 'group_index' must be a list whose sum is at most the number of rows \(4\), but received 5",
     ):
         torch_npu.npu_dequant_swiglu_quant(
-            make(4, 128, dtype=torch.float16), group_index=plain.npu([2, 3], torch.int64)
+            make(4, 128, dtype=torch.bfloat16), group_index=plain.npu([2, 3], torch.int64)
         )
     with pytest.raises(
         RuntimeError,
         match="argument 'group_index' must be non-negative, but received -1 at index 1",
     ):
         torch_npu.npu_dequant_swiglu_quant(
-            make(4, 128, dtype=torch.float16), group_index=plain.npu([2, -1], torch.int64)
+            make(4, 128, dtype=torch.bfloat16), group_index=plain.npu([2, -1], torch.int64)
         )
 
 
@@ -227,7 +251,7 @@ def test_scales_of_another_shape():
         torch_npu.npu_dequant_swiglu_quant(x, weight_scale=make(8))
     with pytest.raises(
         RuntimeError,
-        match=r"argument 'activation_scale' must be of shape \(4, 1\) or \(4,\).*\(5, 1\)",
+        match=r"argument 'activation_scale' must be of 4 elements, but received \(5, 1\)",
     ):
         torch_npu.npu_dequant_swiglu_quant(x, activation_scale=make(5, 1))
     with pytest.raises(
@@ -238,11 +262,17 @@ def test_scales_of_another_shape():
 
 def test_what_does_not_go_together():
     x = make(4, 128, dtype=torch.int32, low=-9, high=9)
-    index, bias = plain.npu([4], torch.int64), make(128, dtype=torch.int32, high=2)
-    with pytest.raises(NotImplementedError, match="argument 'bias' must be left at None"):
+    index, bias = plain.npu([2, 2], torch.int64), make(128, dtype=torch.int32, high=2)
+    with pytest.raises(
+        RuntimeError, match=r"argument 'bias' must be of shape \(2, 128\).*\(128,\)"
+    ):
         torch_npu.npu_dequant_swiglu_quant(x, bias=bias, group_index=index)
     with pytest.raises(
-        RuntimeError, match="argument 'quant_offset' must be None for dynamic quantisation"
+        RuntimeError, match="argument 'x' must be of dtype torch.int32 or torch.bfloat16"
+    ):
+        torch_npu.npu_dequant_swiglu_quant(x.half(), group_index=index)
+    with pytest.raises(
+        RuntimeError, match="argument 'quant_offset' must be None for dynamic quantization"
     ):
         torch_npu.npu_dequant_swiglu_quant(x, quant_offset=make(1, 64), quant_mode=1)
     with pytest.raises(
@@ -276,8 +306,8 @@ def test_bad_shapes():
         torch_npu.npu_dequant_swiglu_quant(make(4, 15, dtype=torch.float16))
     with pytest.raises(
         RuntimeError,
-        match="argument 'x' must be of a half last dimension of at most 10496, divisible by 64",
+        match="argument 'x' must be of a half last dimension up to 10496, divisible by 32",
     ):
         torch_npu.npu_dequant_swiglu_quant(
-            make(4, 64, dtype=torch.float16), group_index=plain.npu([4], torch.int64)
+            make(4, 32, dtype=torch.bfloat16), group_index=plain.npu([4], torch.int64)
         )

@@ -19,7 +19,8 @@ def reference(x, height=1, width=128, top=127, least=0.0):
     )
     for p, r, c in np.ndindex(*scales.shape):
         place = p, slice(r * height, (r + 1) * height), slice(c * width, (c + 1) * width)
-        scale = max(np.abs(planes[place]).max() / np.float32(top), np.float32(least))
+        scale = np.abs(planes[place]).max() / np.float32(top)
+        scale = min(scale, np.float32(1 / least)) if least else scale
         scales[p, r, c] = scale
         values[place] = planes[place] / scale if scale else 0
     lead = x.shape[:-2]
@@ -28,7 +29,7 @@ def reference(x, height=1, width=128, top=127, least=0.0):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 128), (2, 300), (4, 3), (2, 3, 256), (1, 1)])
-@pytest.mark.parametrize("least", [0.0, 0.005])
+@pytest.mark.parametrize("least", [0.0, 500.0])
 def test_int8(dtype, shape, least):
     x = make(*shape, dtype=dtype)
     y, scale = torch_npu.npu_dynamic_block_quant(x, min_scale=least)
@@ -47,14 +48,15 @@ def test_zeros_and_non_contiguous():
     plain.same(y, plain.whole(reference(x)[0], -128, 127))
 
 
-def test_blocks_on_ascend950():
-    x = make(2, 5, 9, dtype=torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_blocks_on_ascend950(dtype):
+    x = make(2, 70, 200, dtype=dtype)
     with on("A5"):
         y, scale = torch_npu.npu_dynamic_block_quant(
-            x, dst_type=292, row_block_size=2, col_block_size=4, dst_type_max=100.0
+            x, dst_type=292, row_block_size=64, col_block_size=192
         )
-    values, want = reference(x, 2, 4, 100)
-    assert scale.shape == (2, 3, 3) and torch.equal(scale.cpu(), want)
+    values, want = reference(x, 64, 192, 448)
+    assert scale.shape == (2, 2, 2) and torch.equal(scale.cpu(), want)
     assert torch.equal(y.cpu().float(), torch.from_numpy(values).to(torch.float8_e4m3fn).float())
 
 
@@ -72,6 +74,17 @@ def test_bad_arguments():
             torch_npu.npu_dynamic_block_quant(x, **{name: value})
     with pytest.raises(NotImplementedError, match="'dst_type_max' must be left at 0.0"):
         torch_npu.npu_dynamic_block_quant(x, dst_type_max=3.0)
+    with on("A5"):
+        for name, value, text in [
+            ("row_block_size", 2, "1, 64, 128, 256 or 512"),
+            ("col_block_size", 512, "64, 128, 192 or 256"),
+            ("dst_type_max", 7.0, "0.0, 15.0, 56.0, 224.0 or 32768.0"),
+        ]:
+            options = {"dst_type": 290, "round_mode": "round", name: value}
+            with pytest.raises(
+                RuntimeError, match=f"argument '{name}' must be {text}, but received"
+            ):
+                torch_npu.npu_dynamic_block_quant(x, **options)
 
 
 def test_bad_input():

@@ -47,7 +47,7 @@ def test_bad_arguments():
     x = make(4, 64, dtype=torch.float16)
     for given, options, text in [
         (x.float(), {}, "'input' must be of dtype torch.float16 or torch.bfloat16"),
-        (x[0], {}, "'input' must be a tensor of 2 to 8 dimensions"),
+        (x[0], {}, "'input' must be a tensor of 2 to 7 dimensions"),
         (x[:, :63], {}, "'input' must be of a last dimension divisible by 2"),
         (x, {"scale_alg": 1}, "'scale_alg' must be 0 or 2, but received 1"),
         (x, {"dst_type_max": 13.0}, "'dst_type_max' must be 0 or from 6.0 to 12.0"),

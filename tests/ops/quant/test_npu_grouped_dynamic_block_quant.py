@@ -67,6 +67,16 @@ def test_least_scale_zeros_and_strides():
     assert torch.equal(y.cpu().float(), expected) and not y[6].float().any()
 
 
+def test_the_limit_is_read_for_hifloat8_alone():
+    x, index = make(4, 64, dtype=torch.bfloat16), torch.tensor([4], dtype=torch.int32).npu()
+    plain_, limited = (
+        torch_npu.npu_grouped_dynamic_block_quant(x, index, col_block_size=64, dst_type_max=limit)
+        for limit in (0.0, 15.0)
+    )
+    for got, want in zip(limited, plain_, strict=True):
+        assert torch.equal(got.cpu().view(torch.uint8), want.cpu().view(torch.uint8))
+
+
 @pytest.mark.parametrize("limit", [0.0, 15.0])
 def test_hifloat8(limit):
     x = make(4, 64, dtype=torch.bfloat16)

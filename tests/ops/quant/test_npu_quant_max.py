@@ -58,7 +58,7 @@ def test_hifloat8_nan_and_strides():
 def test_bad_arguments():
     x, scale = make(4, 6), make(1)
     for args, options, text in [
-        ((x.double(), scale), {}, "'x' must be of dtype"),
+        ((x.to("npu", torch.float64), scale), {}, "'x' must be of dtype"),
         ((x, make(2)), {}, r"'scale' must be of shape \(1\), but received \(2,\)"),
         ((x, scale.half()), {}, "'scale' must be of dtype torch.float32"),
         ((x, scale), {"dst_dtype": 1}, "'dst_dtype' must be the type float8_e5m2"),

@@ -37,10 +37,12 @@ def test_divided(dtype, target, shape, axis):
 
 @pytest.mark.parametrize("point", [torch.int8, torch.uint8, torch.bfloat16])
 def test_zero_point_dtypes(point):
-    x, scales = make(4, 6), make(6, dtype=torch.bfloat16, low=0.01, high=0.2)
-    points = make(6, low=0, high=9).to(point)
-    y = torch_npu.npu_quantize(x, scales, points, torch.quint8)
-    plain.same(y, plain.whole(plain.f32(x) / plain.f32(scales) + plain.f32(points), 0, 255))
+    dtype = torch.bfloat16 if point == torch.bfloat16 else torch.float32
+    x, scales = make(4, 6, dtype=dtype, low=-9, high=9), make(6, dtype=dtype, low=0.1, high=0.5)
+    points = make(6, dtype=point, low=0, high=9)
+    y = torch_npu.npu_quantize(x, scales, points, torch.qint8)
+    want = plain.f32(x) / plain.f32(scales) + plain.f32(points)
+    plain.same(y, plain.whole(want, -128, 127))
 
 
 def test_one_scale_and_no_zero_point():
@@ -80,6 +82,45 @@ def test_multiplied(dtype, shape, scale, axis):
     y = torch_npu.npu_quantize(x, scales, points, torch.quint4x2, axis, False)
     assert y.dtype == torch.int32 and y.shape == (*shape[:-1], shape[-1] // 8)
     plain.same(plain.nibbles(y), plain.whole(want, -8, 7))
+
+
+@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16])
+def test_multiplied_by_narrower_scales(scale_dtype):
+    """Any axis from -1 on is the last one, even past the dimensions."""
+    x, scales = make(5, 8, low=-9, high=9), make(8, dtype=scale_dtype, low=1, high=20)
+    y = torch_npu.npu_quantize(x, scales, None, torch.qint8, 7, False)
+    plain.same(y, plain.whole(plain.f32(x) * plain.f32(scales), -128, 127))
+
+
+def test_divided_by_float16_scales():
+    x, scales = make(5, 8, low=-9, high=9), make(8, dtype=torch.float16, low=0.1, high=0.5)
+    y = torch_npu.npu_quantize(x, scales, None, torch.qint8)
+    plain.same(y, plain.whole(plain.f32(x) / plain.f32(scales), -128, 127))
+
+
+def test_float_points_on_ascend950():
+    x, scales, points = make(5, 8, low=-9, high=9), make(8, low=0.1, high=0.5), make(8, high=9)
+    with on("A5"):
+        y = torch_npu.npu_quantize(x, scales, points, torch.qint8)
+    want = plain.f32(x) / plain.f32(scales) + plain.f32(points)
+    plain.same(y, plain.whole(want, -128, 127))
+
+
+def test_mixed_dtypes():
+    half, brain = make(4, 6, dtype=torch.float16), make(4, 6, dtype=torch.bfloat16)
+    with pytest.raises(
+        RuntimeError, match="argument 'scales' must be of dtype torch.float16.*float32"
+    ):
+        torch_npu.npu_quantize(half, make(6), None, torch.qint8, -1, False)
+    with pytest.raises(
+        RuntimeError, match="argument 'self' must be of dtype torch.bfloat16.*float16"
+    ):
+        torch_npu.npu_quantize(half, make(6, dtype=torch.bfloat16), None, torch.qint8)
+    with pytest.raises(
+        RuntimeError, match="argument 'zero_points' must be of dtype torch.bfloat16"
+    ):
+        points = make(6, dtype=torch.int32, high=2)
+        torch_npu.npu_quantize(brain, make(6, dtype=torch.bfloat16), points, torch.qint8)
 
 
 def test_non_contiguous():
@@ -134,7 +175,7 @@ def test_bad_axis():
     with pytest.raises(RuntimeError, match=r"argument 'axis' must be in \[-2, 2\), but received 2"):
         torch_npu.npu_quantize(make(4, 6), make(6), None, torch.qint8, 2)
     with pytest.raises(
-        RuntimeError, match=r"argument 'axis' must be in \[-2, 2\), but received -3"
+        RuntimeError, match=r"argument 'axis' must be -2 or greater, but received -3"
     ):
         torch_npu.npu_quantize(make(4, 6), make(6), None, torch.qint8, -3, False)
 
@@ -154,5 +195,7 @@ def test_inference_series():
             RuntimeError, match="argument 'dtype' must be the type int8, but received int4"
         ):
             torch_npu.npu_quantize(make(4, 8), make(8), None, torch.quint4x2, -1, False)
-        with pytest.raises(RuntimeError, match=r"argument 'axis' must be in \[-1, 2\)"):
+        with pytest.raises(
+            RuntimeError, match=r"argument 'axis' must be -1 or greater, but received -2"
+        ):
             torch_npu.npu_quantize(make(4, 8), make(4), None, torch.qint8, -2, False)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.ops.quant import plain
-from torch_npu.ops.quant import _formats
-from torch_npu.ops.quant._packing import pack_int4, unpack_int4
-from torch_npu.ops.quant._rounding import ROUND_MODES, saturate
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared._packing import pack_int4, unpack_int4
+from torch_npu.ops._shared._rounding import ROUND_MODES, saturate
 
 
 def test_all_bytes():

@@ -1,4 +1,4 @@
-"""Rotary embedding one pair at a time in Python's double precision, for the tests of this room."""
+"""Rotary embedding one pair at a time in Python's double precision, for the tests of this folder."""
 
 import torch
 

@@ -21,11 +21,11 @@ def index_for(mode):
     return torch.tensor([5, 0, 23, -1, 9, 8, 2, 11, 14, 13])
 
 
-def arguments(mode, dtype=torch.float16, quantised=False, value=False):
+def arguments(mode, dtype=torch.float16, quantized=False, value=False):
     device = make(1).device
     width, key, ckv = (192, 192, 128) if value else (576, 64, 512)
     shape = (BATCH, 1, 8) if mode == "Norm" else (BLOCKS, BLOCK, 1)
-    kind = {"dtype": torch.int8, "low": -9, "high": 9} if quantised else {"dtype": dtype}
+    kind = {"dtype": torch.int8, "low": -9, "high": 9} if quantized else {"dtype": dtype}
     tensors = [
         make(BATCH, 1, LENGTH, width, dtype=dtype, low=-3, high=3),
         make(192 if value else 512, dtype=dtype, seed=2),
@@ -36,7 +36,7 @@ def arguments(mode, dtype=torch.float16, quantised=False, value=False):
         make(*shape, ckv, **kind),
     ]
     options = {"cache_mode": mode}
-    if quantised:
+    if quantized:
         options["k_rope_scale"] = make(key, low=5, high=60, seed=5)
         options["c_kv_scale"] = make(ckv, low=5, high=60, seed=6)
     if value:
@@ -45,12 +45,12 @@ def arguments(mode, dtype=torch.float16, quantised=False, value=False):
 
 
 def key_and_value(kv, gamma, cos, sin, v=None, epsilon=1e-5):
-    def normalise(x):
+    def normalize(x):
         return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon) * gamma
 
     if v is None:
-        return rotate(kv[..., 512:], cos, sin, "interleave-half"), normalise(kv[..., :512])
-    key = normalise(kv)
+        return rotate(kv[..., 512:], cos, sin, "interleave-half"), normalize(kv[..., :512])
+    key = normalize(kv)
     turned = rotate(key[..., :64], cos, sin, "interleave-half")
     return torch.cat((turned, key[..., 64:]), -1), v
 
@@ -124,15 +124,15 @@ def test_plain(mode, dtype):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_quantised(mode):
-    tensors, options = arguments(mode, quantised=True)
+def test_quantized(mode):
+    tensors, options = arguments(mode, quantized=True)
     check(tensors, options | {"is_output_kv": mode == "PA_NZ"})
 
 
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("mode", ["PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"])
-def test_with_a_value(mode, quantised):
-    tensors, options = arguments(mode, quantised=quantised, value=True)
+def test_with_a_value(mode, quantized):
+    tensors, options = arguments(mode, quantized=quantized, value=True)
     check(tensors, options | {"is_output_kv": True})
 
 
@@ -147,7 +147,7 @@ def test_epsilon_and_default_mode():
 
 
 def test_saturates():
-    tensors, options = arguments("PA", quantised=True)
+    tensors, options = arguments("PA", quantized=True)
     options["k_rope_scale"] = options["k_rope_scale"] * 1e4
     torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
     written = tensors[5].cpu().view(-1, 64)[index_for("PA")[0]]
@@ -191,8 +191,8 @@ def test_caches_that_are_views():
 
 
 def test_one_scale_on_ascend950():
-    tensors, options = arguments("PA", quantised=True)
-    plain, _ = arguments("PA")
+    tensors, options = arguments("Norm", quantized=True)
+    plain, _ = arguments("Norm")
     del options["k_rope_scale"]
     with on("A5"):
         check([*tensors[:5], plain[5], tensors[6]], options)
@@ -200,12 +200,13 @@ def test_one_scale_on_ascend950():
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_float8_cache_on_ascend950(dtype):
-    tensors, options = arguments("PA", quantised=True)
+    tensors, options = arguments("PA", quantized=True)
     plain, _ = arguments("PA")
     del options["k_rope_scale"]
-    cache = torch.zeros_like(tensors[6]).view(dtype)
+    cache = tensors[6].new_zeros(1, 32, 1, 512).view(dtype)
+    keys = plain[5].new_zeros(1, 32, 1, 64)
     with on("A5"):
-        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors[:5], plain[5], cache, **options)
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors[:5], keys, cache, **options)
     _, value = key_and_value(*(t.cpu().double() for t in tensors[:4]))
     want = (value * options["c_kv_scale"].cpu().double())[0, 0, 0].float()
     top = torch.finfo(dtype).max
@@ -215,7 +216,7 @@ def test_float8_cache_on_ascend950(dtype):
 
 def test_one_scale_alone_and_as_a_row():
     """Each cache is int8 if its own scale is given; (1, D) is (D,)."""
-    tensors, options = arguments("PA", quantised=True)
+    tensors, options = arguments("PA", quantized=True)
     plain, _ = arguments("PA")
     both = [t.clone() for t in tensors]
     torch_npu.npu_kv_rmsnorm_rope_cache(*both, **options)
@@ -266,9 +267,56 @@ def test_v2_functional_leaves_the_caches():
 def test_v2_cache_dtypes():
     tensors, options = arguments("PA")
     with pytest.raises(
-        NotImplementedError, match="npu_kv_rmsnorm_rope_cache_v2: argument 'k_cache_dtype' .* 290"
+        NotImplementedError, match="npu_kv_rmsnorm_rope_cache_v2: argument 'k_cache_dtype' .*290"
     ):
         torch_npu.npu_kv_rmsnorm_rope_cache_v2(*tensors, **options, k_cache_dtype=290)
+
+
+#: a few magnitudes of hifloat8 and their bytes
+HIFLOAT8 = {1.0: 0x08, 1.5: 0x0C, 2.0: 0x10, 0.0: 0x00, -1.0: 0x88}
+
+
+def test_hifloat8_caches():
+    kv = torch.zeros(1, 1, 1, 24, dtype=torch.float16)
+    kv[..., :8] = 1  # normalized: 1
+    kv[..., 8:] = torch.tensor([1.0, 1.5, -1.0, 2.0] * 4)
+    device = make(1).device
+    caches = [torch.zeros(1, 32, 1, n, dtype=torch.uint8, device=device) for n in (16, 8)]
+    cos, sin = torch.ones(1, 1, 1, 16), torch.zeros(1, 1, 1, 16)
+    tensors = [t.half().to(device) for t in (kv, torch.ones(8), cos, sin)]
+    index = torch.tensor([3], device=device)
+    scales = {"k_rope_scale": torch.ones(16), "c_kv_scale": torch.full((8,), 1.5)}
+    with on("A5"):
+        torch_npu.npu_kv_rmsnorm_rope_cache_v2(
+            *tensors, index, *caches, **{n: s.to(device) for n, s in scales.items()},
+            cache_mode="PA", k_cache_dtype=torch_npu.hifloat8, ckv_cache_dtype=torch_npu.hifloat8,
+        )  # fmt: skip
+    split = [1.0, -1.0] * 4 + [1.5, 2.0] * 4  # even elements before odd ones
+    assert caches[0][0, 3, 0].tolist() == [HIFLOAT8[v] for v in split]
+    assert caches[1][0, 3, 0].tolist() == [HIFLOAT8[1.5]] * 8
+    assert not caches[0][0, 2].any() and not caches[0][0, 4].any()
+
+
+def test_blocks_on_ascend950():
+    with on("A5"):
+        fails("'k_cache' must be of blocks divisible by 16", {})
+        tensors, options = arguments("PA", quantized=True)
+        for i in (5, 6):
+            tensors[i] = tensors[i].new_zeros(2, 16, 1, tensors[i].shape[3])
+        with pytest.raises(RuntimeError, match="'k_cache' must be of blocks divisible by 32"):
+            torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+
+
+def test_offsets_with_a_value():
+    tensors, options = arguments("PA", quantized=True, value=True)
+    options["c_kv_offset"] = make(128, low=-20, high=20, seed=8)
+    torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    v, scale = options["v"].cpu().double(), options["c_kv_scale"].cpu().double()
+    exact = v.reshape(-1, 128) * scale + options["c_kv_offset"].cpu().double()
+    for token, place_ in enumerate(tensors[4].cpu().tolist()):
+        if place_ >= 0:
+            found = tensors[6].cpu()[place_ // BLOCK, place_ % BLOCK, 0].double()
+            assert (found - exact[token].round().clamp(-128, 127)).abs().max() <= 1
 
 
 def fails(message, change, mode="PA", **changes):

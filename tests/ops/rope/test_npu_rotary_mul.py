@@ -9,7 +9,7 @@ from tests.ops.rope._loops import rotate
 from tests.ops.support import assert_accurate, gradcheck, make
 
 HALF = [
-    ((2, 3, 5, 16), (1, 1, 5, 16)),  # BNSD
+    ((2, 3, 5, 32), (1, 1, 5, 32)),  # BNSD
     ((2, 3, 5, 16), (2, 1, 5, 16)),
     ((2, 3, 5, 16), (2, 3, 5, 16)),
     ((2, 5, 3, 16), (1, 5, 1, 16)),  # BSND
@@ -97,7 +97,7 @@ def test_rotate_matrix(mode, dtype):
     ):
         matrix[row, column] = sign
     tensors = inputs((2, 3, 5, size), (1, 1, 5, size), dtype)
-    check(tensors, mode, matrix.bfloat16().to(tensors[0].device))
+    check(tensors, mode, matrix.to(tensors[0]))
 
 
 def test_rotate_is_any_matrix():
@@ -178,27 +178,65 @@ def test_quarter_needs_ascend950():
         ((2, 3, 5, 8), (2, 1, 5, 8), "interleave"),
         ((2, 3, 5, 8), (1, 1, 4, 8), "half"),
         ((2, 3, 5, 8), (1, 1, 5, 4), "half"),
-        ((1000, 1000, 2, 2), (1, 1, 2, 2), "half"),
-        ((40, 30, 2, 2), (1, 1, 2, 2), "interleave"),
+        ((2, 3, 8), (2, 3, 8), "interleave"),
     ],
 )
 def test_undocumented_broadcast(shape, r_shape, mode):
     r = make(*r_shape)
     x = torch.zeros(1, device=r.device).expand(shape)
     with pytest.raises(
-        RuntimeError, match="argument 'r1' must be of a shape documented for 'self'"
+        RuntimeError,
+        match="argument 'r1' must be of a shape (documented for|that broadcasts to) 'self'",
     ):
         torch_npu.npu_rotary_mul(x, r, r, mode)
 
 
-def test_many_heads_take_no_gradient_of_the_angles():
+@pytest.mark.parametrize(
+    "shape,r_shape,mode",
+    [
+        ((1200, 1, 3, 8), (1200, 1, 1, 8), "half"),  # B beyond 1000
+        ((2, 3, 1200, 8), (2, 3, 1, 8), "half"),  # N beyond 1000
+        ((40, 30, 3, 8), (40, 30, 1, 8), "half"),
+        ((1, 1, 896), (1, 1, 896), "half"),
+        ((5, 3, 8), (1, 3, 8), "half"),
+        ((5, 3, 8), (1, 3, 8), "interleave"),
+        ((40, 30, 3, 8), (1, 1, 3, 8), "interleave"),  # B * N beyond 1000
+        ((1, 1, 900), (1, 1, 900), "interleave"),
+    ],
+)
+def test_what_the_card_takes_beyond_its_page(shape, r_shape, mode):
+    check(inputs(shape, r_shape), mode)
+
+
+@pytest.mark.parametrize(
+    "shape,accepted",
+    [
+        ((2, 4, 1, 32), True),  # S = 1: another layout
+        ((2, 4, 2, 32), True),
+        ((3, 6, 2, 32), False),  # aligned: B * N > 8 * S
+        ((2, 2, 400, 8), True),
+        ((2, 2, 80, 8), False),  # half of D fills no block of 32 bytes
+        ((3, 4, 2, 84), True),
+    ],
+)
+def test_many_heads_before_a_short_sequence(shape, accepted):
+    x, cos, sin = inputs(shape, (1, 1, *shape[2:]))
+    if accepted:
+        check((x, cos, sin), "half")
+        return
+    with pytest.raises(RuntimeError, match="argument 'self' must be of .*in the layout BNSD"):
+        torch_npu.npu_rotary_mul(x, cos, sin)
+
+
+def test_many_heads_have_half_gradients():
     x = torch.zeros(40, 30, 1, 2, device=make(1).device, requires_grad=True)
     cos, sin = make(1, 1, 1, 2), make(1, 1, 1, 2, seed=2).requires_grad_()
-    torch_npu.npu_rotary_mul(x, cos, cos).sum().backward()
+    torch_npu.npu_rotary_mul(x, cos, sin).sum().backward()
+    assert sin.grad.shape == sin.shape
     with pytest.raises(
-        RuntimeError, match="npu_rotary_mul_backward: argument 'self' must be of B \\* N up to 1024"
+        RuntimeError, match="npu_rotary_mul_backward: argument 'self' must be of B \\* N below 1000"
     ):
-        torch_npu.npu_rotary_mul(x, cos, sin).sum().backward()
+        torch_npu.npu_rotary_mul(x, cos, sin, "interleave").sum().backward()
 
 
 def test_odd_size():
@@ -207,8 +245,8 @@ def test_odd_size():
 
 
 def test_long_last_dimension():
-    with pytest.raises(RuntimeError, match="argument 'self' must be less than 896 long"):
-        torch_npu.npu_rotary_mul(*inputs((1, 1, 896), (1, 1, 896)))
+    with pytest.raises(RuntimeError, match="argument 'self' must be at most 896 long"):
+        torch_npu.npu_rotary_mul(*inputs((1, 1, 898), (1, 1, 898)))
 
 
 def test_ranks():
@@ -227,6 +265,12 @@ def test_bad_dtype():
     x, cos, sin = inputs((5, 3, 8), (5, 1, 8))
     with pytest.raises(RuntimeError, match="argument 'r1' must be of dtype .*int64"):
         torch_npu.npu_rotary_mul(x, cos.long(), sin)
+
+
+def test_rotate_dtype():
+    tensors = inputs((5, 3, 8), (5, 1, 8))
+    with pytest.raises(RuntimeError, match="argument 'rotate' must be of the dtype of 'self'"):
+        torch_npu.npu_rotary_mul(*tensors, "half", make(8, 8, dtype=torch.float16))
 
 
 def test_rotate_shape():
@@ -265,7 +309,7 @@ def test_what_passed_once_is_checked_again_where_it_differs():
     with pytest.raises(RuntimeError, match="rotary_mode"):
         torch_npu.npu_rotary_mul(x, cos, sin, "third")
     with pytest.raises(RuntimeError, match="r1"):
-        torch_npu.npu_rotary_mul(x, cos.double(), sin.double())
+        torch_npu.npu_rotary_mul(x, cos.long(), sin.long())
     with pytest.raises(RuntimeError, match="r2"):
         torch_npu.npu_rotary_mul(x, cos, sin[:, :, :4])
     with on("310P"), pytest.raises(RuntimeError, match="128 long"):

@@ -69,7 +69,7 @@ def test_by_hand():
     logits = torch.log(torch.tensor([[0.5, 0.1, 0.25, 0.15]])).to(make(1).device)
     p = torch.tensor([0.7]).to(logits.device)
     k = torch.tensor([3], dtype=torch.int32).to(logits.device)
-    # top 3: 0.5, 0.25, 0.15, renormalised 5/9, 2.5/9, 1.5/9; the last one is below 1 - 0.7
+    # top 3: 0.5, 0.25, 0.15, renormalized 5/9, 2.5/9, 1.5/9; the last one is below 1 - 0.7
     got = torch_npu.npu_top_k_top_p(logits, p, k).cpu()
     assert torch.equal(got.isinf(), torch.tensor([[False, True, False, True]]))
 

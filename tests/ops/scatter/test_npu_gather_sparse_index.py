@@ -23,7 +23,7 @@ def indices(*shape, high, dtype=torch.int64):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype):
-    x = make(7, 5, low=0, high=90).to(dtype)
+    x = make(7, 5, low=0, high=90).to("npu", dtype)
     index = indices(2, 3, high=7)
     out = torch_npu.npu_gather_sparse_index(x, index)
     assert out.dtype == dtype and torch.equal(out.cpu(), reference(x, index))

@@ -104,7 +104,12 @@ def test_bad_dtypes():
         index([[0]]),
         make(1, 5, dtype=torch.float16),
     )
-    refuses("'self' must be of dtype .*float64", make(4).double(), index([[0]]), make(1).double())
+    refuses(
+        "'self' must be of dtype .*float64",
+        make(4, dtype=torch.float64),
+        index([[0]]),
+        make(1, dtype=torch.float64),
+    )
     refuses("'indices' must be of dtype .*float32", make(4), make(1, 1), make(1))
     with on("310P"):
         data, updates = make(4, dtype=torch.int8, high=2), make(1, dtype=torch.int8, high=2)

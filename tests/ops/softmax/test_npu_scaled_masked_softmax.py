@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, gradcheck, make
 
 
@@ -119,3 +120,17 @@ def test_fixed_triu_mask_hides_what_is_ahead(dtype):
     assert_accurate(y, want, want.to(dtype))
     (y * make(2, 32, 64, dtype=dtype)).sum().backward()
     assert (x.grad.cpu()[ahead.expand(2, 32, 64)] == 0).all() and (x.grad != 0).any()
+
+
+def test_sizes_of_ascend950():
+    x, mask = make(2, 3, 5, 70), make(1, 3, 5, 70, dtype=torch.bool)
+    with on("A5"):
+        y = torch_npu.npu_scaled_masked_softmax(x, mask, 0.5)
+        want = reference(x.cpu().double(), mask.cpu().expand(2, 3, 5, 70), 0.5)
+        assert_accurate(y, want, want.float())
+        with pytest.raises(RuntimeError, match="argument 'fixed_triu_mask' must be False"):
+            torch_npu.npu_scaled_masked_softmax(x, mask, 0.5, True)
+        with pytest.raises(RuntimeError, match="argument 'x' must be a tensor of 4 dimensions"):
+            torch_npu.npu_scaled_masked_softmax(x[0], mask, 0.5)
+        with pytest.raises(RuntimeError, match="argument 'mask' must be of shape"):
+            torch_npu.npu_scaled_masked_softmax(x, mask[..., :1, :], 0.5)

@@ -11,11 +11,11 @@ from tests.ops.support import make
 @pytest.fixture
 def saturation(monkeypatch):
     monkeypatch.setenv("INF_NAN_MODE_FORCE_DISABLE", "1")
-    _C.watch_saturate(True)
+    _C.set_saturate(True)
     _C.clear_overflow_flag(0)
     yield
     _C.clear_overflow_flag(0)
-    _C.watch_saturate(False)
+    _C.set_saturate(False)
 
 
 def overflow():

@@ -1,4 +1,4 @@
-"""Runs this room's kernels on tensors that end, and begin, at pages that nobody may touch.
+"""Runs this folder's kernels on tensors that end, and begin, at pages that nobody may touch.
 
     python -m tests.ops.vision._guarded
 

@@ -1,4 +1,4 @@
-"""Rotated boxes as polygons of shapely: the exact reference of this room's tests."""
+"""Rotated boxes as polygons of shapely: the exact reference of this folder's tests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def polygons(boxes: torch.Tensor, by_corners: bool = False, turn: float = 1.0) -
     angle = np.radians(t) * turn
     along = np.stack([np.cos(angle), np.sin(angle)], -1) * (w / 2)[:, None]
     across = np.stack([-np.sin(angle), np.cos(angle)], -1) * (h / 2)[:, None]
-    centre = np.stack([x, y], -1)
-    ring = [centre + a * along + b * across for a, b in ((1, 1), (-1, 1), (-1, -1), (1, -1))]
+    center = np.stack([x, y], -1)
+    ring = [center + a * along + b * across for a, b in ((1, 1), (-1, 1), (-1, -1), (1, -1))]
     return shapely.polygons(np.stack(ring, 1))
 
 

@@ -1,4 +1,4 @@
-"""Plain loops that the tests of this room share: overlaps of two boxes, suppression, random boxes."""
+"""Plain loops that the tests of this folder share: overlaps of two boxes, suppression, random boxes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def table(
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def centred(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def centered(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """(4, n) boxes x, y, w, h on the device."""
     source = torch.Generator().manual_seed(seed)
     value = torch.rand(4, n, generator=source, dtype=torch.float64)

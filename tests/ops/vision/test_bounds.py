@@ -14,8 +14,8 @@ def test_guard_pages():
         timeout=600,
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    room = [o for o in operators.values() if o.folder == "vision"]
-    assert int(result.stdout.split()[-1]) >= 8 * len(room)
+    folder = [o for o in operators.values() if o.folder == "vision"]
+    assert int(result.stdout.split()[-1]) >= 8 * len(folder)
 
 
 def test_guard_pages_guard():

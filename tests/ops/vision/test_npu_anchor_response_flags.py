@@ -37,7 +37,7 @@ def test_flags(dtype, n, size, stride, anchors):
     assert result.tolist() == reference(boxes.cpu(), size, stride, anchors)
 
 
-def test_centres_outside_count_for_the_border():
+def test_centers_outside_count_for_the_border():
     boxes = torch.tensor([[-50.0, -50, -40, -40], [500, 3, 600, 4], [7, 1e30, 8, 1e30]])
     result = torch_npu.npu_anchor_response_flags(boxes.npu(), [4, 4], [8, 8], 2)
     assert result.tolist() == reference(boxes, (4, 4), (8, 8), 2) and result.sum().item() == 6

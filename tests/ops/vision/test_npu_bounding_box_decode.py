@@ -20,10 +20,10 @@ def reference(rois, deltas, means, stds, shape, clip):
         low, high = [], []
         for a in (0, 1):
             side, last = p[a + 2] - p[a] + 1, shape[1 - a] - 1
-            centre = (p[a] + p[a + 2]) / 2 + side * d[a]
+            center = (p[a] + p[a + 2]) / 2 + side * d[a]
             size = side * math.exp(min(max(d[a + 2], -bound), bound))
-            low.append(min(max(centre - (size - 1) / 2, 0), last))
-            high.append(min(max(centre + (size - 1) / 2, 0), last))
+            low.append(min(max(center - (size - 1) / 2, 0), last))
+            high.append(min(max(center + (size - 1) / 2, 0), last))
         rows.append(low + high)
     return torch.tensor(rows, dtype=torch.float64).reshape(-1, 4)
 

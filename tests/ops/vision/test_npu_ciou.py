@@ -9,7 +9,7 @@ import torch_npu
 from softnpu import settings
 from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
-from tests.ops.vision._reference import boxes, centred, table
+from tests.ops.vision._reference import boxes, centered, table
 
 
 def formula(b, g):
@@ -31,7 +31,7 @@ def formula(b, g):
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("n", [1, 7, 0])
 def test_box_by_box(dtype, mode, n):
-    b, g = centred(n, 0, dtype), centred(n, 1, dtype)
+    b, g = centered(n, 0, dtype), centered(n, 1, dtype)
     result = torch_npu.npu_ciou(b, g, True, False, mode)
     want = table("ciou", b.cpu(), g.cpu(), True, False, mode).reshape(1, n)
     assert result.dtype == dtype and result.shape == (1, n)
@@ -48,7 +48,7 @@ def test_corners_and_all_pairs():
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_difference_of_angles(flag):
-    b, g = centred(5), centred(5, 1)
+    b, g = centered(5), centered(5, 1)
     overlap, angle = torch.ops.npu._npu_ciou(b, g, True, False, 0, flag)
     assert torch.equal(overlap, torch_npu.npu_ciou(b, g, True, False, 0, flag))
     want = table("angle", b.cpu(), g.cpu(), True, False) if flag else torch.zeros(1, 5)
@@ -59,7 +59,7 @@ def test_difference_of_angles(flag):
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("private", [True, False])
 def test_gradients(flag, private):
-    b, g = centred(9, 0, torch.float64), centred(9, 1, torch.float64)
+    b, g = centered(9, 0, torch.float64), centered(9, 1, torch.float64)
     mine = [t.clone().requires_grad_() for t in (b, g)]
     theirs = [t.cpu().requires_grad_() for t in (b, g)]
     upstream = torch.randn(9, dtype=torch.float64)
@@ -74,14 +74,14 @@ def test_gradients(flag, private):
 
 
 def test_ascend950():
-    b, g = centred(1024, 0, torch.float16), centred(1024, 1)
+    b, g = centered(1024, 0, torch.float16), centered(1024, 1)
     with on("A5"):
         result, angle = torch.ops.npu._npu_ciou(b, g, True, False, 0, True)
         assert result.dtype == angle.dtype == torch.float16
         with pytest.raises(
             RuntimeError, match="npu_ciou: argument 'self' must be of a multiple of 1024 boxes.*100"
         ):
-            torch_npu.npu_ciou(centred(100), centred(100), True, False)
+            torch_npu.npu_ciou(centered(100), centered(100), True, False)
         with pytest.raises(RuntimeError, match="argument 'is_cross' must be False on Ascend950"):
             torch_npu.npu_ciou(g, g, True)
         with pytest.raises(RuntimeError, match="npu_ciou_backward: argument 'grad' must be off"):
@@ -92,22 +92,22 @@ def test_gradient_needs_the_documented_form():
     with pytest.raises(
         RuntimeError, match="npu_ciou_backward: argument 'is_cross' must be False for the gradient"
     ):
-        torch_npu.npu_ciou(centred(3).requires_grad_(), centred(3), True).sum().backward()
+        torch_npu.npu_ciou(centered(3).requires_grad_(), centered(3), True).sum().backward()
 
 
 def test_bad_angles():
-    b = centred(3)
+    b = centered(3)
     with pytest.raises(RuntimeError, match="argument 'atan_sub' must be of 3 elements"):
         torch.ops.npu.npu_ciou_backward(make(1, 3), b, b, make(1, 4), True, False, 0)
 
 
 def test_nan_box():
     with pytest.raises(RuntimeError, match="npu_ciou: argument 'self' must be free of NaN"):
-        torch_npu.npu_ciou(centred(3) * float("nan"), centred(3))
+        torch_npu.npu_ciou(centered(3) * float("nan"), centered(3))
 
 
 def test_bad_shape():
     with pytest.raises(
         RuntimeError, match=r"argument 'gtboxes' must be of shape \(4, \*\).*\(3, 3\)"
     ):
-        torch_npu.npu_ciou(centred(3), make(3, 3))
+        torch_npu.npu_ciou(centered(3), make(3, 3))

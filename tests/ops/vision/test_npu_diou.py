@@ -5,14 +5,14 @@ import torch
 
 import torch_npu
 from tests.ops.support import assert_accurate, gradcheck, make
-from tests.ops.vision._reference import boxes, centred, table
+from tests.ops.vision._reference import boxes, centered, table
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("n", [1, 7, 0])
 def test_box_by_box(dtype, mode, n):
-    b, g = centred(n, 0, dtype), centred(n, 1, dtype)
+    b, g = centered(n, 0, dtype), centered(n, 1, dtype)
     result = torch_npu.npu_diou(b, g, True, False, mode)
     want = table("diou", b.cpu(), g.cpu(), True, False, mode).reshape(1, n)
     assert result.dtype == dtype and result.shape == (1, n)
@@ -29,18 +29,18 @@ def test_corners_and_all_pairs(mode):
 
 
 def test_non_contiguous():
-    b = centred(8)[:, ::2]
+    b = centered(8)[:, ::2]
     assert torch.equal(torch_npu.npu_diou(b, b, True), torch_npu.npu_diou(b.clone(), b, True))
 
 
 def test_gradients():
-    b, g = centred(5, 0, torch.float64), centred(5, 1, torch.float64)
+    b, g = centered(5, 0, torch.float64), centered(5, 1, torch.float64)
     gradcheck(lambda *a: torch_npu.npu_diou(*a, True), b.requires_grad_(), g.requires_grad_())
 
 
 def test_gradient_of_half_precision():
-    b = centred(3, 0, torch.float16).requires_grad_()
-    torch_npu.npu_diou(b, centred(3, 1, torch.float16), True).sum().backward()
+    b = centered(3, 0, torch.float16).requires_grad_()
+    torch_npu.npu_diou(b, centered(3, 1, torch.float16), True).sum().backward()
     assert b.grad.dtype == torch.float16 and b.grad.isfinite().all()
 
 
@@ -62,8 +62,8 @@ def test_gradient_of_equal_boxes_is_shared():
     [("is_cross", (True, True, 0)), ("trans", (False, False, 0)), ("mode", (True, False, 1))],
 )
 def test_gradient_needs_the_documented_form(name, form):
-    b = centred(3).requires_grad_()
-    result = torch_npu.npu_diou(b, centred(3, 1), *form)
+    b = centered(3).requires_grad_()
+    result = torch_npu.npu_diou(b, centered(3, 1), *form)
     with pytest.raises(
         RuntimeError, match=f"npu_diou_backward: argument '{name}' must be .* gradient"
     ):
@@ -72,7 +72,7 @@ def test_gradient_needs_the_documented_form(name, form):
 
 def test_nan_box():
     with pytest.raises(RuntimeError, match="npu_diou: argument 'gtboxes' must be free of NaN"):
-        torch_npu.npu_diou(centred(3), centred(3) * float("nan"))
+        torch_npu.npu_diou(centered(3), centered(3) * float("nan"))
 
 
 def test_bad_shape():

@@ -6,14 +6,14 @@ import torch
 import torch_npu
 from softnpu import settings
 from tests.ops.support import assert_accurate, gradcheck, make
-from tests.ops.vision._reference import boxes, centred, table
+from tests.ops.vision._reference import boxes, centered, table
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("n", [1, 7, 0])
 def test_box_by_box(dtype, mode, n):
-    b, g = centred(n, 0, dtype), centred(n, 1, dtype)
+    b, g = centered(n, 0, dtype), centered(n, 1, dtype)
     result = torch_npu.npu_giou(b, g, True, False, mode)
     want = table("giou", b.cpu(), g.cpu(), True, False, mode).reshape(n, 1)
     assert result.dtype == dtype and result.shape == (n, 1)
@@ -29,13 +29,13 @@ def test_corners_and_all_pairs():
 
 
 def test_rows_instead_of_columns():
-    b, g = centred(7, 0), centred(7, 1)
+    b, g = centered(7, 0), centered(7, 1)
     turned = torch_npu.npu_giou(b.t(), g.t(), True)
     assert torch.equal(turned, torch_npu.npu_giou(b, g, True))
 
 
 def test_mixed_dtypes():
-    b, g = centred(3), centred(3, 1)
+    b, g = centered(3), centered(3, 1)
     assert torch_npu.npu_giou(b.half(), g, True).dtype == torch.float16
 
 
@@ -46,7 +46,7 @@ def test_equal_and_empty_boxes():
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_gradients(turned):
-    b, g = centred(5, 0, torch.float64), centred(5, 1, torch.float64)
+    b, g = centered(5, 0, torch.float64), centered(5, 1, torch.float64)
     b, g = (b.t(), g.t()) if turned else (b, g)
     leaves = [t.contiguous().requires_grad_() for t in (b, g)]
     gradcheck(lambda *a: torch_npu.npu_giou(*a, True), *leaves)
@@ -63,19 +63,19 @@ def test_named_gradient_of_disjoint_boxes():
 
 
 def test_gradient_needs_the_documented_form():
-    b = centred(3).requires_grad_()
+    b = centered(3).requires_grad_()
     with pytest.raises(
         RuntimeError, match="npu_giou_backward: argument 'trans' must be True for the gradient"
     ):
-        torch_npu.npu_giou(b, centred(3, 1)).sum().backward()
+        torch_npu.npu_giou(b, centered(3, 1)).sum().backward()
     with settings.override(strict=False):
-        torch_npu.npu_giou(b, centred(3, 1), True).sum().backward()
+        torch_npu.npu_giou(b, centered(3, 1), True).sum().backward()
     assert b.grad is not None
 
 
 def test_nan_box():
     with pytest.raises(RuntimeError, match="npu_giou: argument 'self' must be free of NaN"):
-        torch_npu.npu_giou(centred(3) * float("nan"), centred(3), True)
+        torch_npu.npu_giou(centered(3) * float("nan"), centered(3), True)
 
 
 def test_no_side_of_four():
@@ -89,4 +89,4 @@ def test_other_number_of_boxes():
     with pytest.raises(
         RuntimeError, match=r"argument 'gtboxes' must be of shape \(4, 3\).*\(4, 5\)"
     ):
-        torch_npu.npu_giou(centred(3), centred(5), True)
+        torch_npu.npu_giou(centered(3), centered(5), True)

@@ -17,9 +17,9 @@ def reference(anchors, deltas, weight):
             d = (deltas[b, :, i].double() / weight.double()).tolist()
             for a in (0, 1):
                 side = p[a + 2] - p[a]
-                centre = (p[a] + p[a + 2]) / 2 + side * d[a]
+                center = (p[a] + p[a + 2]) / 2 + side * d[a]
                 half = side * math.exp(d[a + 2]) / 2
-                out[b, a, i], out[b, a + 2, i] = centre - half, centre + half
+                out[b, a, i], out[b, a + 2, i] = center - half, center + half
             out[b, 4, i] = math.degrees(math.atan(math.tan(math.radians(p[4])) + d[4]))
     return out
 

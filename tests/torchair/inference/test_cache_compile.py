@@ -170,7 +170,7 @@ def test_inputs_that_do_not_fit_build_it_again(copy):
     _, model = copy
     model(*arguments())
     x = Meta(randn(6, 4, dtype=torch.float64), True)
-    model.double()
+    model.to("npu", torch.float64)
     with pytest.warns(UserWarning, match="does not fit this call .*float64.*; it is built again"):
         result = model(x, [randn(6, 3, dtype=torch.float64)])
     torch.testing.assert_close(result, model.prompt(x, [randn(6, 3, dtype=torch.float64)]))

@@ -22,7 +22,7 @@ def npu_single_level_responsible_flags(
     stride: Sequence[int],
     num_base_anchors: int,
 ) -> torch.Tensor:
-    """The flags of the anchors of one feature map: 1 in the cells that hold the centre of a box.
+    """The flags of the anchors of one feature map: 1 in the cells that hold the center of a box.
 
     Args:
         featmap_size: height and width of the feature map.

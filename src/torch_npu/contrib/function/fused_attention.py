@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from torch_npu._errors import ErrCode, ops_error
@@ -13,6 +15,7 @@ __all__ = ["npu_fused_attention", "npu_fused_attention_with_layernorm"]
 
 _HEAD = 64
 _WIDTHS = (768, 1024)
+_FORMATS = [Format.FRACTAL_NZ] * 5 + [Format.ND] * 3
 
 
 def _incompatible(what: str) -> RuntimeError:
@@ -21,19 +24,34 @@ def _incompatible(what: str) -> RuntimeError:
     )
 
 
-def _check(
-    hidden: torch.Tensor,
-    mask: torch.Tensor,
-    kernels: tuple[torch.Tensor, ...],
-    vectors: tuple[torch.Tensor, ...],
+def _is_format_matched(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether states, mask and kernels are in FRACTAL_NZ and the biases behind them in ND."""
+    return [torch_npu.get_npu_format(t) for t in tensors] == _FORMATS
+
+
+def _check_compatibility_once(
+    hidden_states: torch.Tensor,
+    attention_mask: torch.Tensor,
+    query_kernel: torch.Tensor,
+    key_kernel: torch.Tensor,
+    value_kernel: torch.Tensor,
+    query_bias: torch.Tensor,
+    key_bias: torch.Tensor,
+    value_bias: torch.Tensor,
+    gamma: torch.Tensor | None = None,
+    beta: torch.Tensor | None = None,
 ) -> None:
-    """What the card demands: FRACTAL_NZ matrices, ND vectors, and BERT's sizes."""
-    nz = all(torch_npu.get_npu_format(t) == Format.FRACTAL_NZ for t in (hidden, mask, *kernels))
-    if not nz or any(torch_npu.get_npu_format(t) != Format.ND for t in vectors):
+    """What the card demands: FRACTAL_NZ matrices, ND vectors, and BERT's sizes. Upstream looks at the first call alone."""
+    kernels = (query_kernel, key_kernel, value_kernel)
+    tensors = (hidden_states, attention_mask, *kernels, query_bias, key_bias, value_bias)
+    norm = [torch_npu.get_npu_format(t) for t in (gamma, beta) if t is not None]
+    if not _is_format_matched(tensors) or any(f != Format.ND for f in norm):
         raise _incompatible("format")
-    if hidden.dim() != 2 or hidden.shape[0] % 32 or hidden.shape[1] not in _WIDTHS:
+    rows = hidden_states.shape[0]
+    if hidden_states.dim() != 2 or rows % 32 or hidden_states.shape[1] not in _WIDTHS:
         raise _incompatible("shape of hidden_states")
-    if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
+    shape = attention_mask.shape
+    if attention_mask.dim() != 4 or shape[1] != 1 or shape[2] != shape[3]:
         raise _incompatible("shape of attention_mask")
     if any(kernel.shape[0] not in _WIDTHS for kernel in kernels):
         raise _incompatible("shape of kernel")
@@ -88,7 +106,7 @@ def npu_fused_attention(
     """
     kernels = (query_kernel, key_kernel, value_kernel)
     biases = (query_bias, key_bias, value_bias)
-    _check(hidden_states, attention_mask, kernels, biases)
+    _check_compatibility_once(hidden_states, attention_mask, *kernels, *biases)
     return _attention(hidden_states, attention_mask, kernels, biases, scale, keep_prob)
 
 
@@ -106,7 +124,7 @@ def npu_fused_attention_with_layernorm(
     scale: float = 1,
     keep_prob: float = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`npu_fused_attention` of normalised hidden states.
+    """`npu_fused_attention` of normalized hidden states.
 
     Args:
         hidden_states: as for `npu_fused_attention`, and so are the others up to `value_bias`.
@@ -123,7 +141,7 @@ def npu_fused_attention_with_layernorm(
         keep_prob: the probability that dropout keeps a number, above 0.
 
     Returns:
-        The context and the normalised hidden states, both of shape (batch * sequence, width).
+        The context and the normalized hidden states, both of shape (batch * sequence, width).
     """
     deprecated(
         "npu_fused_attention_with_layernorm",
@@ -131,7 +149,7 @@ def npu_fused_attention_with_layernorm(
     )
     kernels = (query_kernel, key_kernel, value_kernel)
     biases = (query_bias, key_bias, value_bias)
-    _check(hidden_states, attention_mask, kernels, (*biases, gamma, beta))
+    _check_compatibility_once(hidden_states, attention_mask, *kernels, *biases, gamma, beta)
     norm = torch.nn.functional.layer_norm(hidden_states, gamma.shape, gamma, beta)
     context = _attention(norm, attention_mask, kernels, biases, scale, keep_prob)
     return context, norm

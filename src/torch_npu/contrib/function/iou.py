@@ -46,7 +46,7 @@ npu_ptiou = npu_iou
 
 
 def npu_giou(boxes1: torch.Tensor, boxes2: torch.Tensor, is_permuted: bool = True) -> torch.Tensor:
-    """The generalised overlap of each box with its partner, with a gradient.
+    """The generalized overlap of each box with its partner, with a gradient.
 
     Args:
         boxes1: predicted boxes (x, y, w, h), shape (n, 4).
@@ -77,7 +77,7 @@ def npu_diou(
     is_cross: bool = False,
     mode: int = 0,
 ) -> torch.Tensor:
-    """The overlap of each box with its partner, less the distance of their centres; see `torch_npu.npu_diou`.
+    """The overlap of each box with its partner, less the distance of their centers; see `torch_npu.npu_diou`.
 
     Args:
         boxes1: predicted boxes (x, y, w, h), shape (4, n).

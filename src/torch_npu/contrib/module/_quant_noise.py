@@ -1,4 +1,4 @@
-"""Quantisation noise: random blocks of a weight are dropped in training ("Training with Quantization Noise")."""
+"""Quantization noise: random blocks of a weight are dropped in training ("Training with Quantization Noise")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def quant_noise(module: nn.Module, p: float, block_size: int) -> nn.Module:
     Args:
         module: Linear, Embedding or Conv2d.
         p: the probability that a block is dropped; none for 0 or less.
-        block_size: neighbouring weights in a block; it must divide the inputs (or the points of a kernel).
+        block_size: neighboring weights in a block; it must divide the inputs (or the points of a kernel).
     """
     if p <= 0:
         return module

@@ -114,10 +114,8 @@ class ModulatedDeformConv(nn.Module):
         self.with_bias, self.pack = bias, pack
         rows, columns = self.kernel_size
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels // groups, rows, columns))
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_channels))
-        else:
-            self.bias = torch.zeros(out_channels)
+        zeros = torch.zeros(out_channels)
+        self.bias: torch.Tensor = nn.Parameter(zeros) if bias else zeros
         if pack:
             self.conv_offset = nn.Conv2d(
                 in_channels,
@@ -142,7 +140,7 @@ class ModulatedDeformConv(nn.Module):
             self.bias.zero_()
             if self.pack:
                 self.conv_offset.weight.zero_()
-                self.conv_offset.bias.zero_()
+                nn.init.zeros_(self.conv_offset.get_parameter("bias"))
 
     def forward(self, x):
         if self.pack:

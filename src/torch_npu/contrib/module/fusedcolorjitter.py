@@ -39,7 +39,7 @@ class FusedColorJitter(torch.nn.Module):
     Args:
         brightness: of the image.
         contrast: around the middle of the range.
-        saturation: of the colours.
+        saturation: of the colors.
         hue: 0 to 0.5, or a pair from -0.5 to 0.5.
 
     Takes a PIL image, and gives one, or an array (h, w, 3) of 0 to 255; one channel is repeated, a fourth dropped.

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu._errors import ErrCode, ops_error
 from torch_npu.contrib._checks import deprecated
-from torch_npu.contrib.module._quantised import QuantisedLinear
+from torch_npu.contrib.module._quantized import QuantizedLinear
 
 __all__ = ["LinearA8W8Quant"]
 
@@ -19,7 +19,7 @@ _DTYPES: dict[str, tuple[torch.dtype, ...]] = {
 _OUTPUTS = (torch.int8, torch.float16, torch.bfloat16)
 
 
-class LinearA8W8Quant(QuantisedLinear):
+class LinearA8W8Quant(QuantizedLinear):
     """See `LinearQuant`, which replaces it; the dtypes of all parameters are checked here."""
 
     def __init__(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torch_npu.contrib.module._quantised import QuantisedLinear
+from torch_npu.contrib.module._quantized import QuantizedLinear
 
 __all__ = ["LinearQuant"]
 
 
-class LinearQuant(QuantisedLinear):
-    """The product of quantised inputs and weights, scaled back.
+class LinearQuant(QuantizedLinear):
+    """The product of quantized inputs and weights, scaled back.
 
     Args:
         in_features: size of an input.

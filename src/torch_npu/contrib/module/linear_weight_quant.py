@@ -1,4 +1,4 @@
-"""LinearWeightQuant: a linear layer of floating inputs and quantised weights."""
+"""LinearWeightQuant: a linear layer of floating inputs and quantized weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LinearWeightQuant(nn.Module):
         device: where the parameters are made.
         dtype: of the parameters when they are made.
         antiquant_offset: whether there is an `antiquant_offset`.
-        quant_scale: whether there is a `quant_scale`, for a quantised result.
+        quant_scale: whether there is a `quant_scale`, for a quantized result.
         quant_offset: whether there is a `quant_offset`.
         antiquant_group_size: rows of the weight that share a scale; 0 for all.
         inner_precise: 0 for high precision, 1 for speed.

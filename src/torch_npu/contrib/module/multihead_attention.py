@@ -102,14 +102,13 @@ class MultiheadAttention(nn.Module):
         self.self_attention = self_attention
         self.encoder_decoder_attention = encoder_decoder_attention
         self.add_zero_attn = add_zero_attn
-        for projection, size in (
-            ("k_proj", self.kdim),
-            ("v_proj", self.vdim),
-            ("q_proj", embed_dim),
-            ("out_proj", embed_dim),
-        ):
+
+        def projection(size):
             linear = _NpuLinear(size, embed_dim, bias=bias)
-            setattr(self, projection, _quant_noise(linear, q_noise, qn_block_size))
+            return _quant_noise(linear, q_noise, qn_block_size)
+
+        self.k_proj, self.v_proj = projection(self.kdim), projection(self.vdim)
+        self.q_proj, self.out_proj = projection(embed_dim), projection(embed_dim)
         empty = torch.empty(1, 1, embed_dim)
         self.bias_k = nn.Parameter(empty.clone()) if add_bias_kv else None
         self.bias_v = nn.Parameter(empty) if add_bias_kv else None

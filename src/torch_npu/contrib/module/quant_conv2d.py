@@ -1,4 +1,4 @@
-"""QuantConv2d: convolution of quantised images and weights, scaled back."""
+"""QuantConv2d: convolution of quantized images and weights, scaled back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QuantConv2d(nn.Module):
         dilation: distance of the points of the kernel.
         groups: blocks of channels that do not see each other.
         bias: whether there is a `bias`.
-        offset: False; results are not quantised again.
+        offset: False; results are not quantized again.
         offset_x: the number that padding consists of.
         round_mode: how results are rounded.
         input_dtype: torch_npu.hifloat8 where the image carries it.

@@ -22,7 +22,7 @@ class ROIAlign(nn.Module):
         output_size: height and width of the result.
         spatial_scale: pixels of the feature map for a pixel of the image.
         sampling_ratio: samples in each direction of a cell; 0 for as many as the cell has pixels.
-        aligned: whether pixels are sampled at their centres; False is what older programs did.
+        aligned: whether pixels are sampled at their centers; False is what older programs did.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._sigmoid import FAST_GELU, swish
+from torch_npu.ops._shared._sigmoid import FAST_GELU, swish
 
 
 @npu_op("fast_gelu(Tensor self) -> Tensor", compiled="fuse")

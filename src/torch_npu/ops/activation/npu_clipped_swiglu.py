@@ -9,7 +9,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._sigmoid import swish
+from torch_npu.ops._shared._sigmoid import swish
 
 
 @npu_op(
@@ -26,7 +26,7 @@ def npu_clipped_swiglu(x, group_index, dim, alpha, limit, bias, interleaved):
     the odd elements of a row (`interleaved`) or its halves.
 
     Args:
-        x: at least 2 dimensions, even along `dim`; float16, bfloat16 or float32.
+        x: at least 1 dimension, even along `dim`; float16, bfloat16 or float32.
         group_index: (groups,) in int64, the rows of each group; only the first `sum(group_index)`
             rows are computed. None for all rows.
         dim: the dimension to split, in [-x.dim(), x.dim() - 1].
@@ -37,7 +37,7 @@ def npu_clipped_swiglu(x, group_index, dim, alpha, limit, bias, interleaved):
 
     Returns:
         y, of the dtype of `x` and half its size along `dim`. Rows past the groups, which upstream
-        leaves uninitialised, are zero.
+        leaves uninitialized, are zero.
 
     Differs from upstream: non-contiguous tensors, which the page excludes, are accepted.
     """
@@ -56,7 +56,7 @@ def npu_clipped_swiglu(x, group_index, dim, alpha, limit, bias, interleaved):
 @npu_clipped_swiglu.check
 def _(x, group_index, dim):
     must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
-    must.hold(x.dim() > 1, "x", "a tensor of more than 1 dimension", tuple(x.shape))
+    must.hold(x.dim() > 0, "x", "a tensor of at least 1 dimension", tuple(x.shape))
     rank, shape = x.dim(), tuple(x.shape)
     must.hold(-rank <= dim < rank, "dim", f"in [{-rank}, {rank - 1}]", dim)
     must.hold(shape[dim] % 2 == 0, "x", f"of even size in dimension {dim} (dim)", shape)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops._shared._floats import vector_floats
 
 #: `approximate` -> PyTorch's name of the GELU
 GELU = {0: "none", 1: "tanh"}
@@ -49,11 +50,15 @@ def npu_geglu(self, dim, approximate, activate_left):
         activate_left: True applies the GELU to the left half, False to the right one.
 
     Returns:
-        y and the GELU's values, both of the dtype of `self` and half its size along `dim`.
+        y and the GELU's values, both of the dtype of `self` and half its size along `dim`. Of float16, y is the
+        product of the rounded GELU (on Ascend950 with `approximate` 1 alone), as the card's kernel has it.
     """
     activated, other = _halves(self, dim, activate_left)
     gelu = torch.nn.functional.gelu(activated, approximate=GELU[approximate])
-    return (gelu * other).to(self.dtype).contiguous(), gelu.to(self.dtype).contiguous()
+    rounded = gelu.to(self.dtype).contiguous()
+    if self.dtype == torch.float16 and (approximate == 1 or chips.current().family != "A5"):
+        gelu = wide(rounded)
+    return (gelu * other).to(self.dtype).contiguous(), rounded
 
 
 @npu_geglu.check

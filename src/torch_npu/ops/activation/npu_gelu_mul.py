@@ -10,7 +10,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops.activation.npu_gelu import APPROXIMATIONS
 
 MAX_LAST, MAX_OTHERS = 1024, 200000

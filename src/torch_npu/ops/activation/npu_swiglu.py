@@ -8,8 +8,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
-from torch_npu.ops.activation._sigmoid import swish, swish_slope
+from torch_npu.ops._shared._floats import vector_floats
+from torch_npu.ops._shared._sigmoid import swish, swish_slope
 
 
 def _check_split(self, dim):

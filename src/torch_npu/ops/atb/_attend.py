@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from torch_npu import _errors
-from torch_npu.ops.attention._engine import FAR, Problem, Segment, in_blocks, natively
+from torch_npu.ops._shared._engine import FAR, Problem, Segment, in_blocks, natively
 
 Engine = Callable[[Problem], None]
 
@@ -32,6 +32,13 @@ class Rows:
     kv_start: int = 0
     bias: torch.Tensor | None = None  # (1 or N, length, kv_length), added to the scores
     edge: int = FAR  # row i sees the keys up to i + edge
+
+
+class Source(Protocol):
+    """Where keys and values come from: `Dense`, `Paged`, or another arrangement of pages."""
+
+    def of(self, index: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (1, Nkv, tokens, D) of one sequence."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,10 @@ class Paged:
 
     def of(self, index: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         ids = self._ids(index, rows.kv_length)
-        return tuple(
-            heads_first(cache[ids].flatten(0, 1)[: rows.kv_length])
-            for cache in (self.key, self.value)
+        key, value = (
+            cache[ids].flatten(0, 1)[: rows.kv_length] for cache in (self.key, self.value)
         )
+        return heads_first(key), heads_first(value)
 
     def pages(self, sequences: Sequence[Rows]) -> torch.Tensor:
         """(sequences, pages) int64; entries that no token needs are 0."""
@@ -105,7 +112,7 @@ def pages_of(cache: torch.Tensor, heads: int, size: int) -> torch.Tensor:
 def attend(
     engine: Engine,
     query: torch.Tensor,
-    source: Dense | Paged,
+    source: Source,
     out: torch.Tensor,
     sequences: Sequence[Rows],
     scale: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops.atb._attend import Engine, Paged, Rows, attend, by_heads, integers, pages_of
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops._shared._pages import nz_width
 from torch_npu.ops.atb._attend import FAR, Engine, Paged, Rows, attend, integers, starts
-from torch_npu.ops.scatter._pages import lanes
 
 LATENT, ROPE = 512, 64
 MASK_TYPES = ("undefined", "mask_type_spec", "mask_type_free")
@@ -117,7 +117,7 @@ class Call:
             if self.mode == "krope_ctkv":
                 must.shape(name, cache, (None, None, self.kv_headnum, size))
             else:
-                c = lanes(cache)
+                c = nz_width(cache)
                 must.shape(name, cache, (None, self.kv_headnum * size // c, None, c))
         axis = 1 if self.mode == "krope_ctkv" else 2
         blocks, block = self.ctkv.shape[0], self.ctkv.shape[axis]
@@ -140,13 +140,13 @@ class Call:
             must.hold(len(self.qseqlen) == batch, "qseqlen", expected, len(self.qseqlen))
             rules.lengths("qseqlen", self.qseqlen, tokens)
         if self.mask_type == "mask_type_spec":
-            must.present("mask", self.mask, "with mask_type 'mask_type_spec'")
-            must.same_dtype("mask", self.mask, "q_rope", self.q_rope)
-            must.ndim("mask", self.mask, 2)
+            mask = must.present("mask", self.mask, "with mask_type 'mask_type_spec'")
+            must.same_dtype("mask", mask, "q_rope", self.q_rope)
+            must.ndim("mask", mask, 2)
             known = rules.lengths("context_lens", self.context_lens) or [0]
             expected = f"of at least {tokens} rows and {max(known)} columns"
-            fits = self.mask.shape[0] >= tokens and self.mask.shape[1] >= max(known)
-            must.hold(fits, "mask", expected, tuple(self.mask.shape))
+            fits = mask.shape[0] >= tokens and mask.shape[1] >= max(known)
+            must.hold(fits, "mask", expected, tuple(mask.shape))
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ def _int8(call: Call, out: torch.Tensor) -> None:
     ctkv, k_rope = call.pages()
     source = Paged(ctkv, k_rope, call.block_tables)
     heads, group = call.q_headnum, call.q_headnum // call.kv_headnum
+    assert call.qk_descale is not None and call.pv_descale is not None  # int8 has both
     for index, rows in enumerate(call.sequences()):
         if rows.length == 0 or rows.kv_length == 0:
             continue

@@ -6,8 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops.atb import _prompt
-from torch_npu.ops.atb import _rules as rules
 from torch_npu.ops.atb._attend import in_blocks, natively
 
 

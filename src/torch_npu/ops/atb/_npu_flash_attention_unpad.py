@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops.atb import _prompt
-from torch_npu.ops.atb import _rules as rules
 from torch_npu.ops.atb._attend import in_blocks, natively
 
 

@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops.atb._attend import (
     Paged,
     Rows,

@@ -6,8 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.atb import _rules as rules
-from torch_npu.ops.scatter._pages import lanes, write
+from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops._shared._pages import contiguous, nz_width, write, write_native
 
 
 def _nz(rows, cache):
@@ -22,7 +22,7 @@ def _check(name, rows, cache, slot_indices):
     must.ndim(f"{name}_cache", cache, 4)
     tokens, heads, size = rows.shape
     if _nz(rows, cache):
-        c = lanes(cache)
+        c = nz_width(cache)
         fits = cache.shape[3] == c and cache.shape[1] * c == heads * size
         expected = f"of shape (*, *, {heads}, {size}) or (*, {heads * size // c}, *, {c})"
         must.hold(fits, f"{name}_cache", expected, tuple(cache.shape))
@@ -57,6 +57,15 @@ def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
     """
     write(key_cache, slot_indices, key, _nz(key, key_cache))
     write(value_cache, slot_indices, value, _nz(value, value_cache))
+
+
+@_npu_reshape_and_cache.native
+def _(key, value, key_cache, value_cache, slot_indices):
+    if not contiguous(key_cache, value_cache):
+        return NotImplemented
+    write_native(key_cache, slot_indices, key, _nz(key, key_cache))
+    write_native(value_cache, slot_indices, value, _nz(value, value_cache))
+    return None
 
 
 @_npu_reshape_and_cache.check

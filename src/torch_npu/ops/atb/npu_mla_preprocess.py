@@ -9,8 +9,8 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.atb import _rules as rules
-from torch_npu.ops.scatter._pages import lanes, write
+from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops._shared._pages import nz_width, write
 
 CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
 QUANT_MODES = ("per_tensor_quant_asymm", "per_token_quant_symm")
@@ -80,6 +80,7 @@ class Call:
         latent, rope, rest = down.split((LATENT, ROPE, down.shape[1] - LATENT - ROPE), 1)
         key = _norm(latent, self.gamma2).to(dtype)
         if self.cache_mode == "int8_nzcache":
+            assert self.ctkv_scale is not None
             key = _int8(wide(key) / wide(self.ctkv_scale))
         write(kv_cache, self.slotmapping, key, self.nz)
         turned = _rotate(wide(rope), wide(self.cos), wide(self.sin)).to(dtype)
@@ -92,6 +93,7 @@ class Call:
         nope = (wide(up[..., :NOPE]).transpose(0, 1) @ wide(_matrices(self.wuk))).transpose(0, 1)
         nope = nope.to(dtype)
         if self.cache_mode == "int8_nzcache":
+            assert self.q_nope_scale is not None
             nope = _int8(wide(nope) / wide(self.q_nope_scale).view(-1, 1))
         cos, sin = wide(self.cos).unsqueeze(1), wide(self.sin).unsqueeze(1)
         return nope.contiguous(), _rotate(wide(up[..., NOPE:]), cos, sin).to(dtype)
@@ -158,7 +160,7 @@ class Call:
         must.same_dtype("kv_cache_rope", self.kv_cache_rope, "input", self.input)
         sizes = (("kv_cache", self.kv_cache, LATENT), ("kv_cache_rope", self.kv_cache_rope, ROPE))
         for name, cache, size in sizes:
-            c = lanes(cache)
+            c = nz_width(cache)
             shape = (None, size // c, None, c) if self.nz else (None, None, 1, size)
             must.shape(name, cache, shape)
         block = self.kv_cache.shape[2 if self.nz else 1]

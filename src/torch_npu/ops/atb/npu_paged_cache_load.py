@@ -6,8 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.atb import _rules as rules
-from torch_npu.ops.scatter._pages import read
+from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops._shared._pages import read
 
 _ARGUMENTS = (
     "Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor context_lens, *, "

@@ -29,17 +29,20 @@ class Problem:
 
     def by_head(self, tensor: torch.Tensor, index: int, keys: bool = False) -> torch.Tensor:
         """A view (N, S, D) of one sequence."""
+        given = self.kv_lengths if keys else self.lengths
         if self.layout == "BNSD":
-            given = self.kv_lengths if keys else self.lengths
             size = tensor.shape[2] if given is None else given[index]
             return tensor[index, :, :size]
-        given = self.kv_lengths if keys else self.lengths
+        assert given is not None  # TND has lengths
         start = sum(given[:index])
         return tensor[start : start + given[index]].transpose(0, 1)
 
     @property
     def batch(self) -> int:
-        return self.query.shape[0] if self.layout == "BNSD" else len(self.lengths)
+        if self.layout == "BNSD":
+            return self.query.shape[0]
+        assert self.lengths is not None
+        return len(self.lengths)
 
     def blocks(self) -> Iterator[tuple[int, int, int, slice, torch.Tensor]]:
         """(sequence, head, key head, rows, positions of the chosen keys)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops.attention import _paged
 from torch_npu.ops.attention._layouts import heads_first
 
@@ -84,10 +85,21 @@ class Call:
     query_quant_mode: int = 0
     learnable_sink: torch.Tensor | None = None
     out_dtype: torch.dtype | None = None
+    query_format: str = ""  # float8_e4m3fn, hifloat8 or float4_e2m1fn_x2; see _small_floats
+    key_format: str = ""
+    value_format: str = ""
     # which operator speaks
     prompt: bool = False  # it has no incremental branch
     operator: str = "npu_fused_infer_attention_score"
     names: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.query.dtype == torch.float8_e4m3fn:
+            self.query_format = "float8_e4m3fn"
+        if self.key.dtype == torch.float8_e4m3fn:
+            self.key_format = "float8_e4m3fn"
+        if self.value.dtype == torch.float8_e4m3fn:
+            self.value_format = "float8_e4m3fn"
 
     def name(self, argument: str) -> str:
         """The operator's own name of an argument."""
@@ -121,6 +133,11 @@ class Call:
         return sizes(self.query, self.layout, self.num_heads)
 
     @property
+    def key_sizes(self) -> tuple[int, int, int, int]:
+        """(B, N, S, D) of a key that does not lie in pages."""
+        return sizes(self.key, self.layout, self.kv_heads)
+
+    @property
     def batch(self) -> int:
         return len(self.actual_seq_lengths or ()) if self.ragged else self.queries[0]
 
@@ -130,9 +147,22 @@ class Call:
         return not self.prompt and not self.ragged and self.queries[2] == 1
 
     @property
+    def unwindowed(self) -> bool:
+        """One query token that sees all keys whatever sparse_mode says: with unquantized caches in the
+        plain layouts and equal head sizes alone, and not on A5 (fused_infer_attention_score's info parser)."""
+        if not self.decode or self.query_rope is not None:
+            return False
+        if self.key.dtype != self.query.dtype or not self.query.dtype.is_floating_point:
+            return True
+        usual = self.input_layout in ("BSH", "BSND", "BNSD", "NSD")
+        return usual and self.value_size == self.queries[3] and chips.current().family != "A5"
+
+    @property
     def packed(self) -> int:
-        """How many values an element of the cache carries: an int32 holds eight int4."""
-        return 8 if self.value.dtype == torch.int32 else 1
+        """How many values an element of the cache carries: an int32 eight int4, a byte two float4."""
+        if self.value.dtype == torch.int32:
+            return 8
+        return 2 if self.value_format == "float4_e2m1fn_x2" else 1
 
     @property
     def value_size(self) -> int:
@@ -145,7 +175,7 @@ class Call:
     def result_dtype(self) -> torch.dtype:
         if self.quant_scale2 is not None:
             return self.out_dtype or torch.int8
-        if self.query.dtype == torch.int8:
+        if self.query.dtype == torch.int8 or self.query_format:
             rope = torch.float16 if self.query_rope is None else self.query_rope.dtype
             return self.out_dtype or rope
         return self.query.dtype
@@ -186,7 +216,7 @@ def output_shapes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
         "NSD": (heads, rows, size),
     }[LAYOUTS[call.input_layout][1]]
     if not call.softmax_lse_flag:
-        return out, (1,)
+        return out, (0,)
     return out, (rows, heads, 1) if call.ragged else (batch, heads, rows, 1)
 
 
@@ -212,10 +242,16 @@ def kv_lengths(call: Call) -> list[int]:
     """Tokens of key and value a sequence, the shared prefix not counted."""
     lengths = call.actual_seq_lengths_kv
     if call.ragged and not call.paged:
-        return [b - a for a, b in zip([0, *lengths[:-1]], lengths, strict=True)]
+        return [length for _, length in spans(lengths)]
     if lengths is None:
         lengths = [sizes(call.key, call.layout, call.kv_heads)[2]]
     return each(lengths, call.batch)
+
+
+def spans(ends: Sequence[int] | None) -> list[tuple[int, int]]:
+    """(start, length) of each sequence of a ragged batch, from its cumulative lengths."""
+    assert ends is not None  # a ragged layout requires them
+    return [(a, b - a) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def each(values: Sequence[int], batch: int) -> list[int]:

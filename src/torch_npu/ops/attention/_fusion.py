@@ -57,7 +57,7 @@ class Attention:
     after: str = "next_tokens"
 
     def draw(self, at_replay: bool = False) -> None:
-        """Settles seed and offset before a forward; `at_replay`: anew in every replay of a captured graph."""
+        """Chooses seed and offset before a forward; `at_replay`: anew in every replay of a captured graph."""
         if self.keep_prob < 1:
             given = self.dropout_mask is not None
             self.seed, self.offset = _dropout.choose(self.seed, self.offset, given, at_replay)
@@ -101,17 +101,43 @@ class Attention:
     def bands(self) -> list[_masks.Band]:
         if self.atten_mask is None:  # then every mode computes everything
             return [_masks.Band()] * len(self.segments)
+        mode = self.sparse_mode
+        if mode == _masks.PREFIX and not self.prefix_counts:
+            mode = _masks.ALL
         prefix = None if self.prefix is None else list(self.prefix)
-        return _masks.bands(
-            self.segments, self.sparse_mode, self.pre_tokens, self.next_tokens, prefix
-        )
+        return _masks.bands(self.segments, mode, self.pre_tokens, self.next_tokens, prefix)
+
+    @cached_property
+    def prefix_counts(self) -> bool:
+        """Whether mode 5 has a prefix that the card takes; without one the mask alone counts."""
+        return _masks.prefix_counts(self.prefix, self.segments)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The longest query and the longest key of TND."""
+        rows = [s.q_length for s in self.segments]
+        return max(rows, default=0), max((s.kv_length for s in self.segments), default=0)
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """The rows of TND's queries and of its keys that belong to a sequence."""
+        return sum(s.q_length for s in self.segments), sum(s.kv_length for s in self.segments)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there are no queries or no keys: then the card writes zeros."""
+        return self.query.numel() == 0 or self.key.numel() == 0
 
     @cached_property
     def mask(self) -> torch.Tensor | None:
         """The mask whose content counts, (B or 1, N or 1, Sq, Skv); a compressed one says no more than the band."""
         if self.atten_mask is None or self.sparse_mode in _masks.COMPRESSED:
             return None
-        return self.atten_mask if self.atten_mask.dim() == 4 else self.atten_mask[None, None]
+        if self.atten_mask.dim() == 4:
+            return self.atten_mask
+        if self.layout == "TND" and self.atten_mask.shape != self.longest:
+            return _masks.of_sequences(self.atten_mask, self.segments, self.longest)
+        return self.atten_mask[None, None]
 
     @property
     def numels(self) -> int:
@@ -154,11 +180,13 @@ class Attention:
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """A gradient's memory: zeros where some rows belong to no segment."""
-        return tensor.new_empty(tensor.shape) if self.covered else tensor.new_zeros(tensor.shape)
+        whole = self.covered and not self.nothing
+        return tensor.new_empty(tensor.shape) if whole else tensor.new_zeros(tensor.shape)
 
     def outputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Memory for attention_out, softmax_max and softmax_sum, the latter as rows of heads."""
-        make = self.query.new_empty if self.covered else self.query.new_zeros
+        whole = self.covered and not self.nothing
+        make = self.query.new_empty if whole else self.query.new_zeros
         stats = _layouts.stats_shape(self.query, self.layout, self.heads)
         exact = torch.float64 if self.query.dtype == torch.float64 else torch.float32
         shape = _layouts.output_shape(self.query, self.layout, self.heads, self.v.shape[3])
@@ -192,6 +220,12 @@ class Saved:
     attention_in: torch.Tensor | None = None
     numels: int | None = None
 
+    def of_forward(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """softmax_max, softmax_sum and attention_in, which the gradients' check requires."""
+        peak, total, out = self.softmax_max, self.softmax_sum, self.attention_in
+        assert peak is not None and total is not None and out is not None
+        return peak, total, out
+
 
 class Gradients:
     """Memory for the gradients: in the caller's layout, and as views that kernels write."""
@@ -207,28 +241,30 @@ class Gradients:
         ]
         self.dq, self.dk = (a.empty_like(a.q), a.empty_like(a.k)) if roped else views[:2]
         self.dv = views[2]
-        self.roped, self.views = roped, views
+        self.views = views
         self.dpse = None if a.pse is None else a.pse.new_zeros(a.pse.shape, dtype=exact)
         self.dsink = None if a.sink is None else a.sink.new_zeros(a.sink.shape, dtype=exact)
 
     def by_name(self) -> dict[str, torch.Tensor | None]:
         a = self.a
-        found: dict[str, torch.Tensor | None] = dict(
-            zip(("query", "key", "value"), self.whole, strict=True)
-        )
-        found |= {"query_rope": None, "key_rope": None}
-        if self.roped:
-            for name, view, rope, joined, heads in (
-                ("query_rope", self.views[0], a.query_rope, self.dq, a.heads),
-                ("key_rope", self.views[1], a.key_rope, self.dk, a.kv_heads),
-            ):
-                view.copy_(joined[..., : view.shape[3]])
-                found[name] = torch.empty_like(rope, memory_format=torch.contiguous_format)
-                _layouts.heads_first(found[name], a.layout, heads).copy_(
-                    joined[..., view.shape[3] :]
-                )
-        found["pse"] = None if a.pse is None else self.dpse.to(a.pse.dtype)
-        found["sink"] = None if a.sink is None else self.dsink.to(a.sink.dtype)
+        query, key, value = self.whole
+        return {
+            "query": query,
+            "key": key,
+            "value": value,
+            "query_rope": self._rope(self.views[0], a.query_rope, self.dq, a.heads),
+            "key_rope": self._rope(self.views[1], a.key_rope, self.dk, a.kv_heads),
+            "pse": None if self.dpse is None or a.pse is None else self.dpse.to(a.pse.dtype),
+            "sink": None if self.dsink is None or a.sink is None else self.dsink.to(a.sink.dtype),
+        }
+
+    def _rope(self, view, rope, joined, heads) -> torch.Tensor | None:
+        """The gradient of a rope part; `view`, the other part of the joined gradient, is written."""
+        if rope is None:
+            return None
+        view.copy_(joined[..., : view.shape[3]])
+        found = torch.empty_like(rope, memory_format=torch.contiguous_format)
+        _layouts.heads_first(found, self.a.layout, heads).copy_(joined[..., view.shape[3] :])
         return found
 
 

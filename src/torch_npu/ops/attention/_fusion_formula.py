@@ -16,6 +16,8 @@ from torch_npu.ops.attention._fusion import ALIBI_SQRT, EMPTY, Attention, Gradie
 def formula(a: Attention) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """attention_out, softmax_max and softmax_sum, segment by segment."""
     out, peak, total = a.outputs()
+    if a.nothing:
+        return out, peak, total
     rows_out = _layouts.heads_first(out, a.layout, a.heads)
     for part in _parts(a):
         scores = part.scores()
@@ -43,10 +45,13 @@ def formula(a: Attention) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def formula_gradients(a: Attention, saved: Saved) -> dict[str, torch.Tensor | None]:
     """The gradients of query, key, value, pse, sink and the rope parts."""
-    peak, total = a.loaded(saved.softmax_max), a.loaded(saved.softmax_sum)
+    peak, total, out = saved.of_forward()
+    peak, total = a.loaded(peak), a.loaded(total)
     grads = Gradients(a)
+    if a.nothing:
+        return grads.by_name()
     dy = _layouts.heads_first(saved.dy, a.layout, a.heads)
-    out = _layouts.heads_first(saved.attention_in, a.layout, a.heads)
+    out = _layouts.heads_first(out, a.layout, a.heads)
     for part in _parts(a):
         largest, summed = peak[part.rows][..., :1], total[part.rows][..., :1]
         weights = (part.scores() - largest).exp() / summed
@@ -56,7 +61,7 @@ def formula_gradients(a: Attention, saved: Saved) -> dict[str, torch.Tensor | No
         dscores = weights * (part.dropped(part.times(grad, part.v.mT)) - delta)
         grads.dq[part.rows] = (part.times(dscores, part.k) * a.scale).to(grads.dq.dtype)
         grads.dk[part.columns] = part.over_group(dscores.mT @ part.q * a.scale).to(grads.dk.dtype)
-        if part.sink is not None:
+        if part.sink is not None and grads.dsink is not None:
             grads.dsink -= ((part.sink - largest).exp() / summed * delta).sum((1, 2))
         part.add_pse_gradient(grads.dpse, dscores)
     return grads.by_name()
@@ -115,6 +120,7 @@ class _Part:
 
     def pse_index(self, scores: torch.Tensor) -> tuple[Any, ...]:
         """Where in (N, rows, columns) of pse the bias of each position stands."""
+        assert self.a.pse is not None
         height, width = self.a.pse.shape[2:]
         i = torch.arange(scores.shape[1], device=scores.device).unsqueeze(1)
         j = torch.arange(scores.shape[2], device=scores.device)

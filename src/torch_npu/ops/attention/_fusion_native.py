@@ -33,13 +33,15 @@ def _options(a: Attention) -> dict[str, Any]:
         "keep_prob": a.keep_prob,
         "seed": a.seed,
         "offset": a.offset,
-        "dropout_bits": a.dropout_mask,
+        "dropout_bits": None if a.dropout_mask is None else a.dropout_mask.flatten(),
     }
 
 
 def native(a: Attention) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`_fusion_formula.formula`, blocked."""
     out, peak, total = a.outputs()
+    if a.nothing:
+        return out, peak, total
     torch.ops.softnpu.attention(
         a.q,
         a.k,
@@ -55,7 +57,10 @@ def native(a: Attention) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def native_gradients(a: Attention, saved: Saved) -> dict[str, torch.Tensor | None]:
     """`_fusion_formula.formula_gradients`, blocked."""
     grads = Gradients(a)
-    exact = saved.softmax_max.dtype
+    if a.nothing:
+        return grads.by_name()
+    peak, total, out = saved.of_forward()
+    exact = peak.dtype
     each = (len(a.segments), a.heads)
     dslopes = None if a.slopes is None else a.query.new_zeros(each, dtype=exact)
     dsink = None if a.sink is None else a.query.new_zeros(each, dtype=exact)
@@ -64,9 +69,9 @@ def native_gradients(a: Attention, saved: Saved) -> dict[str, torch.Tensor | Non
         a.k,
         a.v,
         _layouts.heads_first(saved.dy, a.layout, a.heads),
-        _layouts.heads_first(saved.attention_in, a.layout, a.heads),
-        a.loaded(saved.softmax_max),
-        a.loaded(saved.softmax_sum),
+        _layouts.heads_first(out, a.layout, a.heads),
+        a.loaded(peak),
+        a.loaded(total),
         grads.dq,
         grads.dk,
         grads.dv,
@@ -75,9 +80,10 @@ def native_gradients(a: Attention, saved: Saved) -> dict[str, torch.Tensor | Non
         dsink,
         **_options(a),
     )
-    if dslopes is not None:
-        shared = a.slopes.shape[0] == 1
-        grads.dpse.copy_((dslopes.sum(0, keepdim=True) if shared else dslopes).view(a.pse.shape))
-    if dsink is not None:
+    if dslopes is not None and grads.dpse is not None:
+        shape = grads.dpse.shape
+        shared = len(shape) == 1 or shape[0] == 1
+        grads.dpse.copy_((dslopes.sum(0, keepdim=True) if shared else dslopes).view(shape))
+    if dsink is not None and grads.dsink is not None:
         grads.dsink.copy_(dsink.sum(0))
     return grads.by_name()

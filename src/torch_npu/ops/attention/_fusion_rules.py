@@ -1,4 +1,5 @@
-"""The documented constraints of training attention, shared by npu_fusion_attention and its versions."""
+"""The constraints of training attention, shared by npu_fusion_attention and its versions: those of CANN's host code
+(flash_attention_score's op_api and op_host) and op-plugin's."""
 
 from __future__ import annotations
 
@@ -6,11 +7,10 @@ import torch
 
 from softnpu import chips
 from torch_npu.ops import _check as must
-from torch_npu.ops.attention import _fusion, _layouts, _masks
+from torch_npu.ops.attention import _fusion, _fusion_band_rules, _layouts, _masks
 from torch_npu.ops.attention._fusion import Attention, Saved
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-_TOKENS = 2**20  # upstream's 1M
 _COMPRESSED_ROWS = 1024  # of a compressed pse
 
 
@@ -21,7 +21,7 @@ def check(a: Attention) -> None:
     must.unset("padding_mask", a.padding_mask)
     check_tensors(a)
     must.hold(0 < a.keep_prob <= 1, "keep_prob", "above 0 and at most 1", a.keep_prob)
-    must.choice("inner_precise", a.inner_precise, (0, 1, 2))
+    must.anything(a.inner_precise)  # the host code asks for no value
     must.choice("gen_mask_parallel", a.gen_mask_parallel, (False, True))
     must.choice("sync", a.sync, (False, True))
     must.choice("softmax_layout", a.softmax_layout, ("", "TND") if a.layout == "TND" else ("",))
@@ -31,11 +31,16 @@ def check(a: Attention) -> None:
         _check_mask(a, a.atten_mask)
     if a.pse is not None:
         _check_pse(a, a.pse)
+    else:
+        types = (_fusion.ADD_MUL,) if family != "A5" else (_fusion.MUL_ADD, _fusion.ADD_MUL)
+        must.choice("pse_type", a.pse_type, types)
     must.dtype("sink", a.sink, torch.float32)
     must.shape("sink", a.sink, (a.heads,))
     must.dtype("dropout_mask", a.dropout_mask, torch.uint8)
     if a.dropout_mask is not None:
-        must.shape("dropout_mask", a.dropout_mask, ((a.numels + 127) // 128 * 16,))
+        least = (a.numels + 7) // 8
+        have = a.dropout_mask.numel()
+        must.hold(have >= least, "dropout_mask", f"of at least {least} bytes", have)
 
 
 def check_gradient(a: Attention, saved: Saved) -> None:
@@ -73,7 +78,6 @@ def check_tensors(a: Attention) -> None:
         must.ndim(name, tensor, dims)
         must.same_dtype(name, tensor, "query", a.query)
     must.hold(a.head_num > 0, "head_num", "positive", a.head_num)
-    must.hold(a.head_num <= 256, "head_num", "at most 256", a.head_num)
     if a.layout in ("BSH", "SBH"):
         size = a.query.shape[2] // a.head_num
         whole = size > 0 and a.query.shape[2] % a.head_num == 0
@@ -87,16 +91,13 @@ def check_tensors(a: Attention) -> None:
             a.head_num == a.heads, "head_num", f"the heads of 'query' ({a.heads})", a.head_num
         )
     _check_rope(a)
-    batch, heads, length, size = a.q.shape
+    batch, heads, _, size = a.q.shape
     must.hold(
         a.k.shape[1] >= 1 and heads % a.k.shape[1] == 0,
         "key",
         f"of heads that divide {heads}",
         a.k.shape[1],
     )
-    must.hold(1 <= length <= _TOKENS, "query", f"of a sequence of 1 to {_TOKENS}", length)
-    must.hold(1 <= a.k.shape[2] <= _TOKENS, "key", f"of a sequence of 1 to {_TOKENS}", a.k.shape[2])
-    must.hold(batch >= 1, "query", "of at least one batch", tuple(a.query.shape))
     must.hold(1 <= size <= 768, "query", "of a head size from 1 to 768", size)
     must.hold(
         a.k.shape[0] == batch and a.k.shape[3] == size,
@@ -118,32 +119,55 @@ def _check_rope(a: Attention) -> None:
         return
     must.present("query_rope", a.query_rope, "with key_rope")
     must.present("key_rope", a.key_rope, "with query_rope")
-    if chips.current().family != "A5":
-        must.hold(a.layout == "TND", "query_rope", "given with input_layout TND", a.input_layout)
+    assert a.query_rope is not None
     for name, tensor, other in (
         ("query_rope", a.query_rope, a.query),
         ("key_rope", a.key_rope, a.key),
     ):
         must.same_dtype(name, tensor, "query", a.query)
         must.shape(name, tensor, (*other.shape[:-1], None))
+    if chips.current().family != "A5":
+        _check_rope_of_tnd(a)
+        return
+    sizes = (a.query.shape[-1], a.query_rope.shape[-1])  # in BSH of all heads
+    count = a.heads if a.layout in ("BSH", "SBH") else 1
+    must.hold(
+        sizes == (128 * count, 64 * count),
+        "query_rope",
+        "of size 64 beside a query of size 128",
+        sizes,
+    )
+
+
+def _check_rope_of_tnd(a: Attention) -> None:
+    """What A2 and A3 ask for besides: one form of TND."""
+    assert a.query_rope is not None
+    must.hold(a.layout == "TND", "query_rope", "given with input_layout TND", a.input_layout)
+    must.dtype("query_rope", a.query_rope, torch.bfloat16)
+    size, own = a.query_rope.shape[-1], a.query.shape[-1]
+    must.hold(size <= own, "query_rope", f"of a size of at most {own}", size)
+    must.present("atten_mask", a.atten_mask, "with query_rope")
+    must.hold(a.pse is None, "pse", "left out with query_rope", "a tensor")
+    must.hold(a.keep_prob == 1, "keep_prob", "1 with query_rope", a.keep_prob)
+    must.hold(a.sparse_mode != 6, "sparse_mode", "not 6 with query_rope", a.sparse_mode)
 
 
 def _check_lengths(a: Attention) -> None:
     given = {"actual_seq_qlen": a.actual_seq_qlen, "actual_seq_kvlen": a.actual_seq_kvlen}
     if a.layout != "TND":
-        for name, ends in given.items():
-            must.hold(not ends, name, "given in input_layout TND only", ends)
+        both = all(given.values())  # one alone is read nowhere
+        must.hold(not both, "actual_seq_qlen", "given in input_layout TND only", a.actual_seq_qlen)
         return
-    for (name, ends), total in zip(given.items(), (a.q.shape[2], a.k.shape[2]), strict=True):
-        must.present(name, ends or None, "in input_layout TND")
-        must.hold(len(ends) <= 2048, name, "of at most 2048 sequences", len(ends))
+    counts = []
+    for (name, each), total in zip(given.items(), (a.q.shape[2], a.k.shape[2]), strict=True):
+        ends = must.present(name, each or None, "in input_layout TND")
         taking_part = [e for e in ends if e]
         rising = taking_part == sorted(taking_part) and all(e >= 0 for e in ends)
         must.hold(rising, name, "cumulative lengths", list(ends))
         must.hold(max(ends) <= total, name, f"lengths that end at or before {total}", list(ends))
-    same = len(given["actual_seq_qlen"]) == len(given["actual_seq_kvlen"])
+        counts.append(len(ends))
     must.hold(
-        same, "actual_seq_kvlen", "as long as actual_seq_qlen", list(given["actual_seq_kvlen"])
+        counts[0] == counts[1], "actual_seq_kvlen", "as long as actual_seq_qlen", a.actual_seq_kvlen
     )
 
 
@@ -152,44 +176,7 @@ def _check_mode(a: Attention) -> None:
     must.choice("sparse_mode", a.sparse_mode, (0, 1, 2, 3, 4, 6, 7, 8) if tnd else range(7))
     if a.atten_mask is None:
         return
-    before, after = a.pre_tokens, a.next_tokens
-    if a.sparse_mode in (_masks.DEFAULT, _masks.BAND):
-        must.hold(
-            before + after >= 0,
-            a.after,
-            f"at least -{a.before}, so that the band is not empty",
-            after,
-        )
-    if a.sparse_mode in (_masks.PREFIX, _masks.PREFIX_SMALL):
-        must.present("prefix", a.prefix, f"with sparse_mode {a.sparse_mode}")
-        count = len(a.segments)
-        must.hold(
-            len(a.prefix) == count <= 32,
-            "prefix",
-            f"one number for each of {count} (at most 32) batches",
-            list(a.prefix),
-        )
-        for n, s in zip(a.prefix, a.segments, strict=True):
-            least = max(0, s.kv_length - s.q_length)
-            must.hold(
-                least <= n <= s.kv_length,
-                "prefix",
-                f"from {least} to {s.kv_length}",
-                list(a.prefix),
-            )
-    taking_part = [s.kv_length for s in a.segments if s.q_length > 0]
-    if a.sparse_mode == _masks.RIGHT_DOWN_BAND and taking_part:
-        must.hold(
-            before >= taking_part[-1],
-            a.before,
-            f"at least the last Skv ({taking_part[-1]})",
-            before,
-        )
-        must.hold(after <= 0, a.after, "at most 0", after)
-    if a.sparse_mode == _masks.LEFT_UP_BAND and taking_part:
-        must.hold(
-            before >= taking_part[0], a.before, f"at least the first Skv ({taking_part[0]})", before
-        )
+    _fusion_band_rules.check_band(a)
 
 
 def _check_mask(a: Attention, mask: torch.Tensor) -> None:
@@ -200,18 +187,15 @@ def _check_mask(a: Attention, mask: torch.Tensor) -> None:
     batch, heads, rows, _ = a.q.shape
     columns = a.k.shape[2]
     if a.layout == "TND":
-        rows = max(s.q_length for s in a.segments)
-        columns = max(s.kv_length for s in a.segments)
-        fits = mask.dim() == 2 and mask.shape[0] >= rows and mask.shape[1] >= columns
         must.hold(
-            fits,
+            tuple(mask.shape) in (a.longest, a.totals),
             "atten_mask",
-            f"of shape (maxSq, maxSkv), at least ({rows}, {columns})",
+            f"of shape (max Sq, max Skv) {a.longest} or (all Sq, all Skv) {a.totals}",
             tuple(mask.shape),
         )
         return
-    shapes = [(batch, heads, rows, columns), (batch, 1, rows, columns)]
-    if a.sparse_mode != _masks.PREFIX:
+    shapes: list[tuple[int, ...]] = [(batch, heads, rows, columns), (batch, 1, rows, columns)]
+    if a.sparse_mode != _masks.PREFIX or batch == 1 or not a.prefix_counts:
         shapes += [(1, 1, rows, columns), (rows, columns)]
     must.hold(
         tuple(mask.shape) in shapes,
@@ -222,21 +206,11 @@ def _check_mask(a: Attention, mask: torch.Tensor) -> None:
 
 
 def _check_pse(a: Attention, pse: torch.Tensor) -> None:
-    modes = (_masks.RIGHT_DOWN_BAND, _masks.LEFT_UP_BAND)
-    must.hold(
-        a.sparse_mode not in modes, "pse", "left out in sparse_mode 7 and 8", tuple(pse.shape)
-    )
     must.choice("pse_type", a.pse_type, range(4))
     batch, heads, rows, _ = a.q.shape
     columns = a.k.shape[2]
     if a.layout == "TND":
         batch = len(a.segments)
-        must.hold(
-            all(s.q_length for s in a.segments),
-            "pse",
-            "left out where a sequence is empty",
-            tuple(pse.shape),
-        )
     if a.pse_type >= _fusion.ALIBI:
         must.dtype("pse", pse, torch.float32)
         shapes = [(batch, heads), (heads,)]
@@ -246,20 +220,14 @@ def _check_pse(a: Attention, pse: torch.Tensor) -> None:
             f"slopes of shape {must.one_of(shapes)}",
             tuple(pse.shape),
         )
-        for name, index in (("q_start_idx", a.q_start_idx), ("kv_start_idx", a.kv_start_idx)):
-            must.hold(index is None or len(index) <= 1, name, "at most one number", index)
+        _check_slopes(a)
         return
     must.same_dtype("pse", pse, "query", a.query)
     must.ndim("pse", pse, 4)
-    square = all(s.q_length == s.kv_length for s in a.segments)
-    compressed = square and a.sparse_mode in (_masks.DEFAULT, _masks.LEFT_UP, _masks.RIGHT_DOWN)
+    compressed = _causal(a) and all(s.q_length == s.kv_length for s in a.segments)
     shapes = []
     if a.layout != "TND":
-        shapes = [
-            (batch, heads, rows, columns),
-            (batch, heads, 1, columns),
-            (1, heads, rows, columns),
-        ]
+        shapes = [(n, heads, high, columns) for n in (batch, 1) for high in (rows, 1)]
         compressed = compressed and rows > _COMPRESSED_ROWS
     else:
         columns = max(pse.shape[3], *(s.kv_length for s in a.segments), _COMPRESSED_ROWS)
@@ -271,3 +239,28 @@ def _check_pse(a: Attention, pse: torch.Tensor) -> None:
         f"of shape {must.one_of(shapes or ['none here'])}",
         tuple(pse.shape),
     )
+
+
+def _causal(a: Attention) -> bool:
+    """Whether the mask and the mode make a triangle, which a compressed pse asks for."""
+    if a.atten_mask is None or a.sparse_mode != _masks.DEFAULT:
+        return a.atten_mask is not None and a.sparse_mode in (_masks.LEFT_UP, _masks.RIGHT_DOWN)
+    longest = a.longest[0] if a.layout == "TND" else a.q.shape[2]
+    return a.pre_tokens >= longest and a.next_tokens == 0
+
+
+def _check_slopes(a: Attention) -> None:
+    """ALiBi computed from slopes takes equal lengths: everywhere but in TND of A2 and A3."""
+    if a.sparse_mode == _masks.RIGHT_DOWN_BAND:
+        must.hold(False, "pse_type", "0 or 1 in sparse_mode 7", a.pse_type)
+    if a.atten_mask is not None and a.sparse_mode == _masks.LEFT_UP_BAND and a.segments:
+        first, *others = [s.q_length - s.kv_length for s in a.segments]
+        equal = first == a.shift and not any(others)
+        expected = "of equal lengths in sparse_mode 8"
+        must.hold(equal, "actual_seq_kvlen", expected, a.actual_seq_kvlen)
+        return
+    later = chips.current().family == "A5"
+    if (a.layout == "TND") == later:
+        for s in a.segments:
+            expected = f"of the length of 'query' ({s.q_length}) with pse_type {a.pse_type}"
+            must.hold(s.q_length == s.kv_length, "key", expected, s.kv_length)

@@ -43,6 +43,7 @@ _GRADIENTS = ("dq", "dk", "dv", "dpse", "dsink")
     " Tensor(d!) softmax_out, Tensor(e!) seed, Tensor(f!) offset)"
     " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!), Tensor(f!))",
     host_ok=True,
+    core="MIX_AIC",
 )
 def npu_fusion_attention_v3_out(**arguments):
     """`npu_fusion_attention_v3` into the given memory."""
@@ -73,6 +74,7 @@ def _(**arguments):
     + ", Tensor? workspace=None, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!) dpse, Tensor(e!) dsink)"
     " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!), Tensor(e!))",
     host_ok=True,
+    core="MIX_AIC",
 )
 def npu_fusion_attention_grad_v3_out(**arguments):
     """`npu_fusion_attention_grad_v3` into the given memory."""
@@ -105,6 +107,7 @@ def _outputs(query, key, value, head_num, input_layout):
     "_npu_fusion_attention_v3_infer_output(Tensor query, Tensor key, Tensor value, int head_num, str input_layout)"
     " -> (Tensor, Tensor, Tensor)",
     export=False,
+    core="MIX_AIC",
 )
 def _npu_fusion_attention_v3_infer_output(query, key, value, head_num, input_layout):
     """Memory, zeroed, for attention_out, softmax_max and softmax_sum of `npu_fusion_attention_v3`."""
@@ -130,6 +133,7 @@ _npu_fusion_attention_v3_infer_output.samples = [
     "_npu_fusion_attention_grad_v3_infer_output(Tensor query, Tensor key, Tensor value, Tensor? pse=None,"
     " Tensor? sink=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     export=False,
+    core="MIX_AIC",
 )
 def _npu_fusion_attention_grad_v3_infer_output(query, key, value, pse, sink):
     """Memory, zeroed, for the gradients of `npu_fusion_attention_v3`."""
@@ -158,6 +162,7 @@ def _check_workspace(a: Attention) -> None:
     "_npu_fusion_attention_v3_get_max_workspace" + ARGUMENTS.format(ints="int") + ") -> Tensor",
     export=False,
     host_ok=True,
+    core="MIX_AIC",
 )
 def _npu_fusion_attention_v3_get_max_workspace(query):
     """The scratch memory of `npu_fusion_attention_v3` in a graph (TND): none, for nothing here needs it."""
@@ -175,6 +180,7 @@ def _(**arguments):
     + ") -> Tensor",
     export=False,
     host_ok=True,
+    core="MIX_AIC",
 )
 def _npu_fusion_attention_grad_v3_get_max_workspace(query):
     """The scratch memory of `npu_fusion_attention_grad_v3` in a graph (TND): none, for nothing here needs it."""

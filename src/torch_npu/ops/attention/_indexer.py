@@ -7,15 +7,16 @@ import torch
 from torch_npu.ops.attention._sparse import Span, hidden, steps
 
 
-def best(query, weights, key, span: Span, mode, count, indices, values=None) -> None:
+def best(query, weights, key, span: Span, mode, count, indices, values=None, unseen=hidden) -> None:
     """Writes the positions (and scores) of the `count` best keys of each query of a sequence, -1 where there are less.
 
-    query (rows, N, D) and weights (rows, N) in fp32, key (columns, D); `indices` and `values` (rows, count).
+    query (rows, N, D) and weights (rows, N) in fp32, key (columns, D); `indices` and `values` (rows, count);
+    `unseen(span, mode, part, columns)` says which keys do not count.
     """
     for part in steps(span.rows, span.columns * query.shape[1]):
         scores = scored(query[part], weights[part], key)
         column = torch.arange(span.columns)
-        scores.masked_fill_(hidden(span, mode, part, column), -torch.inf)
+        scores.masked_fill_(unseen(span, mode, part, column), -torch.inf)
         kept = min(count, span.columns)
         top = torch.sort(scores, dim=-1, descending=True, stable=True)
         found, order = top.values[:, :kept], top.indices[:, :kept].int()

@@ -1,7 +1,7 @@
 """From arguments to an attention problem and back: what the inference attentions share.
 
-`solve` gathers pages, dequantises caches, appends rope halves and prefixes, turns lengths and
-sparse modes into segments and windows, hands the `_engine.Problem` to an engine and quantises the
+`solve` gathers pages, dequantizes caches, appends rope halves and prefixes, turns lengths and
+sparse modes into segments and windows, hands the `_engine.Problem` to an engine and quantizes the
 output.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from softnpu import settings
 from torch_npu import _errors
 from torch_npu.ops._math import wide
-from torch_npu.ops.attention import _paged, _quantised
+from torch_npu.ops._shared._engine import FAR, IntegerProducts, Problem, Segment, natively
+from torch_npu.ops.attention import _paged, _quantized
+from torch_npu.ops.attention import _small_floats as small
 from torch_npu.ops.attention._call import (
     BAND,
     DEFAULT,
@@ -30,8 +33,8 @@ from torch_npu.ops.attention._call import (
     empty_outputs,
     kv_lengths,
     prefix_length,
+    spans,
 )
-from torch_npu.ops.attention._engine import FAR, IntegerProducts, Problem, Segment, natively
 
 
 def solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,7 +77,7 @@ def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor,
         for part in _parts(call, problem):
             engine(part)
     if call.quant_scale2 is not None:
-        buffer = _quantised.quantise(buffer, call.quant_scale2, call.quant_offset2, out.dtype)
+        buffer = _quantized.quantize(buffer, call.quant_scale2, call.quant_offset2, out.dtype)
     if not direct:
         result.copy_(buffer)
     if logs is None:
@@ -87,20 +90,28 @@ def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor,
 
 
 def _query(call: Call) -> torch.Tensor:
-    query = as_bnsd(call.query, call.layout, call.num_heads)
+    query = small.decoded(as_bnsd(call.query, call.layout, call.num_heads), call.query_format)
     if call.dequant_scale_query is not None:
-        query = query.float() * _quantised.token_heads(call.dequant_scale_query, call.layout)
+        query = query.float() * _query_factors(call, call.dequant_scale_query, query.shape[2])
     if call.query_rope is None:
         return query
     rope = as_bnsd(call.query_rope, call.layout, call.num_heads)
     return torch.cat((query, rope.to(query.dtype)), -1)
 
 
+def _query_factors(call: Call, scale: torch.Tensor, rows: int) -> torch.Tensor:
+    if call.query_quant_mode == small.BLOCKS:
+        return small.block_factors(call, scale, "query")[:, :, :rows]
+    return _quantized.token_heads(scale, call.layout)
+
+
 def _block_ids(call: Call) -> torch.Tensor | None:
     if call.block_table is None:
         return None
     blocks = call.key.shape[0]
-    return _paged.block_ids(call.block_table, kv_lengths(call), call.block_size, blocks)
+    return _paged.block_ids(
+        call.block_table[: call.batch], kv_lengths(call), call.block_size, blocks
+    )
 
 
 def _pages(
@@ -140,16 +151,17 @@ def _cache(
     ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """Key (`which` 0) or value (1): pages gathered, the prefix in front, integers made floats."""
-    dense = _quantised.values(_dense(call, cache, ids))
+    name = call.value_format if which else call.key_format
+    dense = small.decoded(_quantized.values(_dense(call, cache, ids)), name)
     if prefix is not None:
-        shared = _quantised.values(as_bnsd(prefix, call.layout, call.kv_heads))
+        shared = _quantized.values(as_bnsd(prefix, call.layout, call.kv_heads))
         shared = shared[:, :, : prefix_length(call)].expand(dense.shape[0], -1, -1, -1)
         dense = torch.cat((shared, dense), 2)
     scale, offset, mode = scales(call, which)
     if scale is None:
         return dense
     offset = None if offset is None else _stretch(call, offset, mode, ids)
-    return _quantised.dequantise(dense, _stretch(call, scale, mode, ids), offset)
+    return _quantized.dequantize(dense, _stretch(call, scale, mode, ids), offset)
 
 
 def _dense(call: Call, cache: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
@@ -159,9 +171,17 @@ def _dense(call: Call, cache: torch.Tensor, ids: torch.Tensor | None) -> torch.T
 
 
 def _stretch(call: Call, scale: torch.Tensor, mode: int, ids: torch.Tensor | None) -> torch.Tensor:
-    if mode in (_quantised.PAGED_TOKEN, _quantised.PAGED_TOKEN_HEAD):
+    if mode in (_quantized.PAGED_TOKEN, _quantized.PAGED_TOKEN_HEAD):
+        assert ids is not None
         return wide(_paged.gather_scales(scale, ids))
-    return _quantised.stretch(scale, mode, call.kv_heads)
+    if call.query_format and mode == _quantized.PER_TOKEN_HEAD:
+        assert ids is not None
+        return wide(_paged.gather_scales(scale, ids))
+    if mode == small.TOKEN_GROUP:
+        return small.group_factors(scale)
+    if mode == small.BLOCKS:
+        return small.block_factors(call, scale, "key")
+    return _quantized.stretch(scale, mode, call.kv_heads)
 
 
 def scales(call: Call, which: int) -> tuple[torch.Tensor | None, torch.Tensor | None, int]:
@@ -177,10 +197,11 @@ def scales(call: Call, which: int) -> tuple[torch.Tensor | None, torch.Tensor | 
 
 
 def _integer(call: Call) -> IntegerProducts | None:
-    if call.dequant_scale1 is None:
+    first, middle, last = call.dequant_scale1, call.quant_scale1, call.dequant_scale2
+    if first is None:
         return None
-    factors = (call.dequant_scale1, call.quant_scale1, call.dequant_scale2)
-    return IntegerProducts(*(_quantised.scalar(f) for f in factors))
+    assert middle is not None and last is not None  # given together
+    return IntegerProducts(*(_quantized.scalar(f) for f in (first, middle, last)))
 
 
 # --- lengths, windows and masks -----------------------------------------------------------------
@@ -199,8 +220,7 @@ def _segments(call: Call, columns: int) -> list[Segment]:
 def _query_spans(call: Call) -> list[tuple[int, int]]:
     lengths, rows = call.actual_seq_lengths, call.queries[2]
     if call.ragged:
-        starts = [0, *lengths[:-1]]
-        return [(a, b - a) for a, b in zip(starts, lengths, strict=True)]
+        return spans(lengths)
     if lengths is None or call.decode:
         return [(0, rows)] * call.batch
     lengths = each(lengths, call.batch)
@@ -212,17 +232,16 @@ def _query_spans(call: Call) -> list[tuple[int, int]]:
 
 
 def _key_spans(call: Call, columns: int) -> list[tuple[int, int]]:
-    lengths = kv_lengths(call)
     if call.ragged and not call.paged:
-        starts = [0, *call.actual_seq_lengths_kv[:-1]]
-        return list(zip(starts, lengths, strict=True))
+        return spans(call.actual_seq_lengths_kv)
+    lengths = kv_lengths(call)
     if call.kv_padding_size is None or call.actual_seq_lengths_kv is None:
         return [(0, prefix_length(call) + n) for n in lengths]
-    spans = []
+    found = []
     for pad, length in zip(_padding(call, "kv"), lengths, strict=True):
         start, end = columns - pad - length, columns - pad
-        spans.append((start, length) if min(start, end) >= 0 else (0, 0))
-    return spans
+        found.append((start, length) if min(start, end) >= 0 else (0, 0))
+    return found
 
 
 def _padding(call: Call, side: str) -> list[int]:
@@ -238,7 +257,7 @@ def _left_padded(call: Call) -> bool:
 def _window(call: Call, rows: int, columns: int) -> tuple[int, int]:
     """The columns that a row sees by sparse_mode, as offsets from the row."""
     mode, corner = call.sparse_mode, columns - rows
-    if call.decode and call.query_rope is None:
+    if call.unwindowed:
         return -FAR, FAR
     if mode == DEFAULT and call.atten_mask is not None and not _left_padded(call):
         return _near(-call.pre_tokens), _near(call.next_tokens)
@@ -270,7 +289,7 @@ def _parts(call: Call, problem: Problem) -> list[Problem]:
     parts = []
     for index, segment in enumerate(problem.segments):
         part = replace(problem, segments=[segment], **_alone(call, problem, index))
-        if mode == TREE:
+        if mode == TREE and call.atten_mask is not None:
             part.mask = _tree_mask(call.atten_mask, problem.segments, index)
         else:
             part.mask = _crop(part.mask, segment)
@@ -279,7 +298,7 @@ def _parts(call: Call, problem: Problem) -> list[Problem]:
     return parts
 
 
-def _alone(call: Call, problem: Problem, index: int) -> dict[str, torch.Tensor | None]:
+def _alone(call: Call, problem: Problem, index: int) -> dict[str, Any]:
     """The tensors of one sequence; a ragged batch keeps its single entry."""
     pick = lambda t: t if t is None or t.shape[0] == 1 else t[index : index + 1]  # noqa: E731
     caches = ("key", "value") if problem.pages is None else ("pages",)
@@ -315,7 +334,7 @@ def _tree_mask(trees: torch.Tensor, segments: list[Segment], index: int) -> torc
 
 def _check_template(call: Call, mask: torch.Tensor) -> None:
     """sparse_mode 2, 3 and 4 stand for a window; their mask must be the causal template."""
-    if not settings.strict() or (call.decode and call.query_rope is None):
+    if not settings.strict() or call.unwindowed:
         return
     template, last = mask.reshape(-1, TEMPLATE, TEMPLATE)[0], TEMPLATE - 1
     seen = [bool(template[i, j]) for i, j in ((0, 0), (0, 1), (1, 0), (0, last), (last, 0))]

@@ -7,7 +7,8 @@ import torch
 from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.attention import _quantised
+from torch_npu.ops.attention import _infer_float_rules as floats
+from torch_npu.ops.attention import _quantized
 from torch_npu.ops.attention._call import BAND, DEFAULT, RIGHT_DOWN, TREE, Call
 from torch_npu.ops.attention._infer_rules import FLOATS, absent
 
@@ -22,7 +23,8 @@ def latent(call: Call) -> None:
             must.present(argument, getattr(call, argument), f"with {other}")
     if call.query_rope is None:
         return
-    if call.query.dtype != torch.int8:
+    quantized = call.query.dtype == torch.int8 or bool(call.query_format)
+    if not quantized:
         must.same_dtype("query_rope", call.query_rope, "query", call.query)
         must.same_dtype("key_rope", call.key_rope, "key", call.key)
     _, count, _, size = call.queries
@@ -43,23 +45,11 @@ def latent(call: Call) -> None:
         "quant_scale2",
     )
     absent(call, "with query_rope", *excluded, "antiquant_scale")
-    if call.query.dtype != torch.int8:
+    if not quantized:
         absent(call, "with query_rope", "key_antiquant_scale")
     if size == 128:
-        allowed = (
-            "BSH",
-            "BSND",
-            "TND",
-            "BNSD",
-            "NTD",
-            "BSH_BNSD",
-            "BSND_BNSD",
-            "BNSD_BSND",
-            "NTD_TND",
-        )
-        must.choice("input_layout", call.input_layout, allowed)
+        must.choice("input_layout", call.input_layout, floats.LAYOUTS)
         return
-    absent(call, "with query_rope of head size 512", "softmax_lse_flag")
     must.choice("sparse_mode", call.sparse_mode, (DEFAULT, RIGHT_DOWN, BAND, TREE))
     must.choice(call.name("num_heads"), count, tuple(2**n for n in range(8)))
     must.hold(
@@ -76,14 +66,14 @@ def _with_size(tensor: torch.Tensor, size: int, flat: bool) -> tuple[int, ...]:
     """The shape of a rope half: that of its other half, with 64 values a head."""
     shape = list(tensor.shape)
     if tensor.dim() == 5:
-        lane = 16
-        return (*shape[:2], ROPE // lane, shape[3], lane)
+        width = 16
+        return (*shape[:2], ROPE // width, shape[3], width)
     shape[-1] = shape[-1] // size * ROPE if flat else ROPE
     return tuple(shape)
 
 
 def ragged(call: Call) -> None:
-    """TND and its kin: head sizes and what they exclude."""
+    """TND and its kin: what they exclude."""
     if not call.ragged:
         return
     excluded = (
@@ -94,16 +84,6 @@ def ragged(call: Call) -> None:
         "antiquant_scale",
     )
     absent(call, f"for layout {call.input_layout}", *excluded)
-    size, value = call.queries[3], call.value_size
-    if call.query_rope is None and chips.current().family in ("A2", "A3"):
-        allowed = [(64, 64), (128, 128), (192, 128)]
-        if call.input_layout == "TND" and not call.paged and call.kv_heads == call.num_heads:
-            allowed.append((192, 192))
-        fits = (size, value) in allowed
-        pairs = must.one_of(allowed)
-        must.hold(
-            fits, "query", f"of head sizes (query, value) {pairs}", (size, value), ErrCode.PARAM
-        )
 
 
 def sink(call: Call) -> None:
@@ -111,17 +91,19 @@ def sink(call: Call) -> None:
     given = call.learnable_sink
     if given is None:
         return
-    must.dtype("learnable_sink", given, torch.bfloat16)
+    own = chips.current().family == "A5" or floats.fused(call)
+    must.dtype("learnable_sink", given, call.query.dtype if own else torch.bfloat16)
     must.shape("learnable_sink", given, (call.num_heads,))
-    must.choice("input_layout", call.input_layout, ("TND", "NTD_TND"))
-    must.hold(
-        call.value_size <= 128,
-        "value",
-        "of a head size up to 128 with learnable_sink",
-        call.value_size,
-    )
     must.dtype("key", call.key, *FLOATS)
     absent(call, "with learnable_sink", "pse_shift", "quant_scale2")
+    size = call.queries[3]
+    latent = call.query_rope is not None and size == 512
+    must.hold(not latent, "query", "of another head size than 512 with learnable_sink", size)
+    if own:
+        must.choice("inner_precise", call.inner_precise, (0,))
+    if chips.current().family == "A5":
+        must.choice("query", size, (64, 128, 192))
+        must.choice("value", call.value_size, (64, 128))
 
 
 def integers(call: Call) -> None:
@@ -145,7 +127,7 @@ def integers(call: Call) -> None:
         call.layout, (batch, rows, count)
     )
     must.shape("dequant_scale_query", call.dequant_scale_query, shape)
-    must.choice("query_quant_mode", call.query_quant_mode, (_quantised.PER_TOKEN_HEAD,))
+    must.choice("query_quant_mode", call.query_quant_mode, (_quantized.PER_TOKEN_HEAD,))
     modes = call.key_antiquant_mode, call.value_antiquant_mode
     must.hold(modes == (0, 0), call.name("key_antiquant_mode"), "0 with an int8 query", modes)
     absent(call, "with an int8 query", "key_antiquant_offset", "quant_scale2")

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
+from torch_npu.ops.attention import _infer_float_rules as floats
 from torch_npu.ops.attention._call import (
     ALL,
     BAND,
@@ -20,6 +22,7 @@ from torch_npu.ops.attention._call import (
     kv_lengths,
     prefix_length,
     sizes,
+    spans,
 )
 from torch_npu.ops.attention._infer_rules import absent
 
@@ -29,7 +32,7 @@ def mask(call: Call, modes: Sequence[int] = (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, 
     mode, given, name = call.sparse_mode, call.atten_mask, call.name("atten_mask")
     must.choice("sparse_mode", mode, modes)
     must.dtype(name, given, torch.bool, torch.int8, torch.uint8)
-    if call.decode and call.query_rope is None and mode != TREE:
+    if call.unwindowed and mode != TREE:
         if given is not None and mode in (DEFAULT, ALL):
             _full(call, given, name)
         return
@@ -37,6 +40,7 @@ def mask(call: Call, modes: Sequence[int] = (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, 
         must.present(name, given, f"with sparse_mode {mode}")
     if given is None:
         return
+    _window(call)
     if mode == TREE:
         _tree(call, given, name)
     elif mode in (LEFT_UP, RIGHT_DOWN, BAND):
@@ -47,8 +51,32 @@ def mask(call: Call, modes: Sequence[int] = (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, 
         _full(call, given, name)
 
 
+def _window(call: Call) -> None:
+    """pre_tokens and next_tokens leave a window (of the modes that read them)."""
+    padded = call.query_padding_size is not None or call.kv_padding_size is not None
+    if call.sparse_mode not in (DEFAULT, BAND) or (call.sparse_mode == DEFAULT and padded):
+        return
+    before, after = call.pre_tokens, call.next_tokens
+    must.hold(
+        -after <= before and max(before, after) >= 0,
+        "next_tokens",
+        f"at least {-before}, so that a window is left",
+        after,
+    )
+
+
 def _full(call: Call, given: torch.Tensor, name: str) -> None:
     must.ndim(name, given, 2, 4)
+    flat = given.dim() == 2 and floats.plain(call) and not floats.fused(call)
+    narrow = call.query_rope is not None or call.value_size != call.queries[3]
+    narrow = narrow or call.input_layout not in ("BSH", "BSND", "BNSD", "BNSD_BSND")
+    must.hold(
+        not flat or not narrow or chips.current().family == "A5",
+        name,
+        f"of 3 or 4 dimensions for layout {call.input_layout} and these head sizes",
+        tuple(given.shape),
+        ErrCode.PARAM,
+    )
     rows, columns = token_counts(call)
     batch = call.batch
     lead = given.shape[:-2] if given.dim() > 2 else ()
@@ -65,8 +93,7 @@ def token_counts(call: Call) -> tuple[int, int]:
     """The rows and columns that a full mask or a position bias must at least have."""
     _, _, rows, _ = call.queries
     if call.ragged:
-        starts = [0, *call.actual_seq_lengths[:-1]]
-        rows = max(b - a for a, b in zip(starts, call.actual_seq_lengths, strict=True))
+        rows = max(length for _, length in spans(call.actual_seq_lengths))
     if call.paged:
         return rows, call.capacity
     if call.ragged:
@@ -77,8 +104,7 @@ def token_counts(call: Call) -> tuple[int, int]:
 def _tree(call: Call, given: torch.Tensor, name: str) -> None:
     batch, _, rows, _ = call.queries
     if call.ragged:
-        starts = [0, *call.actual_seq_lengths[:-1]]
-        total = sum((b - a) ** 2 for a, b in zip(starts, call.actual_seq_lengths, strict=True))
+        total = sum(length**2 for _, length in spans(call.actual_seq_lengths))
         must.shape(name, given, (total,))
     else:
         must.shape(name, given, (batch, rows, rows))

@@ -1,4 +1,4 @@
-"""The documented constraints of quantised inference attention; see `_infer_rules`."""
+"""The documented constraints of quantized inference attention; see `_infer_rules`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import torch
 
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.attention import _quantised
+from torch_npu.ops.attention import _quantized
 from torch_npu.ops.attention._call import BAND, DEFAULT, RIGHT_DOWN, Call, each, kv_lengths
 from torch_npu.ops.attention._infer import scales
+from torch_npu.ops.attention._infer_float_rules import plain
 from torch_npu.ops.attention._infer_mask_rules import token_counts
 from torch_npu.ops.attention._infer_rules import absent
 
@@ -46,6 +47,11 @@ def output(call: Call) -> None:
         (torch.float32, torch.bfloat16) if call.query.dtype == torch.bfloat16 else (torch.float32,)
     )
     must.dtype(name, scale, *kinds)
+    if plain(call):
+        must.choice("input_layout", call.input_layout, ("BSH", "BSND", "BNSD", "BNSD_BSND"))
+        same = call.value_size == call.queries[3]
+        expected = f"of the query's head size ({call.queries[3]}) with {name}"
+        must.hold(same, "value", expected, call.value_size, ErrCode.PARAM)
     channels = call.num_heads * call.value_size
     must.hold(
         scale.numel() in (1, channels),
@@ -70,7 +76,7 @@ def output(call: Call) -> None:
     tokens = call.pre_tokens, call.next_tokens
     band = call.sparse_mode == BAND and not call.decode
     must.hold(
-        not band or min(tokens) >= 0, "pre_tokens", "not negative with a quantised output", tokens
+        not band or min(tokens) >= 0, "pre_tokens", "not negative with a quantized output", tokens
     )
     if offset is not None:
         _no_empty_rows(call, offset_name)
@@ -123,9 +129,11 @@ def cache(call: Call) -> None:
     if call.query.dtype == torch.int8:
         return
     name = call.name("key_antiquant_scale")
-    must.hold(separate or call.antiquant_scale is not None, name, "given with an integer key", None)
     if not separate:
-        _common(call, call.antiquant_scale, call.antiquant_offset)
+        scale = call.antiquant_scale
+        must.hold(scale is not None, name, "given with an integer key", None)
+        assert scale is not None
+        _common(call, scale, call.antiquant_offset)
         return
     keys, values = call.key_antiquant_mode, call.value_antiquant_mode
     key_mode, value_mode = call.name("key_antiquant_mode"), call.name("value_antiquant_mode")
@@ -136,7 +144,9 @@ def cache(call: Call) -> None:
     if not call.decode:
         _drafting(call)
     for which, side in enumerate(("key", "value")):
-        _scale(call, side, *scales(call, which))
+        scale, offset, mode = scales(call, which)
+        assert scale is not None  # both have one
+        _scale(call, side, scale, offset, mode)
 
 
 def _common(call: Call, scale: torch.Tensor, offset: torch.Tensor | None) -> None:
@@ -151,7 +161,9 @@ def _common(call: Call, scale: torch.Tensor, offset: torch.Tensor | None) -> Non
         scale.shape[0] == 2, "antiquant_scale", "of 2 halves", tuple(scale.shape), ErrCode.PARAM
     )
     for half in scale:
-        _shape(call, "antiquant_scale", half if half.dim() else half.view(1), 1 if token else 0)
+        scale_shape(
+            call, "antiquant_scale", half if half.dim() else half.view(1), 1 if token else 0
+        )
     if offset is not None:
         must.same_dtype("antiquant_offset", offset, "antiquant_scale", scale)
         must.shape("antiquant_offset", offset, tuple(scale.shape))
@@ -174,25 +186,26 @@ def _scale(
     call: Call, side: str, scale: torch.Tensor, offset: torch.Tensor | None, mode: int
 ) -> None:
     name = call.name(f"{side}_antiquant_scale")
-    tensor = mode in (_quantised.PER_CHANNEL, _quantised.PER_HEAD)
+    tensor = mode in (_quantized.PER_CHANNEL, _quantized.PER_HEAD)
     must.dtype(name, scale, call.query.dtype if tensor else torch.float32)
-    paged = mode in (_quantised.PAGED_TOKEN, _quantised.PAGED_TOKEN_HEAD)
+    paged = mode in (_quantized.PAGED_TOKEN, _quantized.PAGED_TOKEN_HEAD)
     must.hold(not paged or call.paged, name, "in pages only with block_table", f"mode {mode}")
-    _shape(call, name, scale, mode)
+    scale_shape(call, name, scale, mode)
     if offset is not None:
         offset_name = call.name(f"{side}_antiquant_offset")
         must.same_dtype(offset_name, offset, name, scale)
         must.shape(offset_name, offset, tuple(scale.shape))
 
 
-def _shape(call: Call, name: str, scale: torch.Tensor, mode: int) -> None:
+def scale_shape(call: Call, name: str, scale: torch.Tensor, mode: int) -> None:
+    """The documented shapes of a cache's scale."""
     _, tokens = token_counts(call)
     size = call.queries[3]
-    allowed = _quantised.scale_shapes(
+    allowed = _quantized.scale_shapes(
         mode, call.batch, call.kv_heads, size, tokens, call.key.shape, call.block_size
     )
     found = tuple(scale.shape)
-    longer = mode in (_quantised.PER_TOKEN, _quantised.PER_TOKEN_HEAD)  # may cover more tokens
+    longer = mode in (_quantized.PER_TOKEN, _quantized.PER_TOKEN_HEAD)  # may cover more tokens
     fits = any(
         len(found) == len(shape)
         and found[:-1] == tuple(shape[:-1])

@@ -7,7 +7,7 @@ may not be).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,7 +20,7 @@ FLOATS = (torch.float16, torch.bfloat16)
 CACHES = (*FLOATS, torch.int8, torch.int32)
 
 MAX_BATCH, MAX_HEADS, MAX_SIZE, MAX_GROUP = 65536, 256, 512, 64
-MAX_TOKENS, MAX_DECODE_TOKENS, MAX_RAGGED_BATCH = 20971520, 262144, 4096
+MAX_TOKENS, MAX_DECODE_TOKENS, MAX_RAGGED_BATCH = 20971520, 262144, 65536
 
 
 def product(call: Call, *families: str) -> None:
@@ -53,14 +53,14 @@ def layout(call: Call, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
         must.ndim(argument, getattr(call, argument), *rank)
 
 
-def heads(call: Call) -> None:
-    """Head counts agree with the tensors, and one divides the other."""
+def heads(call: Call, limited: bool = True) -> None:
+    """Head counts agree with the tensors, and one divides the other; `limited`: within limits."""
     _, count, _, size = call.queries
     name, kv_name = call.name("num_heads"), "num_key_value_heads"
     must.hold(
         count == call.num_heads, name, f"the query's number of heads ({count})", call.num_heads
     )
-    must.hold(count <= MAX_HEADS, name, f"at most {MAX_HEADS}", count)
+    must.hold(not limited or count <= MAX_HEADS, name, f"at most {MAX_HEADS}", count)
     if call.layout == "BSH":
         width = call.query.shape[2]
         must.hold(
@@ -68,9 +68,9 @@ def heads(call: Call) -> None:
         )
     must.hold(call.num_key_value_heads >= 0, kv_name, "0 or positive", call.num_key_value_heads)
     must.hold(count % call.kv_heads == 0, kv_name, f"a divisor of {count}", call.kv_heads)
-    latent = call.query_rope is not None
+    free = not limited or call.query_rope is not None
     must.hold(
-        latent or count // call.kv_heads <= MAX_GROUP,
+        free or count // call.kv_heads <= MAX_GROUP,
         kv_name,
         f"at least {name} / {MAX_GROUP}",
         call.kv_heads,
@@ -80,8 +80,11 @@ def heads(call: Call) -> None:
     )
 
 
-def caches(call: Call) -> None:
-    """Key and value fit the query and each other (contiguous caches; pages have their own rule)."""
+def caches(call: Call, limited: bool = True) -> None:
+    """Key and value fit the query and each other (contiguous caches; pages have their own rule).
+
+    Not `limited`: head sizes and lengths have another rule.
+    """
     must.same_dtype("value", call.value, "key", call.key)
     if call.paged:
         return
@@ -96,6 +99,8 @@ def caches(call: Call) -> None:
             found[:3],
             ErrCode.PARAM,
         )
+    if not limited:
+        return
     must.hold(
         key[3] * call.packed == size,
         "key",
@@ -135,20 +140,17 @@ def lengths(call: Call) -> None:
     names = call.name("actual_seq_lengths"), call.name("actual_seq_lengths_kv")
     given = call.actual_seq_lengths, call.actual_seq_lengths_kv
     if call.ragged:
-        for name, values in zip(names, given, strict=True):
+        ends, kv_ends = (
             must.present(name, values, f"for layout {call.input_layout}")
-        must.hold(
-            1 <= len(given[0]) <= MAX_RAGGED_BATCH,
-            names[0],
-            f"of 1 to {MAX_RAGGED_BATCH} entries",
-            len(given[0]),
+            for name, values in zip(names, given, strict=True)
         )
-        must.hold(
-            len(given[1]) == len(given[0]), names[1], f"of {len(given[0])} entries", len(given[1])
-        )
-        _cumulative(names[0], given[0], rows)
+        count = len(ends)
+        expected = f"of 1 to {MAX_RAGGED_BATCH} entries"
+        must.hold(1 <= count <= MAX_RAGGED_BATCH, names[0], expected, count)
+        must.hold(len(kv_ends) == count, names[1], f"of {count} entries", len(kv_ends))
+        _cumulative(names[0], ends, rows)
         if not call.paged:
-            _cumulative(names[1], given[1], sizes(call.key, call.layout, call.kv_heads)[2])
+            _cumulative(names[1], kv_ends, sizes(call.key, call.layout, call.kv_heads)[2])
         return
     if not call.decode:
         _bounded(names[0], given[0], batch, rows)
@@ -181,16 +183,25 @@ def _plain(value: object) -> bool:
     return isinstance(value, int)
 
 
-def paged(call: Call) -> None:
-    """Block table, block size and the shape of the cache."""
+def paged(call: Call, floats: Callable[[Call], tuple[bool, str]] | None = None) -> None:
+    """Block table, block size and the shape of the cache; `floats` judges the size of float pages.
+
+    `floats` is the rule of the fused attentions, whose float pages may be of any form.
+    """
     if not call.paged:
         must.hold(call.block_size >= 0, "block_size", "0 or positive", call.block_size)
         return
     must.dtype("block_table", call.block_table, torch.int32)
-    must.shape("block_table", call.block_table, (call.batch, None))
+    must.ndim("block_table", call.block_table, 2)
+    assert call.block_table is not None
+    rows, least = call.block_table.shape[0], call.batch
+    fits = rows == least if call.ragged else rows >= least
+    must.hold(fits, "block_table", f"of {least} rows", rows, ErrCode.PARAM)
     name = call.name("actual_seq_lengths_kv")
     must.present(name, call.actual_seq_lengths_kv, "with block_table")
-    _block_size(call)
+    loose = floats is not None and call.key.dtype in FLOATS
+    fits, expected = floats(call) if floats is not None and loose else _block_size(call)
+    must.hold(fits, "block_size", expected, call.block_size)
     size = call.queries[3]
     for argument in ("key", "value"):
         cache = getattr(call, argument)
@@ -198,7 +209,7 @@ def paged(call: Call) -> None:
             must.shape(argument, cache, (*call.key.shape[:2], *(None for _ in call.key.shape[2:])))
             size = call.value_size
         must.shape(argument, cache, _page(call, cache, size))
-    whole = call.layout in ("BNSD", "TND", "NTD") or call.key.dim() != 4
+    whole = loose or call.layout in ("BNSD", "TND", "NTD") or call.key.dim() != 4
     must.hold(
         whole,
         "key",
@@ -221,13 +232,17 @@ def _page(call: Call, cache: torch.Tensor, size: int) -> tuple[int | None, ...]:
         return None, block, heads * size
     if cache.dim() == 4:
         return None, heads, block, size
-    lane = 32 // cache.element_size()
-    return None, heads, size // lane, block, lane
+    width = 32 // cache.element_size()
+    return None, heads, size // width, block, width
 
 
-def _block_size(call: Call) -> None:
+def _block_size(call: Call) -> tuple[bool, str]:
     size = call.block_size
-    if call.query_rope is not None or call.ragged:
+    if call.key_format:
+        step = 128 if call.query_format else 32 * call.packed
+        fits = size > 0 and size % step == 0 and size <= (128 if call.query_format else 512)
+        expected = "128" if call.query_format else f"a multiple of {step} up to 512"
+    elif call.query_rope is not None or call.ragged:
         fits, expected = size > 0 and size % 16 == 0 and size <= 1024, "a multiple of 16 up to 1024"
     elif call.decode:
         step = 16 if call.key.dtype in FLOATS else 32
@@ -235,7 +250,7 @@ def _block_size(call: Call) -> None:
         expected = f"a multiple of {step} up to 512"
     else:
         fits, expected = size in (128, 256, 384, 512), "128, 256, 384 or 512"
-    must.hold(fits, "block_size", expected, size)
+    return fits, expected
 
 
 def padding(call: Call) -> None:
@@ -246,6 +261,16 @@ def padding(call: Call) -> None:
         if given is not None:
             counts = (1, call.batch)
             must.hold(given.numel() in counts, argument, "of 1 or B values", tuple(given.shape))
+
+
+def padded_lengths(call: Call) -> None:
+    """Left padding asks for lengths (the fused attentions); one query token reads none of its own."""
+    if call.query_padding_size is not None and not call.decode:
+        name = call.name("actual_seq_lengths")
+        must.present(name, call.actual_seq_lengths, "with query_padding_size")
+    if call.kv_padding_size is not None:
+        name = call.name("actual_seq_lengths_kv")
+        must.present(name, call.actual_seq_lengths_kv, "with kv_padding_size")
 
 
 def prefix(call: Call) -> None:
@@ -259,10 +284,11 @@ def prefix(call: Call) -> None:
             call.actual_shared_prefix_len,
         )
         return
-    for argument, given, cache in zip(
+    counts = []
+    for argument, prefixes, cache in zip(
         ("key_shared_prefix", "value_shared_prefix"), pair, (call.key, call.value), strict=True
     ):
-        must.present(argument, given, "together with the other shared prefix")
+        given = must.present(argument, prefixes, "together with the other shared prefix")
         must.dtype(argument, given, cache.dtype)
         must.ndim(argument, given, cache.dim())
         _, count, tokens, size = sizes(cache, call.layout, call.kv_heads)
@@ -274,7 +300,7 @@ def prefix(call: Call) -> None:
         must.hold(
             found[2] + tokens <= limit, argument, f"of at most {limit} tokens with key", found[2]
         )
-    counts = [sizes(p, call.layout, call.kv_heads)[2] for p in pair]
+        counts.append(found[2])
     must.hold(counts[0] == counts[1], "value_shared_prefix", f"of {counts[0]} tokens", counts[1])
     length = call.actual_shared_prefix_len
     if length is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -53,7 +54,7 @@ def bands(
         elif mode == BAND:
             band = between
         elif mode in (PREFIX, PREFIX_SMALL):
-            band = Band(high=corner, prefix=prefix[index])
+            band = Band(high=corner, prefix=prefix[index] if prefix else 0)
         elif mode == RIGHT_DOWN_BAND:
             band = between if index == taking_part[-1] else Band(high=corner)
         else:
@@ -62,11 +63,33 @@ def bands(
     return found
 
 
+def prefix_counts(prefix: Sequence[int] | None, parts: list[Segment]) -> bool:
+    """Whether there is a prefix for each segment that shows what lies left of the triangle, and no more than its keys."""
+    if prefix is None or len(prefix) != len(parts):
+        return False
+    pairs = zip(prefix, parts, strict=True)
+    return all(max(0, s.kv_length - s.q_length) <= n <= s.kv_length for n, s in pairs)
+
+
 def hidden_by_band(band: Band, rows: int, columns: int, device: torch.device) -> torch.Tensor:
     """The band as a mask (rows, columns), True where hidden."""
     i = torch.arange(rows, device=device).unsqueeze(1)
     j = torch.arange(columns, device=device)
     return ((j - i < band.low) | (j - i > band.high)) & (j >= band.prefix)
+
+
+def of_sequences(
+    mask: torch.Tensor, parts: list[Segment], longest: tuple[int, int]
+) -> torch.Tensor:
+    """A mask of all rows and keys of TND as one of each sequence, (B, 1, max Sq, max Skv)."""
+    found = mask.new_zeros(len(parts), 1, *longest)
+    for index, s in enumerate(parts):
+        rows, columns = (
+            slice(s.q_start, s.q_start + s.q_length),
+            slice(s.kv_start, s.kv_start + s.kv_length),
+        )
+        found[index, 0, : s.q_length, : s.kv_length] = mask[rows, columns]
+    return found
 
 
 def compressed_shape(mode: int) -> tuple[int, int]:

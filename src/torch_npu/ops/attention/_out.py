@@ -43,12 +43,10 @@ def write(
     attention_out: torch.Tensor,
     softmax_lse: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies the results; a softmax_lse that was not asked for is zeroed as it is."""
+    """Copies the results; a softmax_lse that was not asked for stays as it is."""
     attention_out.copy_(results[0])
     if call.softmax_lse_flag:
         softmax_lse.copy_(results[1])
-    else:
-        softmax_lse.zero_()
     return attention_out, softmax_lse
 
 

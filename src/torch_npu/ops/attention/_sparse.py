@@ -40,23 +40,24 @@ class Span:
 
 
 def spans(query, key, layout, kv_layout, lengths, kv_lengths) -> list[Span]:
-    """The sequences; `lengths` and `kv_lengths` are tensors or lists, or None where the layout allows."""
-    lengths, kv_lengths = _numbers(lengths), _numbers(kv_lengths)
-    if layout == "TND":
-        starts = [0, *lengths[:-1]]
-        q_spans = [(a, b - a) for a, b in zip(starts, lengths, strict=True)]
-    else:
-        batch, size = query.shape[:2]
-        q_spans = [(b * size, n) for b, n in enumerate(lengths or [size] * batch)]
-    if kv_layout == "TND":
-        starts = [0, *kv_lengths[:-1]]
-        k_spans = [(a, b - a) for a, b in zip(starts, kv_lengths, strict=True)]
-    elif kv_layout == "PA_BSND":
-        k_spans = [(0, n) for n in kv_lengths]
-    else:
-        batch, size = key.shape[:2]
-        k_spans = [(b * size, n) for b, n in enumerate(kv_lengths or [size] * batch)]
+    """The sequences; `lengths` and `kv_lengths` are tensors or lists, or None where the layout allows.
+
+    Lengths come from data. `check` refuses wrong ones; without it they end where the tensors end.
+    """
+    q_spans = _sequences(query, layout, _numbers(lengths))
+    k_spans = _sequences(key, kv_layout, _numbers(kv_lengths))
     return [Span(i, *q, *k) for i, (q, k) in enumerate(zip(q_spans, k_spans, strict=True))]
+
+
+def _sequences(tensor, layout, lengths) -> list[tuple[int, int]]:
+    """First token and number of tokens of each sequence."""
+    if layout == "TND":
+        ends = [min(max(n, 0), tensor.shape[0]) for n in lengths]
+        return [(a, max(b - a, 0)) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    batch, size = tensor.shape[:2]
+    if layout == "PA_BSND":
+        return [(0, min(max(n, 0), batch * size)) for n in lengths]
+    return [(b * size, min(max(n, 0), size)) for b, n in enumerate(lengths or [size] * batch)]
 
 
 def _numbers(lengths):
@@ -74,6 +75,7 @@ def keys(key: torch.Tensor, span: Span, kv_layout: str, table: torch.Tensor | No
     """The keys (columns, N, D) of one sequence."""
     if kv_layout != "PA_BSND":
         return tokens(key)[span.kv_start : span.kv_start + span.columns]
+    assert table is not None  # PA_BSND has a block table
     blocks, block = key.shape[:2]
     ids = table[span.index, : -(-span.columns // block)].long()
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < blocks:

@@ -24,7 +24,7 @@ def _advance(tokens, sampled, positions, seq_lens, slots, block_tables, block_si
     tokens[:queries].copy_(sampled.flatten())
     positions[:queries].copy_(old)
     seq_lens[:queries].copy_(old + 1)
-    first = block_tables.flatten()[(old // block_size).clamp(max=block_tables.numel() - 1)]
+    first = block_tables.flatten()[(old // block_size).clamp(0, block_tables.numel() - 1)]
     rows = torch.arange(queries, device=old.device) * block_tables.shape[1]
     slots[:queries].copy_((first + rows) * block_size + old % block_size)
 
@@ -42,7 +42,7 @@ def _advance_speculative(
     tokens.copy_(torch.cat([last, spec_token], 1).flatten())
     rows = torch.arange(requests, device=sampled.device) * block_tables.shape[1]
     place = (rows.unsqueeze(1) + positions.view(requests, each) // block_size).flatten()
-    blocks = block_tables.flatten()[place.clamp(max=block_tables.numel() - 1)]
+    blocks = block_tables.flatten()[place.clamp(0, block_tables.numel() - 1)]
     slots.copy_(blocks * block_size + positions % block_size)
 
 
@@ -97,7 +97,7 @@ def npu_advance_step_flashattn(
     Constraints:
         For inference on Atlas A2 and A3; no gradient.
 
-    Differs from upstream: a block index beyond the end of the table reads its last entry.
+    Differs from upstream: a block index beyond an end of the table reads the entry at that end.
     """
     state = (input_tokens, sampled_token_ids, input_positions, seq_lens, slot_mapping)
     if spec_token is None:

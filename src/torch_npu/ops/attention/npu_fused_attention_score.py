@@ -58,6 +58,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     "bmm_score_transpose_b=False, bool value_transpose=False, bool dx_transpose=False) -> "
     "(Tensor, Tensor, Tensor)",
     random=True,
+    core="MIX_AIC",
 )
 def npu_fused_attention_score_fwd(
     query_layer,
@@ -161,6 +162,7 @@ npu_fused_attention_score_fwd.samples = [
     "bmm_score_transpose_b=False, bool value_transpose=False, bool dx_transpose=False) -> "
     "Tensor",
     random=True,
+    core="MIX_AIC",
 )
 def npu_fused_attention_score(
     query_layer,
@@ -259,7 +261,8 @@ def _check_gradients(
     "npu_fused_attention_score_backward(Tensor grad_output, Tensor softmax_output, Tensor "
     "query_layer, Tensor key_layer, Tensor value_layer, Tensor mask, Scalar scale, float "
     "keep_prob, bool query_transpose=False, bool key_transpose=False, bool "
-    "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)"
+    "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)",
+    core="MIX_AIC",
 )
 def npu_fused_attention_score_backward(
     grad_output,
@@ -320,7 +323,8 @@ npu_fused_attention_score_backward.samples = [
     "npu_fused_attention_score_grad(Tensor grad_output, Tensor softmax_output, Tensor "
     "query_layer, Tensor key_layer, Tensor value_layer, Tensor mask, Scalar scale, float "
     "keep_prob, bool query_transpose=False, bool key_transpose=False, bool "
-    "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)"
+    "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)",
+    core="MIX_AIC",
 )
 def npu_fused_attention_score_grad(
     grad_output,

@@ -6,14 +6,25 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._engine import in_blocks, natively
+from torch_npu.ops.attention import _infer_float_rules as floats
 from torch_npu.ops.attention import _infer_latent_rules as latent
 from torch_npu.ops.attention import _infer_mask_rules as masks
-from torch_npu.ops.attention import _infer_quant_rules as quantised
+from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
 from torch_npu.ops.attention import _out
-from torch_npu.ops.attention._call import Call, empty_outputs
-from torch_npu.ops.attention._engine import in_blocks, natively
+from torch_npu.ops.attention._call import (
+    ALL,
+    BAND,
+    DEFAULT,
+    LEFT_UP,
+    RIGHT_DOWN,
+    TREE,
+    Call,
+    empty_outputs,
+)
 from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_small_rules import small_floats
 
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, *, Tensor? pse_shift=None, Tensor? "
@@ -39,21 +50,31 @@ _SCHEMA = f"npu_fused_infer_attention_score({_ARGUMENTS}) -> (Tensor, Tensor)"
 def _check(call: Call) -> None:
     rules.product(call, "A2", "A3", "A5")
     rules.layout(call)
-    must.dtype("query", call.query, *rules.FLOATS, torch.int8)
-    must.dtype("key", call.key, *rules.CACHES)
-    rules.heads(call)
-    rules.caches(call)
-    rules.extents(call, align=8)
+    scaled = small_floats(call)
+    if not scaled:
+        must.dtype("query", call.query, *rules.FLOATS, torch.int8)
+        must.dtype("key", call.key, *rules.CACHES)
+    plain = floats.plain(call)
+    rules.heads(call, limited=not plain)
+    rules.caches(call, limited=not plain)
+    if plain:
+        floats.heads(call)
+    else:
+        rules.extents(call, align=8)
     rules.lengths(call)
-    rules.paged(call)
+    if plain:
+        floats.totals(call)
+    rules.paged(call, floats.block_size)
     rules.padding(call)
+    rules.padded_lengths(call)
     rules.prefix(call)
-    masks.mask(call)
+    masks.mask(call, (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, BAND, TREE))
     masks.bias(call)
-    must.choice("inner_precise", call.inner_precise, range(2) if call.decode else range(4))
-    quantised.integers(call)
-    quantised.output(call)
-    quantised.cache(call)
+    must.choice("inner_precise", call.inner_precise, range(4))
+    quantized.integers(call)
+    quantized.output(call)
+    if not scaled:
+        quantized.cache(call)
     latent.latent(call)
     latent.ragged(call)
     must.unset("key_rope_antiquant_scale", call.key_rope_antiquant_scale)
@@ -70,7 +91,7 @@ def _paged(make):
     )
 
 
-@npu_op(_SCHEMA)
+@npu_op(_SCHEMA, core="MIX_AIC")
 def npu_fused_infer_attention_score(query, key, value, **options):
     r"""Attention for inference: prompts (many query tokens) and decoding (one token over a cache).
 
@@ -80,10 +101,11 @@ def npu_fused_infer_attention_score(query, key, value, **options):
 
     Args:
         query: float16 or bfloat16 in the layout below; int8 with the factors of integer products.
-        key, value: the caches. The query's dtype, int8, or int32 (eight int4 values each); in the
+        key, value: the caches. The query's dtype, int8, or int32 (eight int4 values each), on
+            Ascend950 also float8_e4m3fn (modes 0, 1 and 4 of the scales below); in the
             layout of the query with `num_key_value_heads` heads, or in pages when `block_table` is
-            given: (blocks, block_size, H), (blocks, N, block_size, D) for layouts BNSD and TND, or
-            NZ (blocks, N, D / c, block_size, c) with c = 16 (32 for int8).
+            given: (blocks, block_size, H), (blocks, N, block_size, D) (integers: for layouts BNSD
+            and TND), or NZ (blocks, N, D / c, block_size, c) with c = 16 (32 for int8).
         pse_shift: (B or 1, N, Q_S, KV_S), the query's dtype; added to the scaled scores.
         atten_mask: bool, int8 or uint8; 1 hides. sparse_mode 0 and 1: (Q_S, KV_S), (B or 1, Q_S,
             KV_S) or (B or 1, 1, Q_S, KV_S), for a single query token also (B, KV_S). sparse_mode 2,
@@ -110,8 +132,8 @@ def npu_fused_infer_attention_score(query, key, value, **options):
         query_rope, key_rope: 64 more values a head, as in multi-head latent attention; D is 128 or
             512.
         key_rope_antiquant_scale: reserved.
-        num_heads, num_key_value_heads: heads of query and caches (0: the same); a cache head serves
-            up to 64.
+        num_heads, num_key_value_heads: heads of query and caches (0: the same); a head of an
+            integer cache serves up to 64.
         scale: the factor of Q K^T.
         input_layout: BSH, BSND, BNSD, NSD, TND, NTD; BNSD_BSND, BSH_BNSD, BSND_BNSD, BSH_NBSD,
             BSND_NBSD, BNSD_NBSD, TND_NTD and NTD_TND name the output's layout second.
@@ -127,17 +149,19 @@ def npu_fused_infer_attention_score(query, key, value, **options):
         attention_out: the query's dtype (int8 query: float16, or the dtype of query_rope), int8
             with quant_scale2.
         softmax_lse: float32 log-sum-exp of the scores, (B, N, Q_S, 1) or (T, N, 1) in TND layouts;
-            infinity for rows that attend to nothing. Without softmax_lse_flag one 0.
+            infinity for rows that attend to nothing. Without softmax_lse_flag of shape (0,), as
+            upstream's source has it (its page: one 0).
 
     Constraints:
-        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512
-        and a multiple of 8 (int8 32, int4 64); TND layouts on A2 and A3 take 64, 128, or 192 over
-        128 (TND alone: 192). block_size: 16-aligned (int8 32) up to 512 for one query token,
-        128-aligned up to 512 for prompts, 16-aligned up to 1024 with rope or TND.
+        Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512.
+        Floats: prompts take multiples of 16, or 192 over values of 128; TND up to 256 (A2, A3:
+        with sparse_mode 1 or 2 only 64, 128, 192); NTD, NTD_TND, BSH_BNSD and BSND_BNSD 64 and
+        128, and in TND the last length is the number of tokens. block_size: a multiple of 16 up to
+        1024. Integers: D a multiple of 32 (int4 64); block_size a multiple of 32 up to 512.
 
     Differs from upstream: keys and values are single tensors, as the schema says. Masks of
-    sparse_mode 2 to 4 are recognised as the causal template, not read. Block numbers out of range
-    raise. Upstream's source returns an empty softmax_lse without the flag, its page one 0.
+    sparse_mode 2 to 4 are recognized as the causal template, not read. Block numbers out of range
+    raise.
     """
     return solve(Call(query, key, value, **options), in_blocks)
 
@@ -198,14 +222,15 @@ npu_fused_infer_attention_score.samples = [
 
 @npu_op(
     f"npu_fused_infer_attention_score.out({_ARGUMENTS}, Tensor? workspace=None, "
-    "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))"
+    "Tensor(a!) attention_out, Tensor(b!) softmax_lse) -> (Tensor(a!), Tensor(b!))",
+    core="MIX_AIC",
 )
 def npu_fused_infer_attention_score_out(
     query, key, value, workspace, attention_out, softmax_lse, **options
 ):
     """`npu_fused_infer_attention_score` into given tensors; `workspace` is scratch memory.
 
-    Without softmax_lse_flag, softmax_lse may have any shape and dtype and is zeroed.
+    Without softmax_lse_flag, softmax_lse may have any shape and dtype and is not written.
     """
     call = Call(query, key, value, **options)
     return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
@@ -229,7 +254,9 @@ def _(attention_out, softmax_lse):
     return attention_out, softmax_lse
 
 
-@npu_op(f"_npu_fused_infer_attention_score_get_max_workspace({_ARGUMENTS}) -> Tensor")
+@npu_op(
+    f"_npu_fused_infer_attention_score_get_max_workspace({_ARGUMENTS}) -> Tensor", core="MIX_AIC"
+)
 def _npu_fused_infer_attention_score_get_max_workspace(query):
     """Scratch memory for the out form, enough for any lengths: 1-D, of the query's dtype."""
     return _out.workspace(query)
@@ -244,10 +271,11 @@ def _(query, key, value, **options):
     "_npu_fused_infer_attention_score_infer_output(Tensor query, Tensor value, *, str "
     'input_layout="BSH", Tensor? quant_scale2=None, Tensor? block_table=None, int '
     "num_heads=1, int num_key_value_heads=0, bool softmax_lse_flag=False, Tensor? "
-    "query_rope=None) -> (Tensor, Tensor)"
+    "query_rope=None) -> (Tensor, Tensor)",
+    core="MIX_AIC",
 )
 def _npu_fused_infer_attention_score_infer_output(query, value, **options):
-    """Uninitialised attention_out and softmax_lse of the right shapes, for the out form."""
+    """Uninitialized attention_out and softmax_lse of the right shapes, for the out form."""
     return empty_outputs(Call(query, value, value, **options))
 
 

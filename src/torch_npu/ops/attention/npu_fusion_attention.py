@@ -39,6 +39,7 @@ def _causal_mask(make):
     " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
     output_differentiability=(True, True, True, True, False, False, False),
     ge="FlashAttentionScore",
+    core="MIX_AIC",
 )
 def npu_fusion_attention(**arguments):
     r"""Attention for training, blocked: no matrix of scores is ever held.
@@ -49,14 +50,15 @@ def npu_fusion_attention(**arguments):
         query: float16, bfloat16 or float32, in the layout that `input_layout` names.
         key, value: the same dtype and layout. The heads of key divide those of query (each serves a group), and the
             head size of value is at most that of query and key, which is at most 768.
-        head_num: the heads of query, 1 to 256.
+        head_num: the heads of query.
         input_layout: BSH, SBH, BSND, BNSD or TND (in TND the sequences of all batches lie one after the other).
         pse: added to Q K^T before it is scaled; (B, N, Sq, Skv), (B, N, 1, Skv) or (1, N, Sq, Skv), the dtype of query.
             With Sq = Skv > 1024 (or TND) in the causal modes also the last 1024 rows of an ALiBi matrix,
             (B or 1, N, 1024, Skv).
         padding_mask: reserved.
         atten_mask: bool or uint8, nonzero where a key is hidden; (B, N, Sq, Skv), (B, 1, Sq, Skv), (1, 1, Sq, Skv)
-            or (Sq, Skv), in TND (max Sq, max Skv). Modes 2, 3, 4, 7 and 8 take the compressed triangle (2048, 2048),
+            or (Sq, Skv), in TND (max Sq, max Skv) or (all Sq, all Skv). Modes 2, 3, 4, 7 and 8 take the compressed
+            triangle (2048, 2048),
             True above the diagonal, and mode 6 that triangle over (1024, 2048), True in its right half.
         scale: the factor of the scores.
         keep_prob: the probability that dropout keeps a weight, above 0 and at most 1.
@@ -172,7 +174,7 @@ def _backward_of(
     pre_tockens=2147483647, next_tockens=2147483647, inner_precise=0, seed=0, offset=0, numels=0, prefix=None,
     actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, gen_mask_parallel=True, sync=False,
     softmax_layout="", sink=None,
-):  # fmt: skip
+) -> tuple[_fusion.Attention, _fusion.Saved]:  # fmt: skip
     """The forward that a gradient belongs to, and what else the gradient is computed from."""
     a = Attention(
         query, key, value, head_num, input_layout, pse, padding_mask, atten_mask, None, None, scale_value, keep_prob,
@@ -192,6 +194,7 @@ def _backward_of(
     ' int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None)'
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     ge="FlashAttentionScoreGrad",
+    core="MIX_AIC",
 )
 def npu_fusion_attention_grad(**arguments):
     """Gradients of `npu_fusion_attention` for query, key, value, pse and sink.

@@ -19,6 +19,8 @@ from torch_npu.ops.attention._fusion import Attention
     ' str softmax_layout="", Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0)'
     " -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
     output_differentiability=(True, True, True, True, False, False, False),
+    ge="FlashAttentionScore",
+    core="MIX_AIC",
 )
 def npu_fusion_attention_v2(**arguments):
     r"""`npu_fusion_attention` with two more features.
@@ -43,7 +45,7 @@ def npu_fusion_attention_v2(**arguments):
 
 @npu_fusion_attention_v2.check
 def _(**arguments):
-    _fusion_rules.check(Attention(**arguments))
+    _fusion_rules.check(Attention(**arguments, before="pre_tokens", after="next_tokens"))
 
 
 @npu_fusion_attention_v2.native
@@ -112,10 +114,14 @@ npu_fusion_attention_v2.samples = [
         "ALiBi",
     ),
     Sample(
-        lambda make: (make(9, 2, 16), make(12, 1, 16), make(12, 1, 8), 2, "TND"),
+        lambda make: (
+            *(make(*shape).bfloat16() for shape in ((9, 2, 16), (12, 1, 16), (12, 1, 8))),
+            *(2, "TND"),
+        ),
         lambda make: {
-            "query_rope": make(9, 2, 8),
-            "key_rope": make(12, 1, 8),
+            "query_rope": make(9, 2, 8).bfloat16(),
+            "key_rope": make(12, 1, 8).bfloat16(),
+            "atten_mask": make(9, 12, dtype=torch.bool),
             "actual_seq_qlen": [4, 9],
             "actual_seq_kvlen": [5, 12],
         },
@@ -127,9 +133,10 @@ npu_fusion_attention_v2.samples = [
 def _backward_of(
     query, key, value, dy, head_num, input_layout, *, softmax_max=None, softmax_sum=None, softmax_in=None,
     attention_in=None, scale_value=1.0, numels=0, **options,
-):  # fmt: skip
+) -> tuple[_fusion.Attention, _fusion.Saved]:  # fmt: skip
     """The forward that a gradient belongs to, and what else the gradient is computed from."""
-    a = Attention(query, key, value, head_num, input_layout, scale=scale_value, **options)
+    options |= {"scale": scale_value, "before": "pre_tokens", "after": "next_tokens"}
+    a = Attention(query, key, value, head_num, input_layout, **options)
     return a, _fusion.Saved(dy, softmax_max, softmax_sum, softmax_in, attention_in, numels)
 
 
@@ -142,7 +149,9 @@ def _backward_of(
     " int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, bool gen_mask_parallel=True,"
     " bool sync=False, int pse_type=1, int[]? q_start_idx=None, int[]? kv_start_idx=None,"
     ' str softmax_layout="", Tensor? sink=None)'
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    ge="FlashAttentionScoreGrad",
+    core="MIX_AIC",
 )
 def npu_fusion_attention_grad_v2(**arguments):
     """Gradients of `npu_fusion_attention_v2` for query, key, value, pse, query_rope, key_rope and sink.

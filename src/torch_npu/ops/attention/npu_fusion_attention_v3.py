@@ -76,6 +76,8 @@ def _six_outputs(a, compute):
     + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     host_ok=True,
     output_differentiability=(True, True, True, True, False, False),
+    ge="FlashAttentionScore",
+    core="MIX_AIC",
 )
 def npu_fusion_attention_v3(**arguments):
     r"""`npu_fusion_attention` whose lengths, seed and offset are tensors, so that graphs can hold it.
@@ -164,7 +166,7 @@ npu_fusion_attention_v3.samples = [
 def backward_of(
     query, key, value, dy, head_num, input_layout, *, softmax_max=None, softmax_sum=None, softmax_in=None,
     attention_in=None, scale_value=1.0, seed=None, offset=None, keep_prob=1.0, **options,
-):  # fmt: skip
+) -> tuple[_fusion.Attention, _fusion.Saved]:  # fmt: skip
     """The forward that a gradient belongs to, and what else the gradient is computed from."""
     drawn = [int(n) if keep_prob < 1 and _readable(n) else 0 for n in (seed, offset)]
     a = attention(
@@ -179,6 +181,8 @@ def backward_of(
     + GRADIENT_ARGUMENTS.format(ints="SymInt")
     + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     host_ok=True,
+    ge="FlashAttentionScoreGrad",
+    core="MIX_AIC",
 )
 def npu_fusion_attention_grad_v3(**arguments):
     """Gradients of `npu_fusion_attention_v3` for query, key, value, pse and sink.

@@ -7,11 +7,11 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._engine import in_blocks, natively
 from torch_npu.ops.attention import _infer_mask_rules as masks
-from torch_npu.ops.attention import _infer_quant_rules as quantised
+from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
 from torch_npu.ops.attention._call import Call, empty_outputs
-from torch_npu.ops.attention._engine import in_blocks, natively
 from torch_npu.ops.attention._infer import solve
 
 #: the names of npu_fused_infer_attention_score -> the names here
@@ -52,7 +52,8 @@ def _paged(make):
     "Tensor? dequant_scale2=None, Tensor? quant_scale2=None, Tensor? quant_offset2=None, "
     "Tensor? kv_padding_size=None, int num_heads=1, float scale_value=1.0, str "
     'input_layout="BSH", int num_key_value_heads=0, int block_size=0, int inner_precise=1) '
-    "-> Tensor"
+    "-> Tensor",
+    core="MIX_AIC",
 )
 def npu_incre_flash_attention(query, key, value, **options):
     r"""Attention of one new token a sequence over its cache.
@@ -110,9 +111,9 @@ def _(query, key, value, padding_mask, **options):
     masks.mask(call)
     masks.bias(call)
     must.choice("inner_precise", call.inner_precise, (0, 1))
-    quantised.integers(call)
-    quantised.output(call)
-    quantised.cache(call)
+    quantized.integers(call)
+    quantized.output(call)
+    quantized.cache(call)
 
 
 @npu_incre_flash_attention.native

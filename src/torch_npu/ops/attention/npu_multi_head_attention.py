@@ -79,6 +79,7 @@ def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_l
     "Tensor, Tensor, Tensor, Tensor, Tensor)",
     random=True,
     output_differentiability=(True, False, False, False, False, False, False, False),
+    core="MIX_AIC",
 )
 def npu_multi_head_attention(
     query,
@@ -232,7 +233,8 @@ npu_multi_head_attention.samples = [
     "Tensor context, Tensor y_grad, Tensor dropout_mask, int attn_head_num, int "
     "attn_dim_per_head, int src_len, int tgt_len, float dropout_prob, bool "
     "softmax_use_float) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
-    "Tensor, Tensor, Tensor)"
+    "Tensor, Tensor, Tensor)",
+    core="MIX_AIC",
 )
 def npu_multi_head_attention_backward(
     query,

@@ -7,11 +7,11 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._engine import in_blocks, natively
 from torch_npu.ops.attention import _infer_mask_rules as masks
-from torch_npu.ops.attention import _infer_quant_rules as quantised
+from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
 from torch_npu.ops.attention._call import Call, empty_outputs
-from torch_npu.ops.attention._engine import in_blocks, natively
 from torch_npu.ops.attention._infer import solve
 
 _FAR = 2147483647
@@ -58,7 +58,8 @@ def _check_310p(call: Call) -> None:
     "deq_scale2=None, Tensor? quant_scale2=None, Tensor? quant_offset2=None, int "
     "num_heads=1, float scale_value=1.0, int pre_tokens=2147483647, int next_tokens=0, str "
     'input_layout="BSH", int num_key_value_heads=0, int[]? actual_seq_lengths_kv=None, int '
-    "sparse_mode=0) -> Tensor"
+    "sparse_mode=0) -> Tensor",
+    core="MIX_AIC",
 )
 def npu_prompt_flash_attention(query, key, value, **options):
     r"""Attention over whole prompts.
@@ -118,8 +119,8 @@ def _(query, key, value, padding_mask, **options):
     rules.lengths(call)
     masks.mask(call)
     masks.bias(call)
-    quantised.integers(call)
-    quantised.output(call)
+    quantized.integers(call)
+    quantized.output(call)
 
 
 @npu_prompt_flash_attention.native

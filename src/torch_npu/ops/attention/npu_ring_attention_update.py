@@ -9,7 +9,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.atb import _rules as rules
+from torch_npu.ops._shared import _atb_rules as rules
 
 
 @npu_op(
@@ -55,7 +55,7 @@ def npu_ring_attention_update(
     before = prev_softmax_sum * (prev_softmax_max - top).exp()
     now = cur_softmax_sum * (cur_softmax_max - top).exp()
     total = before + now
-    shares = (before / total)[..., 0], (now / total)[..., 0]
+    shares = [(before / total)[..., 0], (now / total)[..., 0]]
     if input_layout == "SBH":
         size = prev_attn_out.shape[2] // top.shape[1]
         parts = [t.unflatten(2, (-1, size)) for t in (prev_attn_out, cur_attn_out)]

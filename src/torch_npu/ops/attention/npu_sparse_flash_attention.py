@@ -112,6 +112,7 @@ def _by_token(statistics, query):
 
 
 def _results(query, key, return_softmax_lse):
+    shape: tuple[int, ...]
     if not return_softmax_lse:
         shape = (0,)
     elif query.dim() == 3:
@@ -322,14 +323,16 @@ def npu_sparse_flash_attention_grad(
             continue
         own = slice(span.start, span.start + span.rows)
         columns = slice(span.kv_start, span.kv_start + span.columns)
-        fixed = (all_keys[columns, 0], all_values[columns, 0])
-        given = [t[own] for t in (gradient, result, peaks, sums)]
+        of_span = (
+            rows[own], all_keys[columns, 0], all_values[columns, 0], gradient[own], result[own],
+            peaks[own], sums[own],
+        )  # fmt: skip
         blocks = _sparse_attend.parts(
             span, sparse_mode, places[own], sparse_block_size, rows.shape[-1]
         )
         for part, place, unseen in blocks:
             of_query, of_key, of_value = _sparse_attend.backward(
-                rows[own], *fixed, *given, part, place, unseen, scale_value
+                *of_span, part, place, unseen, scale_value
             )
             found[0][span.start + part.start : span.start + part.stop] = of_query
             found[1][columns, 0] += of_key

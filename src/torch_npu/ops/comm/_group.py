@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import (
 
 from softnpu import _C
 from torch_npu._errors import ErrCode
+from torch_npu.distributed import _windows
 from torch_npu.ops import _check as must
 
 _MIRROR = re.compile(r"softnpu%mirror_(\d+)$")
@@ -42,6 +43,8 @@ class Group(Protocol):
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def window(self, rank: int, size: int) -> torch.Tensor: ...
 
 
 class _Hccl:
@@ -85,6 +88,10 @@ class _Hccl:
         self._backend._reduce_scatter_base(out, x.contiguous(), ReduceScatterOptions()).wait()
         return out
 
+    def window(self, rank: int, size: int) -> torch.Tensor:
+        """The first `size` bytes of a rank's window, as int8."""
+        return _windows.window_bytes(self._backend, rank, size)
+
 
 class _Mirror:
     """A group whose other ranks mirror this one."""
@@ -111,6 +118,9 @@ class _Mirror:
     def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
         return x[: x.shape[0] // self.size] * self.size
 
+    def window(self, rank: int, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.int8)
+
 
 def find(name: str) -> Group:
     """The group of the name, which `check` has seen."""
@@ -122,15 +132,12 @@ def check_name(argument: str, name: str, size_argument: str, size: int | None = 
     """The name is that of a group, which has the given number of ranks."""
     length = 1 <= len(name) <= _LONGEST_NAME
     must.hold(length, argument, f"a name of 1 to {_LONGEST_NAME} characters", repr(name))
-    mirror = _MIRROR.match(name)
-    backend = None if mirror else _C.hccl.find(name)
-    must.hold(
-        mirror or backend is not None,
-        argument,
-        "the name of a group, as get_hccl_comm_name of its hccl backend gives it",
-        repr(name),
-        ErrCode.NOT_FOUND,
-    )
-    ranks = int(mirror[1]) if mirror else backend.size()
+    if mirror := _MIRROR.match(name):
+        ranks = int(mirror[1])
+    else:
+        backend: Any = _C.hccl.find(name)
+        expected = "the name of a group, as get_hccl_comm_name of its hccl backend gives it"
+        must.hold(backend is not None, argument, expected, repr(name), ErrCode.NOT_FOUND)
+        ranks = backend.size()
     if size is not None:
         must.hold(size == ranks, size_argument, f"the number of ranks of the group ({ranks})", size)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops._shared._gemm import product
 from torch_npu.ops.comm import _group
-from torch_npu.ops.matmul._gemm import product
 
 _HALF = (torch.float16, torch.bfloat16)
 _RANKS = (8, 16, 32, 64, 128)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_npu.ops._shared._rounding import saturate
 from torch_npu.ops.comm import _group
-from torch_npu.ops.quant._rounding import saturate
 
 #: int32 words of assist info a row; the first three are the source rank, the token and the slot
 INFO = 128
@@ -115,7 +115,7 @@ def parcels(where: Layout, expert_ids: torch.Tensor, active: torch.Tensor) -> Pa
     return Parcels(token[order], slot[order], expert[order], cell[order])
 
 
-def quantise(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """int8 a row, and the factor that undoes it."""
     rows = rows.float()
     factor = rows.abs().amax(1) / _INT8
@@ -160,7 +160,7 @@ def dispatch(
         factor = scales[sent.token]
     elif quant_mode == 2:
         wide = rows.float() if scales is None else rows.float() * scales[sent.expert]
-        rows, factor = quantise(wide)
+        rows, factor = quantize(wide)
     origin = torch.full_like(sent.token, where.rank)
     info = torch.stack([origin, sent.token, sent.slot], 1).int()
 
@@ -234,10 +234,10 @@ def outputs_meta(where, x, dtype, expert_scales, tp_world_size, idx_size):
 
 
 def _sent_back(group, rows, send, receive, comm_quant_mode, performance_info=None):
-    """The all-to-all of results, through int8 where communication is quantised; fp32 comes back."""
+    """The all-to-all of results, through int8 where communication is quantized; fp32 comes back."""
     began = time.perf_counter()
     if comm_quant_mode == 2:
-        small, factor = quantise(rows)
+        small, factor = quantize(rows)
         back = group.all_to_all(small, send, receive).float()
         timed(performance_info, began)
         return back * group.all_to_all(factor, send, receive).unsqueeze(1)

@@ -12,7 +12,7 @@ from torch_npu.ops.comm._moe import INFO, Layout
 HALF = (torch.float16, torch.bfloat16)
 _INT32_MAX = 2**31 - 1
 _WIDEST_PACKED = 5120  # H of tokens that are packed in int32
-_SECOND_A2 = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)
+_NODE_A2 = 8  # ranks of a node
 _FIRST = {"A2": (16, 32, 64)}
 _FIRST_A3 = (8, 16, 32, 64, 128, 144, 256, 288)
 _ALGORITHMS = {"A2": ("", "fullmesh", "hierarchy")}
@@ -44,7 +44,7 @@ def check_domain(
     must.unset("tp_rank_id", tp_rank_id, 0)
     must.unset("expert_shard_type", expert_shard_type, 0)
     _check_shared(ep_world_size, shared_expert_num, shared_expert_rank_num, version)
-    most = 512 if version == 1 or (comm_alg == "hierarchy" and not is_a2()) else 1024
+    most = 512 if version == 1 or comm_alg == "hierarchy" else 1024
     must.hold(1 <= moe_expert_num <= most, "moe_expert_num", f"in [1, {most}]", moe_expert_num)
     homes = ep_world_size - shared_expert_rank_num
     must.hold(
@@ -80,13 +80,17 @@ def _check_ranks(ep_world_size, version, comm_alg):
         return
     must.choice("comm_alg", comm_alg, _ALGORITHMS.get(chips.current().family, _ALGORITHMS_A3))
     if is_a2():
-        allowed = (16, 32, 64) if comm_alg == "hierarchy" else _SECOND_A2
-        must.choice("ep_world_size", ep_world_size, allowed)
+        most = 64 if comm_alg == "hierarchy" else 384
+        nodes = ep_world_size <= _NODE_A2 or ep_world_size % _NODE_A2 == 0
+        expected = f"1 to {_NODE_A2}, or a multiple of it up to {most}"
+        must.hold(nodes and 1 <= ep_world_size <= most, "ep_world_size", expected, ep_world_size)
     elif comm_alg == "hierarchy":
         ok = 16 <= ep_world_size <= 256 and ep_world_size % 16 == 0
         must.hold(ok, "ep_world_size", "a multiple of 16 up to 256 with 'hierarchy'", ep_world_size)
     else:
-        must.hold(2 <= ep_world_size <= 768, "ep_world_size", "in [2, 768]", ep_world_size)
+        most = 1024 if chips.current().family == "A5" else 768
+        fits = 2 <= ep_world_size <= most
+        must.hold(fits, "ep_world_size", f"in [2, {most}]", ep_world_size)
 
 
 def _check_shared(ep_world_size, number, ranks, version):
@@ -116,7 +120,7 @@ def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
     """H, BS and K."""
     tokens, k = expert_ids.shape
     if is_a2():
-        widest = 10240 if comm_alg == "hierarchy" else 7168
+        widest = 10240 if version == 2 else 7168
         must.hold(
             0 < hidden <= widest and hidden % 32 == 0,
             name,
@@ -129,7 +133,8 @@ def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
         most = 512
     else:
         must.hold(1024 <= hidden <= 8192, name, "of H in [1024, 8192]", hidden)
-        most = 256 if comm_alg in ("fullmesh_v2", "hierarchy") else 512
+        later = chips.current().family == "A5" and comm_alg == "fullmesh_v2"
+        most = 256 if comm_alg in ("fullmesh_v2", "hierarchy") and not later else 512
     must.hold(0 < tokens <= most, "expert_ids", f"of BS in (0, {most}]", tokens)
     widest_k = 8 if version == 1 and not is_a2() else 12 if comm_alg == "fullmesh_v2" else 16
     must.hold(
@@ -195,7 +200,7 @@ def check_performance(performance_info, ep_world_size, comm_alg=""):
 def check_dispatch(
     x, expert_ids, scales, expert_scales, quant_mode, where: Layout, comm_alg="", version=2
 ):
-    """Tokens, scales and the mode of quantisation."""
+    """Tokens, scales and the mode of quantization."""
     integers = (torch.int32,) if version == 2 and is_a2() else ()
     must.dtype("x", x, *HALF, *integers)
     must.ndim("x", x, 2)

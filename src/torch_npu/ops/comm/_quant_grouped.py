@@ -6,9 +6,9 @@ import torch
 
 from torch_npu import _dtypes
 from torch_npu.ops import _check as must
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import dtype_of, product, restored, torch_dtype
 from torch_npu.ops.comm import _group
-from torch_npu.ops.matmul import _mx
-from torch_npu.ops.matmul._gemm import dtype_of, product, restored
 
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256)
 WHOLE, MICRO = 1, 6
@@ -90,7 +90,7 @@ def shared(call) -> torch.Tensor | None:
 
 
 def result(call, kind) -> torch.dtype:
-    return dtype_of(call[NAMES[kind]["y_dtype"]], None)
+    return torch_dtype(call[NAMES[kind]["y_dtype"]])
 
 
 def empty(call, kind, rows) -> torch.Tensor:
@@ -125,7 +125,7 @@ def check(call) -> None:
         sent == rows, "send_counts", f"counts that add up to the rows of gmm_x ({rows})", sent
     )
     groups = call["group_size"]
-    allowed = (None, (), (0, 0, 0))
+    allowed: tuple[tuple[int, ...] | None, ...] = (None, (), (0, 0, 0))
     allowed = (*allowed, (1, 1, 32)) if call["gmm_x_quant_mode"] == MICRO else allowed
     must.choice("group_size", None if groups is None else tuple(groups), allowed)
     must.choice("comm_mode", call["comm_mode"], (None, "ai_cpu", "ccu"))

@@ -12,10 +12,17 @@ import torch
 from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import (
+    dtype_of,
+    int_product,
+    product,
+    restored,
+    stand_in,
+    torch_dtype,
+)
+from torch_npu.ops._shared._scales import scale_of
 from torch_npu.ops.comm import _group
-from torch_npu.ops.matmul import _mx
-from torch_npu.ops.matmul._gemm import dtype_of, int_product, product, restored, stand_in
-from torch_npu.ops.matmul._scales import scale_of
 from torch_npu.ops.matmul.npu_quant_matmul import block_product
 
 RANKS = (2, 4, 8, 16, 32, 64)
@@ -29,7 +36,7 @@ def _blocks(size: int) -> int:
 
 
 def result_dtype(call) -> torch.dtype:
-    return call["self"].dtype if call["self"].dtype in _HALF else dtype_of(call["y_dtype"], None)
+    return call["self"].dtype if call["self"].dtype in _HALF else torch_dtype(call["y_dtype"])
 
 
 def by_blocks(call) -> bool:
@@ -63,6 +70,7 @@ def scaled_product(
     if x1.dtype in _HALF:
         y = product(x1, x2)
     elif _mx.asked(call["x2_scale_dtype"], x2_scale):
+        assert x1_scale is not None
         left = _mx.left(x1, call["x1_dtype"], x1_scale)
         y = product(left, _mx.right(x2, call["x2_dtype"], x2_scale))
     else:

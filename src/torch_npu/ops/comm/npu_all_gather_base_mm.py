@@ -15,6 +15,7 @@ from torch_npu.ops.comm._products import check_operands, result_dtype, scaled_pr
     "Tensor? x1_scale=None, Tensor? x2_scale=None, int gather_index=0, bool gather_output=True, "
     "int comm_turn=0, ScalarType? output_dtype=None, str? comm_mode=None) -> (Tensor, Tensor)",
     ge="AllGatherMatmul",
+    product=True,
 )
 def npu_all_gather_base_mm(self, x2, hcom, bias, x1_scale, x2_scale, gather_output, output_dtype):
     r"""Gathers x1 from all ranks of a group and multiplies it by x2: the first half of tensor parallelism.
@@ -23,7 +24,7 @@ def npu_all_gather_base_mm(self, x2, hcom, bias, x1_scale, x2_scale, gather_outp
     $$ y = \mathrm{allgather}(s_1)\, s_2 \cdot (\mathrm{allgather}(x_1)\, x_2 + b) \quad \text{(int8)} $$
 
     Args:
-        self: x1 of shape (m, k), float16, bfloat16 or int8; k in [256, 65535).
+        self: x1 of shape (m, k), float16, bfloat16 or int8; k in [256, 65535) but in mode "aiv".
         x2: (k, n), of the dtype of x1; may be a transposed view.
         hcom: the name of the group.
         world_size: its number of ranks: 2, 4 or 8; 16 and 32 too on Atlas A3.
@@ -34,7 +35,8 @@ def npu_all_gather_base_mm(self, x2, hcom, bias, x1_scale, x2_scale, gather_outp
         gather_output: whether the gathered x1 is returned.
         comm_turn: 0.
         output_dtype: of int8 operands with a float32 scale: bfloat16 (default) or float16.
-        comm_mode: "ai_cpu" (default), or "aiv", which int8 operands need and which always returns the gathered x1.
+        comm_mode: "ai_cpu" (default), on Ascend950 "ccu" too, elsewhere "aiv", which int8 operands need and which
+            always returns the gathered x1.
 
     Returns:
         y of shape (m * world_size, n), and the gathered x1 of shape (m * world_size, k), or an empty tensor.
@@ -48,26 +50,11 @@ def npu_all_gather_base_mm(self, x2, hcom, bias, x1_scale, x2_scale, gather_outp
 
 
 @npu_all_gather_base_mm.check
-def _(
-    self,
-    x2,
-    hcom,
-    world_size,
-    bias,
-    x1_scale,
-    x2_scale,
-    gather_index,
-    gather_output,
-    comm_turn,
-    output_dtype,
-    comm_mode,
-):
-    check_operands(
-        self, x2, hcom, world_size, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode
-    )
+def _(self, gather_index, gather_output, **operands):
+    check_operands(self, **operands, gathers=True)
     must.unset("gather_index", gather_index, 0)
     must.hold(
-        gather_output or comm_mode != "aiv",
+        gather_output or operands["comm_mode"] != "aiv",
         "gather_output",
         "True with comm_mode 'aiv'",
         gather_output,

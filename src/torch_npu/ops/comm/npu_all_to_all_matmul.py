@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._gemm import product
 from torch_npu.ops.comm import _group
 from torch_npu.ops.comm._all_to_all import check, rows_to_columns
-from torch_npu.ops.matmul._gemm import product
 
 
 @npu_op(

@@ -12,7 +12,8 @@ from torch_npu.ops.comm import _group, _grouped
     "npu_alltoallv_gmm(Tensor gmm_x, Tensor gmm_weight, str hcom, int ep_world_size, int[] send_counts, "
     "int[] recv_counts, *, Tensor? send_counts_tensor=None, Tensor? recv_counts_tensor=None, "
     "Tensor? mm_x=None, Tensor? mm_weight=None, bool trans_gmm_weight=False, bool trans_mm_weight=False, "
-    "bool permute_out_flag=False, str? comm_mode=None) -> (Tensor, Tensor, Tensor)"
+    "bool permute_out_flag=False, str? comm_mode=None) -> (Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_alltoallv_gmm(
     gmm_x,

@@ -8,11 +8,11 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._gemm import antiquantize, int_product, product
+from torch_npu.ops._shared._rounding import saturate
+from torch_npu.ops._shared._scales import PACKED, scale_of
 from torch_npu.ops.comm import _group
 from torch_npu.ops.comm._products import COMM_MODES
-from torch_npu.ops.matmul._gemm import antiquantise, int_product, product
-from torch_npu.ops.matmul._scales import PACKED, scale_of
-from torch_npu.ops.quant._rounding import saturate
 
 _HALF = (torch.float16, torch.bfloat16)
 _LONGEST = 65535
@@ -97,7 +97,7 @@ def _local(
             total = total * pertoken_scale.unsqueeze(1)
     else:
         if x2.dtype == torch.int8:
-            x2 = antiquantise(x2, antiquant_scale, antiquant_offset, group or None)
+            x2 = antiquantize(x2, antiquant_scale, antiquant_offset, group or None)
         total = product(rows, x2)
         if bias is not None:
             total = total + bias.to(total.dtype)
@@ -107,7 +107,7 @@ def _local(
 
 
 def _rounded(total, scale):
-    """Through int8 and back, as quantised communication does."""
+    """Through int8 and back, as quantized communication does."""
     scale = scale.float().reshape(-1)
     return saturate(total.float() / scale, torch.int8).float() * scale
 
@@ -120,6 +120,7 @@ def _rounded(total, scale):
     "int? y_dtype=None, int? x1_dtype=None, int? x2_dtype=None, int? dequant_scale_dtype=None, "
     "int? pertoken_scale_dtype=None, int comm_quant_mode=0, str? comm_mode=None) -> Tensor",
     ge="MatmulAllReduce",
+    product=True,
 )
 def npu_mm_all_reduce_base(
     x1,
@@ -140,7 +141,7 @@ def npu_mm_all_reduce_base(
     $$ y = \mathrm{allreduce}(x_1 ((x_2 + o_a) s_a) + b + x_3) $$
     $$ y = \mathrm{allreduce}((x_1 x_2 + b)\, s_d\, s_t + x_3) \quad \text{(int8)} $$
 
-    The sum over the ranks is in fp32 and rounded once, unless communication is quantised.
+    The sum over the ranks is in fp32 and rounded once, unless communication is quantized.
 
     Args:
         x1: (m, k) or (b, s, k), float16, bfloat16 or int8.
@@ -226,21 +227,21 @@ def _(
     must.unset("dequant_scale_dtype", dequant_scale_dtype)
     must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
     dtype = _result_dtype(x1, dequant_scale)
-    quantised, half_quantised = x1.dtype == torch.int8, x2.dtype == torch.int8 != x1.dtype
-    if quantised or half_quantised:
+    quantized, half_quantized = x1.dtype == torch.int8, x2.dtype == torch.int8 != x1.dtype
+    if quantized or half_quantized:
         must.hold(x2.shape[0] <= _LONGEST, "x2", f"of k up to {_LONGEST}", x2.shape[0])
-    if half_quantised:
+    if half_quantized:
         _check_antiquant(x1, x2, antiquant_scale, antiquant_offset, antiquant_group_size)
     else:
         must.unset("antiquant_scale", antiquant_scale)
         must.unset("antiquant_offset", antiquant_offset)
         must.unset("antiquant_group_size", antiquant_group_size, 0)
-    if quantised:
+    if quantized:
         _check_dequant(x1, x2, dequant_scale, pertoken_scale)
     else:
         must.unset("dequant_scale", dequant_scale)
         must.unset("pertoken_scale", pertoken_scale)
-    must.dtype("bias", bias, torch.int32 if quantised else x1.dtype)
+    must.dtype("bias", bias, torch.int32 if quantized else x1.dtype)
     must.shape("bias", bias, (x2.shape[1],))
     must.dtype("x3", x3, dtype)
     must.shape("x3", x3, (*x1.shape[:-1], x2.shape[1]))

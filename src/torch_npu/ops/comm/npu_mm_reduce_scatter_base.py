@@ -15,6 +15,7 @@ from torch_npu.ops.comm._products import check_operands, result_dtype, scaled_pr
     "Tensor? bias=None, Tensor? x1_scale=None, Tensor? x2_scale=None, int comm_turn=0, "
     "ScalarType? output_dtype=None, str? comm_mode=None) -> Tensor",
     ge="MatmulReduceScatter",
+    product=True,
 )
 def npu_mm_reduce_scatter_base(self, x2, hcom, bias, x1_scale, x2_scale, output_dtype):
     r"""Multiplies, adds the results of all ranks, and gives each rank its part of the rows.
@@ -35,7 +36,7 @@ def npu_mm_reduce_scatter_base(self, x2, hcom, bias, x1_scale, x2_scale, output_
         x2_scale: s2, (1, n), float32, or int64 from npu_trans_quant_param; int8 only, and required there.
         comm_turn: 0.
         output_dtype: of int8 operands with a float32 scale: bfloat16 (default) or float16.
-        comm_mode: "ai_cpu" (default), or "aiv", which int8 operands need.
+        comm_mode: "ai_cpu" (default), on Ascend950 "ccu" too, elsewhere "aiv", which int8 operands need.
 
     Returns:
         y of shape (m / world_size, n).
@@ -46,23 +47,10 @@ def npu_mm_reduce_scatter_base(self, x2, hcom, bias, x1_scale, x2_scale, output_
 
 
 @npu_mm_reduce_scatter_base.check
-def _(
-    self,
-    x2,
-    hcom,
-    world_size,
-    reduce_op,
-    bias,
-    x1_scale,
-    x2_scale,
-    comm_turn,
-    output_dtype,
-    comm_mode,
-):
-    check_operands(
-        self, x2, hcom, world_size, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode
-    )
+def _(self, reduce_op, **operands):
+    check_operands(self, **operands, gathers=False)
     must.choice("reduce_op", reduce_op, ("sum",))
+    world_size = operands["world_size"]
     must.hold(
         self.shape[0] % world_size == 0,
         "self",

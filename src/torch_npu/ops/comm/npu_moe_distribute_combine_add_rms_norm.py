@@ -1,4 +1,4 @@
-"""npu_moe_distribute_combine_add_rms_norm: combine, then add and normalise."""
+"""npu_moe_distribute_combine_add_rms_norm: combine, then add and normalize."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def npu_moe_distribute_combine_add_rms_norm(
     copy_expert_num,
     const_expert_num,
 ):
-    r"""Combines as npu_moe_distribute_combine_v2 does, adds the residual and normalises.
+    r"""Combines as npu_moe_distribute_combine_v2 does, adds the residual and normalizes.
 
     $$ x = \mathrm{combine} + r, \quad y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \gamma $$
 

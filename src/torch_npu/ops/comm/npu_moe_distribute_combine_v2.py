@@ -169,8 +169,8 @@ def _(
         copy_expert_num, const_expert_num,
     )  # fmt: skip
     must.dtype("tp_send_counts", tp_send_counts, torch.int32)
-    quantised = (0, 2) if comm_alg == "hierarchy" or not rules.is_a2() else (0,)
-    must.choice("comm_quant_mode", comm_quant_mode, quantised)
+    quantized = (0, 2) if comm_alg == "hierarchy" or not rules.is_a2() else (0,)
+    must.choice("comm_quant_mode", comm_quant_mode, quantized)
     must.unset("elastic_info", elastic_info)
     if shared_expert_x is not None:
         if rules.is_a2():

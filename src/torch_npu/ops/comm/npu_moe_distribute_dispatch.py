@@ -34,7 +34,7 @@ def npu_moe_distribute_dispatch(
     global_bs,
     expert_token_nums_type,
 ):
-    r"""Sends each token to the ranks of its K experts, quantised on the way if asked for.
+    r"""Sends each token to the ranks of its K experts, quantized on the way if asked for.
 
     $$ y = \mathrm{alltoallv}(x) \qquad \text{or} \qquad
        y = \mathrm{alltoallv}(\mathrm{int8}(x s \cdot 127 / \max|x s|)), \quad
@@ -64,7 +64,7 @@ def npu_moe_distribute_dispatch(
 
     Returns:
         expand_x (A, H), whose first rows are those that arrived; dynamic_scales d (A,), float32, zero unless
-        quantised; expand_idx (BS * K,), int32: how many tokens before this one went to the same expert;
+        quantized; expand_idx (BS * K,), int32: how many tokens before this one went to the same expert;
         expert_token_nums, int64, one a local expert; ep_recv_counts, int32: prefix sums of the rows by local
         expert and rank; tp_recv_counts, of no meaning; expand_scales, expert_scales as they arrived.
 

@@ -38,7 +38,7 @@ def npu_moe_distribute_dispatch_v2(
     global_bs,
     expert_token_nums_type,
 ):
-    r"""Sends each token to the ranks of its K experts, quantised on the way if asked for.
+    r"""Sends each token to the ranks of its K experts, quantized on the way if asked for.
 
     $$ y = \mathrm{alltoallv}(x) \qquad \text{or} \qquad
        y = \mathrm{alltoallv}(\mathrm{int8}(x s \cdot 127 / \max|x s|)), \quad
@@ -78,7 +78,7 @@ def npu_moe_distribute_dispatch_v2(
 
     Returns:
         expand_x (A, H), whose first rows are those that arrived; dynamic_scales d (A,), float32, zero unless
-        quantised; assist_info_for_combine (A * 128,), int32: origin, token and slot of each row;
+        quantized; assist_info_for_combine (A * 128,), int32: origin, token and slot of each row;
         expert_token_nums, int64, one a local expert; ep_recv_counts, int32: prefix sums of the rows by local
         expert and rank; tp_recv_counts, of no meaning; expand_scales, expert_scales as they arrived.
 

@@ -6,9 +6,9 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _mx_matmul as _mx
 from torch_npu.ops.comm import _group
 from torch_npu.ops.comm import _quant_products as quant
-from torch_npu.ops.matmul import _mx
 
 
 @npu_op(

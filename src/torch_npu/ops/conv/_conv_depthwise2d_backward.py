@@ -10,7 +10,8 @@ from torch_npu.ops.conv import _convolution as conv
 @npu_op(
     "_conv_depthwise2d_backward(Tensor grad_output, Tensor self, Tensor weight, "
     "int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool[2] output_mask) "
-    "-> (Tensor grad_input, Tensor grad_weight)"
+    "-> (Tensor grad_input, Tensor grad_weight)",
+    product=True,
 )
 def _conv_depthwise2d_backward(grad_output, self, weight, stride, padding, dilation, output_mask):
     """Gradients of torch's _conv_depthwise2d.

@@ -77,8 +77,8 @@ def check_plain(
     must.shape("bias", bias, (weight.shape[0],))
     must.hold(min(weight.shape[2:]) > 0, "weight", "of a kernel without zero sizes", weight.shape)
     sizes = plain_sizes(input, weight, stride, padding, dilation)
-    room = f"large enough for the kernel {tuple(weight.shape[2:])}"
-    must.hold(min(sizes) > 0, name, room, tuple(input.shape), ErrCode.PARAM)
+    expected = f"large enough for the kernel {tuple(weight.shape[2:])}"
+    must.hold(min(sizes) > 0, name, expected, tuple(input.shape), ErrCode.PARAM)
 
 
 def plain_sizes(
@@ -206,6 +206,23 @@ def check_gradients(
     must.shape(grad_name, grad, (input.shape[0], channels, *sizes))
 
 
+def _fits(grad, input, weight, stride, padding, dilation, output_padding) -> None:
+    """PyTorch's gradients trust these sizes: what they read depends on them, whether constraints are checked or not."""
+    for name, numbers, least in (
+        ("stride", stride, 1),
+        ("padding", padding, 0),
+        ("dilation", dilation, 1),
+    ):
+        must.hold(min(numbers) >= least, name, f"at least {least}", list(numbers))
+    lists = (stride, padding, dilation)
+    if output_padding is None:
+        sizes = plain_sizes(input, weight, *lists)
+    else:
+        extra = spatial(output_padding, input.dim() - 2)
+        sizes = transposed_sizes(input, weight, padding, extra, stride, dilation)
+    must.hold(list(grad.shape[2:]) == sizes, "grad_output", f"of spatial sizes {sizes}", grad)
+
+
 def gradients(
     grad: torch.Tensor,
     input: torch.Tensor,
@@ -222,14 +239,16 @@ def gradients(
     `output_padding` is that of a transposed convolution, None for a plain one.
     """
     dims = input.dim() - 2
+    steps, pads, dilations = (spatial(n, dims) for n in (stride, padding, dilation))
+    _fits(grad, input, weight, steps, pads, dilations, output_padding)
     dx, dw, _ = torch.ops.aten.convolution_backward(
         wide(grad),
         wide(input),
         wide(weight),
         None,
-        spatial(stride, dims),
-        spatial(padding, dims),
-        spatial(dilation, dims),
+        steps,
+        pads,
+        dilations,
         output_padding is not None,
         [0] * dims if output_padding is None else spatial(output_padding, dims),
         groups,

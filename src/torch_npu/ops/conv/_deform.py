@@ -154,7 +154,7 @@ def sample_gradients(
         index, inside = points.pixel(down, right)
         share = torch.where(inside, scaled * (along_y * along_x), 0)
         d_planes.scatter_add_(3, index.expand_as(share), share)
-        # the corners are set against each other before the channels add up: less is cancelled
+        # the corners are set against each other before the channels add up: less is canceled
         corner = points.read(planes, down, right)
         slope_y = slope_y + corner * (along_x if down else -along_x)
         slope_x = slope_x + corner * (along_y if right else -along_y)

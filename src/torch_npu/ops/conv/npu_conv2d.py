@@ -16,6 +16,7 @@ _RANKS = (4, 4)
     "int[] dilation, int groups) -> Tensor",
     out="npu_conv2d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
+    product=True,
 )
 def npu_conv2d(input, weight, bias, stride, padding, dilation, groups):
     r"""A two-dimensional convolution over several input planes.
@@ -65,7 +66,8 @@ npu_conv2d.samples = [
 
 @npu_op(
     "npu_conv2d_backward(Tensor input, Tensor grad_output, Tensor weight, int[] stride, "
-    "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+    "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_conv2d_backward(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
     """Gradients of `npu_conv2d`.

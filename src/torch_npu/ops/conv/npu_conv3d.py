@@ -17,6 +17,7 @@ _check_gradients = parts.plain_gradients_check(_RANKS, "grad")
     "int[] dilation, int groups) -> Tensor",
     out="npu_conv3d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
+    product=True,
 )
 def npu_conv3d(input, weight, bias, stride, padding, dilation, groups):
     r"""A three-dimensional convolution over several input planes.
@@ -75,7 +76,8 @@ npu_conv3d.samples = [
 
 @npu_op(
     "npu_conv3d_backward(Tensor input, Tensor grad, Tensor weight, int[] stride, "
-    "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+    "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_conv3d_backward(input, grad, weight, stride, padding, dilation, groups, output_mask):
     """Gradients of `npu_conv3d`.

@@ -13,7 +13,8 @@ _RANKS = (4, 4)
 
 @npu_op(
     "npu_conv_transpose2d(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
-    "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor"
+    "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor",
+    product=True,
 )
 def npu_conv_transpose2d(input, weight, bias, padding, output_padding, stride, dilation, groups):
     r"""A transposed convolution ("deconvolution") of two dimensions.
@@ -67,7 +68,8 @@ npu_conv_transpose2d.samples = [
 @npu_op(
     "npu_conv_transpose2d_backward(Tensor input, Tensor grad_output, Tensor weight, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] output_mask) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_conv_transpose2d_backward(
     input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask

@@ -27,7 +27,8 @@ _SPACE_GRADIENTS = Sample(
 
 @npu_op(
     "npu_convolution_transpose(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
-    "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor"
+    "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor",
+    product=True,
 )
 def npu_convolution_transpose(
     input, weight, bias, padding, output_padding, stride, dilation, groups
@@ -81,7 +82,8 @@ npu_convolution_transpose.samples = [
 @npu_op(
     "npu_convolution_transpose_backward(Tensor input, Tensor grad, Tensor weight, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] grad_input_mask) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_convolution_transpose_backward(
     input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
@@ -125,7 +127,8 @@ npu_convolution_transpose_backward.samples = [
 @npu_op(
     "npu_conv_transpose3d_backward(Tensor input, Tensor grad_output, Tensor weight, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] output_mask) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_conv_transpose3d_backward(
     input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask

@@ -62,8 +62,8 @@ def _check(
     must.hold(divides, "groups", f"a divisor of {weight.shape[0]} filters", groups)
     must.shape("bias", bias, (weight.shape[0],))
     out = _deform.sizes(input, kernel_size, stride, padding, dilation)
-    room = f"large enough for the kernel {list(kernel_size)}"
-    must.hold(min(out) > 0, "input", room, tuple(input.shape), ErrCode.PARAM)
+    expected = f"large enough for the kernel {list(kernel_size)}"
+    must.hold(min(out) > 0, "input", expected, tuple(input.shape), ErrCode.PARAM)
     depth = parts * taps * (3 if modulated else 2)
     must.shape("offset", offset, (input.shape[0], depth, *out))
     return out
@@ -79,6 +79,7 @@ _ARGUMENTS = (
     "npu_deformable_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor? bias, "
     f"{_ARGUMENTS}) -> (Tensor, Tensor)",
     output_differentiability=(True, False),
+    product=True,
 )
 def npu_deformable_conv2d(
     input,
@@ -248,7 +249,8 @@ npu_deformable_conv2d.samples = [
 
 @npu_op(
     "npu_deformable_conv2dbk(Tensor input, Tensor grad_output, Tensor offset_out, Tensor weight, "
-    f"Tensor offset, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"Tensor offset, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    product=True,
 )
 def npu_deformable_conv2dbk(
     input,
@@ -296,6 +298,7 @@ def npu_deformable_conv2dbk(
         groups,
         [True, True, True],
     )
+    assert d_read is not None  # asked for
     d_input, d_offset = _deform.sample_gradients(d_read, wide(input), wide(offset), window)
     return d_input, d_weight, d_offset, d_bias
 

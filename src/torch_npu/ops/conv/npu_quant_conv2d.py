@@ -8,9 +8,9 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import restored
-from torch_npu.ops.matmul._scales import PACKED, scale_of
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops._shared import _chip, _formats
+from torch_npu.ops._shared._gemm import restored
+from torch_npu.ops._shared._scales import PACKED, scale_of
 
 _OUTPUTS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

@@ -10,7 +10,8 @@ from torch_npu.ops.conv import _convolution as conv
 @npu_op(
     "slow_conv_dilated2d_backward(Tensor grad_output, Tensor self, Tensor weight, "
     "int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool[3] output_mask) "
-    "-> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias)"
+    "-> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias)",
+    product=True,
 )
 def slow_conv_dilated2d_backward(grad_output, self, weight, stride, padding, dilation, output_mask):
     """Gradients of torch's slow_conv_dilated2d.

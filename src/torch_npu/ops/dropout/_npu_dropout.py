@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops._registry import Sample, kernel_generator, npu_op
-from torch_npu.ops.dropout import _mask
+from torch_npu.ops._shared import _dropout_mask as _mask
 
 
 @npu_op("_npu_dropout(Tensor self, float p) -> (Tensor, Tensor)", random=True)

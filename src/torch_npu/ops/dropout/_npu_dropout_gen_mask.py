@@ -8,7 +8,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.dropout import _mask
+from torch_npu.ops._shared import _dropout_mask as _mask
 
 
 @npu_op(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.dropout import _mask
+from torch_npu.ops._shared import _dropout_mask as _mask
 
 
 @npu_op("npu_dropout_do_mask(Tensor self, Tensor mask, float p) -> (Tensor, Tensor)")

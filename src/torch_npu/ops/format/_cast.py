@@ -9,7 +9,7 @@ from torch_npu import _dtypes
 from torch_npu._errors import BadArgument, ErrCode
 from torch_npu.npu._format import Format
 from torch_npu.ops import _check as must
-from torch_npu.ops.format import _rules as rules
+from torch_npu.ops._shared import _format_rules as rules
 
 _FOUR_BITS = ("int4", "float4_e2m1fn_x2", "float4_e1m2fn_x2")
 

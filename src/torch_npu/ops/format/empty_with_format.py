@@ -1,4 +1,4 @@
-"""empty_with_format and unsafe_empty_with_format: uninitialised tensors in a storage format."""
+"""empty_with_format and unsafe_empty_with_format: uninitialized tensors in a storage format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softnpu import _C
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.format import _rules as rules
+from torch_npu.ops._shared import _format_rules as rules
 
 
 def check_options(size: Any, layout: Any, device: Any, pin_memory: Any) -> None:
@@ -46,7 +46,7 @@ def _fake(size: Any, dtype: Any, device: Any) -> torch.Tensor:
     compiled="empty",
 )
 def empty_with_format(size, dtype, device, acl_format, base_addr_aligned_kb):
-    """An uninitialised tensor in a storage format, private ones too whatever `allow_internal_format` says.
+    """An uninitialized tensor in a storage format, private ones too whatever `allow_internal_format` says.
 
     Args:
         size: the shape.

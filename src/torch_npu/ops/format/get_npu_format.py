@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.npu._format import Format
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.format import _rules as rules
+from torch_npu.ops._shared import _format_rules as rules
 
 
 @npu_op("get_npu_format(Tensor self) -> int", direct=True, compiled="device")

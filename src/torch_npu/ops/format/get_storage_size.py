@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.format import _rules as rules
+from torch_npu.ops._shared import _format_rules as rules
 
 
 @npu_op("get_storage_size(Tensor self) -> int", direct=True, compiled="device")

@@ -7,8 +7,8 @@ import torch
 from torch_npu.npu._format import Format
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _format_rules as rules
 from torch_npu.ops.format import _cast
-from torch_npu.ops.format import _rules as rules
 
 
 def _cast_in_place(

@@ -55,7 +55,7 @@ def run(call, x, y):
             size = call["block_size"]
             for line, at in _full_blocks(first[b], last[b], computed[b], end - start, size):
                 states[lines[b][line], capacity - steps :] = padded[at : at + steps]
-        result = _convolve(padded, call["weight"])
+        result = convolve(padded, call["weight"])
         if call["conv_mode"] == "pangu":
             result[: max(steps - computed[b], 0)] = 0
         if call["residual_connection"]:
@@ -79,10 +79,12 @@ def _full_blocks(first, last, computed, length, size):
     return [(first + chunk, end - (fill - chunk - 1) * size) for chunk in range(fill)]
 
 
-def _convolve(padded, weight):
-    rows = padded.shape[0] - TAPS + 1
+def convolve(padded, weight):
+    """The products of each channel with the taps, (tokens, dim) by (taps, dim), in fp32."""
+    taps = weight.shape[0]
+    rows = padded.shape[0] - taps + 1
     x, w = wide(padded), wide(weight)
-    return sum(x[k : k + rows] * w[k] for k in range(TAPS))
+    return sum(x[k : k + rows] * w[k] for k in range(taps))
 
 
 def check(call):

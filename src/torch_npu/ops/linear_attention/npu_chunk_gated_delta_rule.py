@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
@@ -36,7 +35,7 @@ def npu_chunk_gated_delta_rule(
         key: k, as `query`.
         value: v, (T, Nv, Dv); bfloat16.
         beta: the strength of each update, (T, Nv); bfloat16. Required.
-        initial_state: S_0 of each sequence, (B, Nv, Dv, Dk); bfloat16, on Ascend950 float32 too. Required.
+        initial_state: S_0 of each sequence, (B, Nv, Dv, Dk); bfloat16 or float32. Required.
         actual_seq_lengths: the length of each sequence, (B,) int32; their sum is at most T. Required.
         scale: the factor of the queries. Required.
         g: the logarithm of the decay, (T, Nv) float32; None for no decay.
@@ -65,8 +64,9 @@ def npu_chunk_gated_delta_rule(
         state = wide(initial_state[batch])
         for first in range(start, start + length, CHUNK):
             part = slice(first, min(first + CHUNK, start + length))
-            inputs = (x[:, part] for x in (q, k, v, strength, decay))
-            out[:, part], state = chunk(*inputs, state)
+            out[:, part], state = chunk(
+                q[:, part], k[:, part], v[:, part], strength[:, part], decay[:, part], state
+            )
         states.append(state)
         start += length
     final = torch.stack(states).to(initial_state.dtype)
@@ -78,10 +78,7 @@ def _(query, key, value, beta, initial_state, actual_seq_lengths, scale, g):
     tokens, heads, width, key_width = check_heads(query, key, value, beta, 64, 128)
     check_lengths(actual_seq_lengths, tokens)
     must.present("initial_state", initial_state, "by this operator")
-    on_950 = chips.current().family == "A5"
-    must.dtype(
-        "initial_state", initial_state, torch.bfloat16, *((torch.float32,) if on_950 else ())
-    )
+    must.dtype("initial_state", initial_state, torch.bfloat16, torch.float32)
     batch = actual_seq_lengths.shape[0]
     must.shape("initial_state", initial_state, (batch, heads, width, key_width))
     must.present("scale", scale, "by this operator")

@@ -1,1 +1,1 @@
-"""Matrix products: plain, grouped, quantised, and the check that finds a faulty one."""
+"""Matrix products: plain, grouped, quantized, and the check that finds a faulty one."""

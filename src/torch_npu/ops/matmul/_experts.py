@@ -19,11 +19,12 @@ import torch
 from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.matmul import _groups, _mx
-from torch_npu.ops.matmul._gemm import FLOAT8, is_transposed, matrix_shape, restored, unpack_matrix
-from torch_npu.ops.matmul._scales import PACKED, scale_of
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import FLOAT8, is_transposed, matrix_shape, restored, unpack_matrix
+from torch_npu.ops._shared._packing import PER_WORD, unpack_int4
+from torch_npu.ops._shared._scales import PACKED, scale_of
+from torch_npu.ops.matmul import _groups
 from torch_npu.ops.matmul.npu_quant_matmul import A8W4_SHIFT, block_product, exact_product
-from torch_npu.ops.quant._packing import PER_WORD, unpack_int4
 
 #: the most groups that a list may have
 GROUPS = 1024

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from torch_npu.ops._math import wide
-from torch_npu.ops.activation._sigmoid import FAST_GELU, swish
-from torch_npu.ops.matmul._gemm import antiquantise, matrix_shape, product, unpack_matrix
+from torch_npu.ops._shared._gemm import antiquantize, matrix_shape, product, unpack_matrix
+from torch_npu.ops._shared._packing import unpack_int4
+from torch_npu.ops._shared._rounding import saturate
+from torch_npu.ops._shared._scales import PACKED, offset_of, scale_of
+from torch_npu.ops._shared._sigmoid import FAST_GELU, swish
 from torch_npu.ops.matmul._groups import Group
-from torch_npu.ops.matmul._scales import PACKED, offset_of, scale_of
 from torch_npu.ops.matmul.npu_quant_matmul import A8W4_SHIFT, block_product, exact_product
-from torch_npu.ops.quant._packing import unpack_int4
-from torch_npu.ops.quant._rounding import saturate
 
 Tensors = Sequence[torch.Tensor] | None
 
@@ -39,7 +39,6 @@ class Forms:
     antiquant_scale: Tensors = None
     antiquant_offset: Tensors = None
     act_type: int = 0
-    restored: bool = False  # x comes widened from a quantised type
 
     @property
     def single(self) -> bool:
@@ -59,19 +58,24 @@ class Forms:
             return None
         return values[0][group] if self.single else values[group]
 
-    def every(self, name: str) -> Sequence[torch.Tensor | None]:
-        """The parameter of each group."""
-        values: Any = getattr(self, name)
-        if not values:
-            return [None] * self.count
-        return values[0].unbind(0) if self.single else values
+    @property
+    def weights(self) -> Sequence[torch.Tensor]:
+        """The matrix of each group."""
+        return self.weight[0].unbind(0) if self.single else self.weight
 
-    def quantised(self, x: torch.Tensor) -> bool:
+    @property
+    def biases(self) -> Sequence[torch.Tensor | None]:
+        """The bias of each group."""
+        if not self.bias:
+            return [None] * self.count
+        return self.bias[0].unbind(0) if self.single else self.bias
+
+    def quantized(self, x: torch.Tensor) -> bool:
         """Whether x itself holds integers or 8-bit floats."""
-        return self.restored or not x.is_floating_point() or x.dtype.itemsize == 1
+        return not x.is_floating_point() or x.dtype.itemsize == 1
 
     def plain(self, x: torch.Tensor) -> bool:
-        return not self.quantised(x) and not self.antiquant_scale
+        return not self.quantized(x) and not self.antiquant_scale
 
 
 def one_group(
@@ -79,10 +83,10 @@ def one_group(
 ) -> torch.Tensor:
     """The result of one group for its rows of x."""
     weight, bias = forms.weight_of(group), forms.of("bias", group)
-    if not forms.quantised(x):
+    if not forms.quantized(x):
         antiquant = forms.of("antiquant_scale", group)
         if antiquant is not None:
-            weight = antiquantise(weight, antiquant, forms.of("antiquant_offset", group))
+            weight = antiquantize(weight, antiquant, forms.of("antiquant_offset", group))
         y = product(x, weight)
         return (y if bias is None else y + bias).to(dtype)
     scale = forms.of("scale", group)
@@ -90,6 +94,7 @@ def one_group(
     matrix = unpack_matrix(weight)
     left = None if per_token is None else per_token.reshape(-1, 1).float()
     if weight.dtype == torch.int32:
+        assert scale is not None
         if x.dtype == torch.int8:
             values = values.to(torch.int16) - A8W4_SHIFT
         y = block_product(values, matrix, None, scale_of(scale).reshape(-1, matrix.shape[-1]))
@@ -106,8 +111,9 @@ def one_group(
         y = y if bias is None else y + bias.float()
     y = ACTIVATIONS[forms.act_type](y)
     if dtype == torch.int8:
-        packed = scale is not None and scale.dtype in PACKED
-        return saturate(y + offset_of(scale) if packed else y, torch.int8)
+        if scale is not None and scale.dtype in PACKED:
+            y = y + offset_of(scale)
+        return saturate(y, torch.int8)
     return y.to(dtype)
 
 
@@ -204,7 +210,7 @@ def _rows(
     parts = cut(values)
     busy = [i for i, size in enumerate(sizes) if size]
     if plain and busy:
-        weights, biases = forms.every("weight"), forms.every("bias")
+        weights, biases = forms.weights, forms.biases
         _plain_products(
             [outs[i] for i in busy],
             [parts[i] for i in busy],
@@ -220,16 +226,20 @@ def _rows(
 def depths(
     forms: Forms, x: torch.Tensor, groups: Sequence[Group], dtype: torch.dtype, stacked: bool
 ) -> list[torch.Tensor]:
-    """Groups of K: columns of x times rows of the weight; stacked, or a result each."""
+    """Groups of K: columns of x times rows of the weight; stacked, or a result each. Depths of no group count for nothing."""
     sizes, kind = [g.size for g in groups], _accumulator(dtype)
+    left_over = x.shape[1] - sum(sizes)
     one = len(forms.weight) == 1
-    weights = forms.weight[0].split_with_sizes(sizes) if one else forms.weight
+    whole_weight = forms.weight[0]
+    weights: Sequence[torch.Tensor] = forms.weight
+    if one:
+        weights = whole_weight.split_with_sizes([*sizes, whole_weight.shape[0] - sum(sizes)])[:-1]
     if stacked:
         whole = x.new_zeros(len(groups), x.shape[0], weights[0].shape[-1], dtype=kind)
         outs = whole.unbind(0)
     else:
         outs = tuple(x.new_zeros(x.shape[0], w.shape[-1], dtype=kind) for w in weights)
-    parts = wide(x).split_with_sizes(sizes, 1)
+    parts = wide(x).split_with_sizes([*sizes, left_over], 1)
     busy = [i for i, size in enumerate(sizes) if size]
     if busy:
         _plain_products(

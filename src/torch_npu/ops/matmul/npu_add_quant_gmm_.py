@@ -8,7 +8,8 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _experts, _groups, _mx
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops.matmul import _experts, _groups
 from torch_npu.ops.matmul.npu_add_quant_matmul_ import (
     check_matrices,
     check_powers,

@@ -8,7 +8,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import product
+from torch_npu.ops._shared._gemm import product
 from torch_npu.ops.matmul.npu_linear import cube_floats
 
 
@@ -64,7 +64,7 @@ def _summed_shape(a: torch.Tensor, b: torch.Tensor, sizes: Sequence[int]) -> tup
     return whole if not sizes else (1,) * (len(whole) - len(sizes)) + tuple(sizes)
 
 
-@npu_op("npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor")
+@npu_op("npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor", product=True)
 def npu_bmmV2(self, mat2, output_sizes):
     r"""The product of two stacks of matrices, with broadcast batch dimensions.
 
@@ -120,7 +120,10 @@ npu_bmmV2.samples = [
 ]
 
 
-@npu_op("npu_bmm_v2_mat1_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
+@npu_op(
+    "npu_bmm_v2_mat1_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor",
+    product=True,
+)
 def npu_bmm_v2_mat1_backward(grad, mat2, size):
     r"""The gradient of `npu_bmmV2` for its first operand.
 
@@ -149,7 +152,10 @@ npu_bmm_v2_mat1_backward.samples = [
 ]
 
 
-@npu_op("npu_bmm_v2_mat2_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
+@npu_op(
+    "npu_bmm_v2_mat2_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor",
+    product=True,
+)
 def npu_bmm_v2_mat2_backward(grad, mat1, size):
     r"""The gradient of `npu_bmmV2` for its second operand.
 

@@ -7,8 +7,8 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _mx
-from torch_npu.ops.quant import _formats
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _mx_matmul as _mx
 
 #: depths that share a scale of the first level
 _WIDE = 512

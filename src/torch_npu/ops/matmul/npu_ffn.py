@@ -9,10 +9,10 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._sigmoid import FAST_GELU, swish
-from torch_npu.ops.matmul._gemm import antiquantise, int_product, product
-from torch_npu.ops.matmul._scales import PACKED, scale_of
-from torch_npu.ops.quant._rounding import saturate
+from torch_npu.ops._shared._gemm import antiquantize, int_product, product
+from torch_npu.ops._shared._rounding import saturate
+from torch_npu.ops._shared._scales import PACKED, scale_of
+from torch_npu.ops._shared._sigmoid import FAST_GELU, swish
 
 _PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "fastgelu": lambda x: swish(x, FAST_GELU),
@@ -52,7 +52,7 @@ def _check_experts(x, weight1, tokens, index):
     must.hold(len(values) <= _EXPERTS, name, f"of at most {_EXPERTS} experts", len(values))
     experts = weight1.shape[0]
     must.hold(len(values) == experts, name, f"of {experts} values, the experts", len(values))
-    counts = _counts(tokens, index)
+    counts = _counts(tokens, index) or []
     for place, count in enumerate(counts):
         word = "non-negative" if tokens is not None else "non-negative and non-decreasing"
         must.hold(count >= 0, name, word, f"{values[place]} at index {place}")
@@ -82,7 +82,7 @@ def _check_forms(x, weights, biases, quant, antiquant, output_dtype):
     must.dtype("weight1", weight1, *((torch.int8,) if integer else (x.dtype, torch.int8)))
     must.same_dtype("weight2", weights["weight2"], "weight1", weight1)
     restored = not integer and weight1.dtype == torch.int8
-    form = "quantised" if integer else ("weight-quantised" if restored else "plain")
+    form = "quantized" if integer else ("weight-quantized" if restored else "plain")
     for table, used in ((quant, integer), (antiquant, restored)):
         for name, value in table.items():
             must.hold(used or value is None, name, f"None in the {form} form", "a tensor")
@@ -95,23 +95,23 @@ def _check_forms(x, weights, biases, quant, antiquant, output_dtype):
         must.dtype(name, bias, bias_type)
         must.shape(name, bias, columns)
         if integer:
-            must.present(f"deq_scale{number}", quant[f"deq_scale{number}"], "in the quantised form")
+            must.present(f"deq_scale{number}", quant[f"deq_scale{number}"], "in the quantized form")
             must.shape(f"deq_scale{number}", quant[f"deq_scale{number}"], columns)
         if restored:
             scale, offset = f"antiquant_scale{number}", f"antiquant_offset{number}"
-            must.present(scale, antiquant[scale], "in the weight-quantised form")
+            must.present(scale, antiquant[scale], "in the weight-quantized form")
             for part in (scale, offset):
                 must.same_dtype(part, antiquant[part], "x", x)
                 must.shape(part, antiquant[part], columns)
     if integer:
-        _check_quantised(weights["weight1"], quant, output_dtype)
+        _check_quantized(weights["weight1"], quant, output_dtype)
 
 
-def _check_quantised(weight1, quant, output_dtype):
+def _check_quantized(weight1, quant, output_dtype):
     must.choice("output_dtype", output_dtype, (None, torch.float16, torch.bfloat16))
     lead, columns = tuple(weight1.shape[:-2]), weight1.shape[-1]
     scale, offset = quant["scale"], quant["offset"]
-    must.present("scale", scale, "in the quantised form")
+    must.present("scale", scale, "in the quantized form")
     must.dtype("scale", scale, torch.float32)
     one = lead or (1,)
     shapes = [one, (*lead, columns)]
@@ -132,22 +132,22 @@ def _network(x, activation, p):
     def plain(values, number):
         weight, scale = p[f"weight{number}"], p[f"antiquant_scale{number}"]
         if scale is not None:
-            weight = antiquantise(weight, scale, p[f"antiquant_offset{number}"])
+            weight = antiquantize(weight, scale, p[f"antiquant_offset{number}"])
         y, bias = product(values, weight), p[f"bias{number}"]
         return y if bias is None else y + bias
 
-    def quantised(values, number):
+    def quantized(values, number):
         y, bias = int_product(values, p[f"weight{number}"]), p[f"bias{number}"]
         return (y if bias is None else y + bias).float() * scale_of(p[f"deq_scale{number}"])
 
     if x.dtype == torch.int8:
         # a packed scale goes through the cube's output stage, which leaves float16 behind
         step = torch.float16 if p["deq_scale1"].dtype in PACKED else torch.float32
-        hidden = _activate(quantised(x, 1).to(step).float(), activation).to(step)
+        hidden = _activate(quantized(x, 1).to(step).float(), activation).to(step)
         hidden = hidden * p["scale"].to(step)
         if p["offset"] is not None:
             hidden = hidden + p["offset"].to(step)
-        return quantised(saturate(hidden, torch.int8), 2)
+        return quantized(saturate(hidden, torch.int8), 2)
     return plain(_activate(plain(wide(x), 1), activation), 2)
 
 
@@ -158,6 +158,7 @@ def _network(x, activation, p):
     "Tensor? antiquant_scale2=None, Tensor? antiquant_offset1=None, Tensor? antiquant_offset2=None, "
     "int? inner_precise=None, ScalarType? output_dtype=None) -> Tensor",
     ge="FFN",
+    product=True,
 )
 def npu_ffn(
     x,
@@ -174,14 +175,14 @@ def npu_ffn(
 
     $$ y = \mathrm{act}(x W_1 + b_1) W_2 + b_2 $$
 
-    quantised:
+    quantized:
     $$ y = ((\mathrm{act}((x W_1 + b_1) \, d_1) \, s + o)_{int8} W_2 + b_2) \, d_2 $$
 
-    weight-quantised: each $ W $ is $ (W + \mathrm{antiquant\_offset}) \cdot
+    weight-quantized: each $ W $ is $ (W + \mathrm{antiquant\_offset}) \cdot
     \mathrm{antiquant\_scale} $.
 
     Args:
-        x: (*, K1), 2 to 8 dimensions; float16, bfloat16, or int8 in the quantised form.
+        x: (*, K1), 2 to 8 dimensions; float16, bfloat16, or int8 in the quantized form.
         weight1: (K1, N1), or (E, K1, N1) with experts; the dtype of `x`, or int8.
         weight2: (K2, N2), or (E, K2, N2); like `weight1`, with N2 = K1.
         activation: fastgelu, gelu, relu, silu (N1 = K2), or geglu, swiglu, reglu (N1 = 2 K2; the
@@ -189,7 +190,7 @@ def npu_ffn(
         expert_tokens: how many rows of `x` each expert takes, in order; at most 256 experts.
         expert_tokens_index: where each expert's rows end, instead of `expert_tokens`.
         bias1, bias2: (N1,) and (N2,), with experts (E, N); float16 for float16, float32 for
-            bfloat16, int32 in the quantised form.
+            bfloat16, int32 in the quantized form.
         scale: float32, (1,) or (E,) by tensor, (N1,) or (E, N1) by column.
         offset: float32, (1,) or (E,); none is 0.
         deq_scale1, deq_scale2: (N1,) and (N2,), with experts (E, N); int64 packed or float32 for
@@ -198,7 +199,7 @@ def npu_ffn(
             with experts (E, N); the dtype of `x`.
         inner_precise: 0 or 1 (the card's fast mode, only for float16); the result is the accurate
             one in both.
-        output_dtype: float16 (the default) or bfloat16, in the quantised form.
+        output_dtype: float16 (the default) or bfloat16, in the quantized form.
 
     Returns:
         y of the shape of `x` with N2 last, in the dtype of `x`, or `output_dtype` for int8.
@@ -208,8 +209,8 @@ def npu_ffn(
         65536. As on the card, restored weights are rounded to the dtype of `x`, and with packed
         `deq_scale1` the values between the two products are float16.
     """
-    names = ("bias1", "bias2", "scale", "offset", "deq_scale1", "deq_scale2")
-    names += tuple(f"antiquant_{part}{n}" for part in ("scale", "offset") for n in (1, 2))
+    names = ["bias1", "bias2", "scale", "offset", "deq_scale1", "deq_scale2"]
+    names += [f"antiquant_{part}{n}" for part in ("scale", "offset") for n in (1, 2)]
     p = {"weight1": weight1, "weight2": weight2} | {n: parameters.get(n) for n in names}
     dtype = (output_dtype or torch.float16) if x.dtype == torch.int8 else x.dtype
     counts = _counts(expert_tokens, expert_tokens_index)

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import product
+from torch_npu.ops._shared._gemm import product
 
 #: the operation -> how many dimensions its operands may have
 TYPES = {"": 6, "relu": 6, "add": 3, "mul": 3, "16cast32": 2, "gelu_tanh": 2, "gelu_erf": 2}
@@ -38,12 +38,14 @@ def npu_fused_matmul(x1, x2, bias, x3, fused_op_type):
     Constraints:
         Up to 6 dimensions without an operation and with "relu", 3 with "add" and "mul", otherwise 2.
 
-    Differs from upstream: upstream has it on Ascend950 only, here every chip computes it. The
-    product is rounded to the dtype of `x1` before the operation, as upstream's test has it.
+    The product is rounded to the dtype of `x1` before "add" and "mul", as the card's kernel for them
+    does (mat_mul_fixpipe_opti_basic_cmct.h); the GELU takes it unrounded (fused_mat_mul_gelu_basic_cmct.h).
+
+    Differs from upstream: upstream has it on Ascend950 only, here every chip computes it.
     """
     y = product(x1, x2)
     y = y if bias is None else y + bias.to(y.dtype)
-    if fused_op_type != "16cast32":
+    if fused_op_type in ("add", "mul"):
         y = y.to(x1.dtype).to(y.dtype)
     if fused_op_type == "add":
         y = y + x3.to(y.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
@@ -26,7 +27,7 @@ def npu_grouped_matmul_add_(self, x, weight, group_list, group_list_type):
     $$ self_g \leftarrow self_g + \sum_{k \in group_g} x_k^T\, weight_k $$
 
     Args:
-        self: (G, M, N), or (G * M, N), float32; written.
+        self: (G, M, N), float32; written. But on Ascend950 any shape of as many elements.
         x: (K, M); float16 or bfloat16.
         weight: (K, N), the dtype of `x`.
         group_list: (G) int64: where each group of depths ends, or how many it has.
@@ -37,9 +38,6 @@ def npu_grouped_matmul_add_(self, x, weight, group_list, group_list_type):
 
     Returns:
         `self`.
-
-    Constraints:
-        M and N below 65536.
     """
     matrices = self.view(group_list.shape[0], x.shape[1], weight.shape[1])
     kind, count = group_list_type or 0, group_list.shape[0]
@@ -64,8 +62,6 @@ def _(self, x, weight, group_list, transpose_x, transpose_weight, group_type, gr
     must.ndim("x", x, 2)
     must.same_dtype("weight", weight, "x", x)
     must.shape("weight", weight, (x.shape[0], None))
-    for name, matrix in (("x", x), ("weight", weight)):
-        must.hold(matrix.shape[1] < 65536, name, "of a last dimension below 65536", matrix.shape[1])
     must.dtype("group_list", group_list, torch.int64)
     must.ndim("group_list", group_list, 1)
     must.choice("transpose_x", transpose_x, (True,))
@@ -74,9 +70,11 @@ def _(self, x, weight, group_list, transpose_x, transpose_weight, group_type, gr
     must.choice("group_list_type", group_list_type, (None, 0, 1))
     must.dtype("self", self, torch.float32)
     groups, rows, columns = group_list.shape[0], x.shape[1], weight.shape[1]
-    allowed = ((groups, rows, columns), (groups * rows, columns))
-    fits = tuple(self.shape) in allowed
-    must.hold(fits, "self", f"of shape {must.one_of(allowed)}", tuple(self.shape), ErrCode.PARAM)
+    if chips.current().family == "A5":
+        must.shape("self", self, (groups, rows, columns))
+    size = groups * rows * columns
+    fits = self.numel() == size
+    must.hold(fits, "self", f"of {size} elements", tuple(self.shape), ErrCode.PARAM)
     must.hold(self.is_contiguous(), "self", "contiguous", self.stride(), ErrCode.PARAM)
 
 

@@ -8,9 +8,10 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _experts, _mx
-from torch_npu.ops.quant import _chip, _formats
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared import _chip, _formats
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._indices import first_bad
+from torch_npu.ops.matmul import _experts
 
 _NAMES = {
     "weight": "w",

@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _chip, _dynamic
 from torch_npu.ops.matmul import _experts
 from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import NAMES, quantized_rows
 
@@ -34,7 +35,10 @@ def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale
         Upstream takes weights in the format NZ alone; here ND is the same.
     """
     rows = _experts.Rows(x, weight, weight_scale, x_scale)
-    q, scale = quantized_rows("npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8")
+    order = _dynamic.PLAIN if _chip.on_950() else _dynamic.HALF
+    q, scale = quantized_rows(
+        "npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8", order
+    )
     return q, scale, q.new_zeros((), dtype=torch.float32)
 
 

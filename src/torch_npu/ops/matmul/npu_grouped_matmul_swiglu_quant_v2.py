@@ -8,9 +8,10 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _experts, _mx
-from torch_npu.ops.quant import _chip, _dynamic, _formats
-from torch_npu.ops.quant import _mx as mx_quant
+from torch_npu.ops._shared import _chip, _dynamic, _formats
+from torch_npu.ops._shared import _mx as mx_quant
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops.matmul import _experts
 
 NAMES = {
     "weight": "weight",
@@ -25,24 +26,29 @@ def _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype):
     return asked or _mx.asked(x_scale_dtype, x_scale)
 
 
-def _gate(y):
+def _gate(y, limit=0.0):
     act, gate = y.chunk(2, -1)
+    if limit > 0:
+        act, gate = act.clamp(max=limit), gate.clamp(-limit, limit)
     return torch.nn.functional.silu(act) * gate
 
 
-def quantized_rows(operator, rows, group_list, kind, smooth, name):
-    """(q, scale): SwiGLU of each group's product, quantized row by row; rows of no group are 0."""
+def quantized_rows(operator, rows, group_list, kind, smooth, name, order=_dynamic.PLAIN, limit=0.0):
+    """(q, scale): SwiGLU of each group's product, quantized row by row; rows of no group are 0.
+
+    A positive limit clamps the activated half from above and the other one on both sides.
+    """
     count, width = rows.x.shape[0], rows.columns // 2
     hidden = rows.x.new_zeros(count, width, dtype=torch.float32)
 
     def finish(group, y):
-        out = _gate(y)
+        out = _gate(y, limit)
         if smooth is not None:
             out = out * smooth[group.weight].float()
         hidden[group.start : group.start + group.size] = out
 
     rows.run(operator, group_list, kind, finish)
-    return _dynamic.symmetric(hidden, name)
+    return _dynamic.symmetric(hidden, name, order=order)
 
 
 def _quantized_blocks(operator, rows, group_list, kind, name, middle):
@@ -64,7 +70,7 @@ def _name(quant_dtype, mx):
 
 def _middle(dequant_dtype):
     name = None if dequant_dtype is None else _dtypes.name(dequant_dtype)
-    return {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(name, torch.float32)
+    return getattr(torch, name) if name in ("float16", "bfloat16") else torch.float32
 
 
 def _rows(x, weight, weight_scale, x_scale, assist, x_dtype, weight_dtype, mx):

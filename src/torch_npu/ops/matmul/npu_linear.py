@@ -7,7 +7,7 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import int_product, product
+from torch_npu.ops._shared._gemm import int_product, product
 
 
 def cube_floats() -> tuple[torch.dtype, ...]:
@@ -22,7 +22,7 @@ def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return int_product(a, b) if a.dtype == torch.int8 else torch.matmul(a, b)
 
 
-@npu_op("npu_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+@npu_op("npu_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", product=True)
 def npu_linear(input, weight, bias):
     r"""The product of a matrix with a transposed weight, plus a bias.
 
@@ -80,7 +80,10 @@ npu_linear.samples = [
 ]
 
 
-@npu_op("npu_linear_backward(Tensor grad, Tensor input, Tensor weight) -> (Tensor, Tensor)")
+@npu_op(
+    "npu_linear_backward(Tensor grad, Tensor input, Tensor weight) -> (Tensor, Tensor)",
+    product=True,
+)
 def npu_linear_backward(grad, input, weight):
     r"""Gradients of `npu_linear` with respect to `input` and `weight`, in their dtypes.
 

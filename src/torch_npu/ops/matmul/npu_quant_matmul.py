@@ -1,4 +1,4 @@
-"""npu_quant_matmul: the product of quantised matrices, exact, scaled back or to int8."""
+"""npu_quant_matmul: the product of quantized matrices, exact, scaled back or to int8."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _mx
-from torch_npu.ops.matmul import _quant_matmul_rules as rules
-from torch_npu.ops.matmul._gemm import (
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import (
     dtype_of,
     int_product,
     product,
@@ -16,8 +15,9 @@ from torch_npu.ops.matmul._gemm import (
     stand_in,
     unpack_matrix,
 )
-from torch_npu.ops.matmul._scales import packed, requantise, scale_of
-from torch_npu.ops.quant._packing import unpack_int4
+from torch_npu.ops._shared._packing import unpack_int4
+from torch_npu.ops._shared._scales import packed, requantize, scale_of
+from torch_npu.ops.matmul import _quant_matmul_rules as rules
 
 #: the card multiplies int8 by int4 in two halves of x1, each value this much too low
 A8W4_SHIFT = 8
@@ -50,12 +50,13 @@ def block_product(x1, x2, left, right, offset=None, groups=None):
         y = exact_product(a, b).float()
         if offset is not None:
             y = y - a.float().sum(-1, keepdim=True) * offset[block].float()
-        y = y * _repeat(right[..., block, :], columns, group_n)
+        y = y * _repeat(right[..., block, :], columns, group_n).unsqueeze(-2)
         if left is not None and left.shape[-1] > 1:
             y = y * _repeat(left[..., block], rows, group_m).unsqueeze(-1)
         total = y if total is None else total + y
+    assert total is not None  # check asks for a depth
     if left is not None and left.shape[-1] == 1:
-        total = total * left
+        total = total * _repeat(left[..., 0], rows, group_m).unsqueeze(-1)
     return total
 
 
@@ -77,7 +78,8 @@ def _finish(y, bias, dtype):
     "npu_quant_matmul(Tensor x1, Tensor x2, Tensor scale, *, Tensor? offset=None, "
     "Tensor? pertoken_scale=None, Tensor? bias=None, int? output_dtype=None, int? x1_dtype=None, "
     "int? x2_dtype=None, int? pertoken_scale_dtype=None, int? scale_dtype=None, int[]? group_sizes=None, "
-    "Tensor? y_scale=None) -> Tensor"
+    "Tensor? y_scale=None) -> Tensor",
+    product=True,
 )
 def npu_quant_matmul(
     x1,
@@ -92,7 +94,7 @@ def npu_quant_matmul(
     scale_dtype,
     group_sizes,
 ):
-    r"""The product of two quantised matrices, scaled back to floats or quantised to int8.
+    r"""The product of two quantized matrices, scaled back to floats or quantized to int8.
 
     $$ y = (x_1 \cdot x_2 + \mathrm{bias}_{int32}) \cdot \mathrm{scale} \cdot \mathrm{pertoken\_scale}
        + \mathrm{offset} + \mathrm{bias}_{float} $$
@@ -104,12 +106,13 @@ def npu_quant_matmul(
             contiguous (N, K / 8). int4 with an int8 `x1` is the mixed form below. Batch dimensions
             broadcast.
         scale: (1,) or (N,); float32, bfloat16 (results bfloat16 and int32), or int64 packed by
-            `npu_trans_quant_param`. By K groups: (K / group, N).
+            `npu_trans_quant_param`. int4 by groups of 256 depths: (K / 256, N), K a multiple of 1024
+            and N of 256. 8-bit types by blocks: (*, ceil(K / 128), ceil(N / 128)).
         offset: float32 (1,) or (N,), for int8 results. An int64 `scale` carries its own. With a
             scale by
             groups: float16 of its shape, subtracted from `x2`.
-        pertoken_scale: float32 (M,), for float16 and bfloat16 results; (M, 1) or (M, K / group) by
-            groups.
+        pertoken_scale: float32 (M,), for float16 and bfloat16 results; (M, 1) by groups of int4,
+            (*, M, ceil(K / 128)) or (*, ceil(M / 128), ceil(K / 128)) by blocks.
         bias: (N,), or (batch, 1, N) for results of 3 dimensions. int32 is added before scaling;
             float32, bfloat16 (bfloat16 results) and float16 (float16 results with `pertoken_scale`)
             after it.
@@ -120,19 +123,20 @@ def npu_quant_matmul(
         pertoken_scale_dtype, scale_dtype: on Ascend950, float8_e8m0fnu for both: the microscaling
             form below.
         group_sizes: [group_m, group_n, group_k]: how many rows, columns and depths share a scale;
-            0 takes it from the shapes of the scales.
+            0 takes it from the shapes of the scales. [1 or 128, 128, 128] by blocks.
         y_scale: reserved.
 
     Returns:
         y of shape (*, M, N). int32 is the sum itself, without `scale`.
 
     Constraints:
-        The last dimensions are at most 65536. The integer sum is exact. Without `pertoken_scale`,
+        The contiguous dimensions of `x1` and `x2` are at most 65535, but on Ascend950, and on A2 and
+        A3 for int8 with `pertoken_scale`. The integer sum is exact. Without `pertoken_scale`,
         for int8 and float16 results, a float32 `scale` is cut to 19 bits and `offset` is rounded to
         a whole number of 9 bits, as `npu_trans_quant_param` does, which the card applies by itself.
 
-        Mixed form (int8 `x1`, int4 `x2`, int64 `scale` by groups, results float16 or bfloat16): the
-        card computes $ (\sum_g ((x_1 - 8) x_2)_g \cdot \mathrm{scale}_g + \mathrm{offset}) \cdot
+        Mixed form (int8 `x1`, int4 `x2`, int64 `scale` (N,), or (K / 256, N) with
+        `group_sizes` [0, 0, 256]; results float16 or bfloat16): the card computes $ (\sum_g ((x_1 - 8) x_2)_g \cdot \mathrm{scale}_g + \mathrm{offset}) \cdot
         \mathrm{pertoken\_scale} $; the float32 `offset` of shape (N,) has to hold
         $ 8 \sum_k x_2 \cdot \mathrm{scale} $ besides the user's own.
 
@@ -142,8 +146,8 @@ def npu_quant_matmul(
         `bias` float32, no `offset`, `group_sizes` None or [1, 1, 32].
 
     Differs from upstream:
-        K may be 65536, one more than the page has. The forms of Ascend950, which the page does not
-        describe, follow upstream's tests.
+        A packed `scale` may be (1, N). Storage formats are tags here: NZ is not asked for whole
+        blocks.
     """
     dtype = dtype_of(output_dtype, torch.int8)
     if _mx.asked(scale_dtype, scale):
@@ -161,11 +165,13 @@ def npu_quant_matmul(
             flat = pertoken_scale.dim() == 1
             left = pertoken_scale.unsqueeze(-1) if flat else pertoken_scale
         right = scale_of(scale)
+        right = right if right.dim() > 1 else right.unsqueeze(0)
+        sizes = rules.block_sizes(x1, x2, pertoken_scale, group_sizes)
         if mixed:
-            y = block_product(a, b, None, right, None, group_sizes)
+            y = block_product(a, b, None, right, None, sizes)
             y = y if offset is None else y + offset
             return _finish(y if left is None else y * left, None, dtype)
-        return _finish(block_product(a, b, left, right, offset, group_sizes), bias, dtype)
+        return _finish(block_product(a, b, left, right, offset, sizes), bias, dtype)
     y = exact_product(a, b)
     if bias is not None and bias.dtype == torch.int32:
         y, bias = y + bias, None
@@ -173,7 +179,7 @@ def npu_quant_matmul(
         return y
     scale = scale.reshape(-1)
     if dtype == torch.int8:
-        return requantise(y, scale, offset)
+        return requantize(y, scale, offset)
     if pertoken_scale is not None:
         return _finish(y.float() * scale_of(scale) * pertoken_scale.unsqueeze(-1), bias, dtype)
     if dtype == torch.float16 or x1.is_floating_point():
@@ -214,6 +220,7 @@ def _(
     must.unset("pertoken_scale_dtype", pertoken_scale_dtype)
     must.unset("scale_dtype", scale_dtype)
     rules.matrices(x1, x2)
+    rules.inner_sizes(x1, x2, scale, pertoken_scale)
     rules.output(x1, dtype)
     rules.group_sizes(group_sizes)
     if rules.by_groups(x1, x2, scale):
@@ -222,7 +229,7 @@ def _(
         rules.scales(x1, x2, scale, offset, pertoken_scale, dtype)
         expected = "None or of zeros and ones where 'scale' has 1 dimension"
         must.hold(max(group_sizes or [0]) <= 1, "group_sizes", expected, group_sizes)
-    rules.bias(x1, x2, bias, pertoken_scale, dtype)
+    rules.bias(x1, x2, scale, bias, pertoken_scale, dtype)
 
 
 npu_quant_matmul.samples = [

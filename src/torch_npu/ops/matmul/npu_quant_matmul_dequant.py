@@ -7,10 +7,10 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._gemm import int_product
+from torch_npu.ops._shared._rounding import saturate
+from torch_npu.ops._shared._scales import PACKED, scale_of
 from torch_npu.ops.matmul import _groups
-from torch_npu.ops.matmul._gemm import int_product
-from torch_npu.ops.matmul._scales import PACKED, scale_of
-from torch_npu.ops.quant._rounding import saturate
 
 
 def _quantized(x, x_scale, smooth, mode):

@@ -7,8 +7,8 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import int_product, matrix_shape, unpack_matrix
-from torch_npu.ops.quant._packing import PER_WORD, unpack_int4
+from torch_npu.ops._shared._gemm import int_product, matrix_shape, unpack_matrix
+from torch_npu.ops._shared._packing import PER_WORD, unpack_int4
 
 _BIASES = (torch.int32, torch.float32, torch.bfloat16, torch.float16)
 

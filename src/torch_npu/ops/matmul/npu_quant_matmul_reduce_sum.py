@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul._gemm import int_product
+from torch_npu.ops._shared._gemm import int_product
 
 
 @npu_op(

@@ -9,17 +9,17 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.matmul import _mx
-from torch_npu.ops.matmul._gemm import (
+from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import (
     FLOAT8,
-    antiquantise,
+    antiquantize,
     is_transposed,
     matrix_shape,
     product,
     restored,
     stand_in,
 )
-from torch_npu.ops.matmul._scales import PACKED, requantise, scale_of
+from torch_npu.ops._shared._scales import PACKED, requantize, scale_of
 
 _LIMIT = 65535
 
@@ -61,10 +61,9 @@ def _check_float4(x, weight, scale, offset, group):
 def _check_antiquant(x, weight, scale, offset, group):
     depth, columns = matrix_shape(weight)
     must.dtype("antiquant_scale", scale, torch.float16, torch.bfloat16, torch.int64)
+    shapes: list[tuple[int, ...]] = [(1,), (1, 1), (columns,), (1, columns)]
     if group:
         shapes = [(-(-depth // group), columns)]
-    else:
-        shapes = [(1,), (1, 1), (columns,), (1, columns)]
     expected = "of shape " + must.one_of(shapes)
     must.hold(tuple(scale.shape) in shapes, "antiquant_scale", expected, tuple(scale.shape))
     if scale.dtype == torch.int64:
@@ -85,7 +84,16 @@ def _check_antiquant(x, weight, scale, offset, group):
         must.shape("antiquant_offset", offset, tuple(scale.shape))
 
 
-def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
+def _bias_types(x, floating):
+    """The dtypes of a bias; `floating` weights are those of 8-bit and 4-bit floats."""
+    if x.dtype != torch.bfloat16:
+        return (torch.float16,)
+    if chips.current().family != "A5":
+        return (torch.float32,)
+    return (torch.bfloat16,) if floating else (torch.bfloat16, torch.float32)
+
+
+def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale, floating):
     shapes = [(1,), (columns,), (1, columns)]
     if quant_scale is None:
         must.hold(quant_offset is None, "quant_offset", "None without 'quant_scale'", "a tensor")
@@ -100,7 +108,7 @@ def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
         must.dtype("quant_offset", quant_offset, torch.float32)
         must.shape("quant_offset", quant_offset, tuple(quant_scale.shape))
     if bias is not None:
-        must.dtype("bias", bias, torch.float32 if x.dtype == torch.bfloat16 else torch.float16)
+        must.dtype("bias", bias, *_bias_types(x, floating))
         fits = tuple(bias.shape) in shapes[1:]
         must.hold(fits, "bias", "of shape " + must.one_of(shapes[1:]), tuple(bias.shape))
 
@@ -110,6 +118,7 @@ def _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale):
     "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
     "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, int? weight_dtype=None) -> Tensor",
     ge="WeightQuantBatchMatmulV2",
+    product=True,
 )
 def npu_weight_quant_batchmatmul(
     x,
@@ -122,7 +131,7 @@ def npu_weight_quant_batchmatmul(
     antiquant_group_size,
     weight_dtype,
 ):
-    r"""A product with a quantised weight, whose result may be quantised too.
+    r"""A product with a quantized weight, whose result may be quantized too.
 
     $$ y = x \cdot \big((\mathrm{weight} + \mathrm{antiquant\_offset}) \cdot
        \mathrm{antiquant\_scale}\big) + \mathrm{bias}, \qquad
@@ -141,7 +150,8 @@ def npu_weight_quant_batchmatmul(
         antiquant_offset: of the shape and dtype of `antiquant_scale`; int32 where that is int64.
         quant_scale: (1,), (N,) or (1, N), float32, or int64 that holds the offset as well.
         quant_offset: float32 like `quant_scale`; an int64 `quant_scale` carries its own offset.
-        bias: (N,) or (1, N); float16 for float16 `x`, float32 for bfloat16.
+        bias: (N,) or (1, N); float16 for float16 `x`, float32 for bfloat16; on Ascend950 also
+            bfloat16 for it, and for weights of floats that alone.
         antiquant_group_size: 0, or a multiple of 32 from 32 to K - 1.
         inner_precise: 0 or 1 (the fast mode of the card); the result is the accurate one in both.
         weight_dtype: on Ascend950, hifloat8, float4_e2m1fn_x2 or float4_e1m2fn_x2: the bytes of
@@ -151,7 +161,7 @@ def npu_weight_quant_batchmatmul(
         y of shape (*, M, N) in the dtype of `x`, or int8 with `quant_scale`.
 
     Constraints:
-        K and N from 1 to 65535. As on the card, the restored weight is rounded to the dtype of `x`
+        K and N from 1 to 65535 on A2 and A3, as M of a transposed `x`. As on the card, the restored weight is rounded to the dtype of `x`
         (unless the scale is packed), `quant_scale` is cut to 19 bits and `quant_offset` is
         rounded to a whole number of 9 bits.
     """
@@ -162,10 +172,10 @@ def npu_weight_quant_batchmatmul(
         packed = antiquant_scale.dtype in PACKED
         scale = scale_of(antiquant_scale) if packed else antiquant_scale
         weight = restored(weight, weight_dtype)
-    y = product(x, antiquantise(weight, scale, antiquant_offset, antiquant_group_size))
+    y = product(x, antiquantize(weight, scale, antiquant_offset, antiquant_group_size))
     if bias is not None:
         y = y + bias
-    return y.to(x.dtype) if quant_scale is None else requantise(y, quant_scale, quant_offset)
+    return y.to(x.dtype) if quant_scale is None else requantize(y, quant_scale, quant_offset)
 
 
 @npu_weight_quant_batchmatmul.check
@@ -187,7 +197,7 @@ def _(
     must.choice("inner_precise", inner_precise, (0, 1))
     if _is_float4(weight, weight_dtype):
         columns = _check_float4(x, weight, antiquant_scale, antiquant_offset, antiquant_group_size)
-        _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
+        _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale, True)
         return
     weight = stand_in("weight", "weight_dtype", weight, weight_dtype)
     floats = FLOAT8 if chips.current().family == "A5" else ()
@@ -197,9 +207,11 @@ def _(
     must.hold(weight.numel() > 0, "weight", "not empty", tuple(weight.shape))
     depth, columns = matrix_shape(weight)
     must.hold(depth == x.shape[-1], "weight", f"of K {x.shape[-1]}, as 'x'", depth)
-    must.hold(
-        max(depth, columns) <= _LIMIT, "weight", f"of K and N up to {_LIMIT}", (depth, columns)
-    )
+    if chips.current().family not in ("310P", "A5"):
+        fits = max(depth, columns) <= _LIMIT
+        must.hold(fits, "weight", f"of K and N up to {_LIMIT}", (depth, columns))
+        fits = x.shape[-2] <= _LIMIT or not is_transposed(x)
+        must.hold(fits, "x", f"of an M up to {_LIMIT} where it is transposed", x.shape[-2])
     both = min(x.dim(), weight.dim()) > 2
     same = not both or x.shape[:-2] == weight.shape[:-2]
     must.hold(same, "weight", f"of batch {tuple(x.shape[:-2])}, as 'x'", tuple(weight.shape[:-2]))
@@ -209,7 +221,8 @@ def _(
         fits, "antiquant_group_size", f"0 or a multiple of 32 up to K - 1 ({depth - 1})", group
     )
     _check_antiquant(x, weight, antiquant_scale, antiquant_offset, group)
-    _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale)
+    floating = weight.is_floating_point()
+    _check_result(columns, quant_scale, quant_offset, bias, x, antiquant_scale, floating)
 
 
 npu_weight_quant_batchmatmul.samples = [

@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import BadArgument, ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.format import _rules as rules
+from torch_npu.ops._shared import _format_rules as rules
 
 
 def _extent(name: str, tensor: torch.Tensor) -> int:

@@ -11,13 +11,20 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.format.empty_with_format import check_options, resolved
 
 
+def _unset(dtype: torch.dtype) -> float | int | bool:
+    """What PyTorch puts into memory that nobody wrote, in deterministic mode."""
+    if dtype == torch.bool:
+        return True
+    return torch.nan if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype).max
+
+
 @npu_op(
     "empty_with_swapped_memory(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
     key="CompositeExplicitAutograd",
     direct=True,
 )
 def empty_with_swapped_memory(size, dtype, device):
-    """An uninitialised tensor that says `npu` and whose bytes lie in host memory, outside of the device's.
+    """An uninitialized tensor that says `npu` and whose bytes lie in host memory, outside of the device's.
 
     Its bytes appear in none of the device's memory statistics and count against no limit.
 
@@ -27,7 +34,7 @@ def empty_with_swapped_memory(size, dtype, device):
         device: an NPU; the current one if None.
 
     Returns:
-        The tensor, contiguous.
+        The tensor, contiguous. In deterministic mode it is filled as `torch.empty` is: NaN, or the largest integer.
 
     Constraints:
         Atlas A2 and A3.
@@ -35,7 +42,11 @@ def empty_with_swapped_memory(size, dtype, device):
     Differs from upstream: every operator takes such a tensor; on the card only fill_, zero_, mul_, npu_apply_adam_w,
     npu_hans_encode and npu_hans_decode do.
     """
-    return _C.swapped_empty(list(size), dtype or torch.get_default_dtype(), resolved(device))
+    made = _C.swapped_empty(list(size), dtype or torch.get_default_dtype(), resolved(device))
+    filling = torch._C._get_deterministic_fill_uninitialized_memory()
+    if filling and torch.are_deterministic_algorithms_enabled():
+        return made.fill_(_unset(made.dtype))
+    return made
 
 
 @empty_with_swapped_memory.check

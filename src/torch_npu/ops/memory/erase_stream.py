@@ -1,4 +1,4 @@
-"""erase_stream: takes back what `Tensor.record_stream` noted, before the stream is known to be done."""
+"""erase_stream: undoes what `Tensor.record_stream` noted, before the stream is known to be done."""
 
 from __future__ import annotations
 

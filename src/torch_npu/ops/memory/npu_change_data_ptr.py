@@ -8,7 +8,7 @@ from softnpu import _C
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import npu_op, public
-from torch_npu.ops.format import _rules as rules
+from torch_npu.ops._shared import _format_rules as rules
 
 
 @npu_op("npu_change_data_ptr(Tensor dst, Tensor src, int index) -> int", listed=False, direct=True)

@@ -37,25 +37,23 @@ def npu_hans_encode(input, statistic, pdf, mantissa, fixed, var):
     that only `npu_hans_decode` of this package reads them. Buffers that are too small raise.
     """
     high, lower = _hans.split(input)
+    counts = torch.bincount(high, minlength=256).to(pdf.dtype) if statistic else pdf
+    rest = torch.cat((lower, _hans.encode(high, _hans.frequent(counts))))
+    in_mantissa = min(lower.shape[0], mantissa.nbytes)
+    in_fixed = min(rest.shape[0] - in_mantissa, fixed.nbytes)
+    in_var = rest.shape[0] - in_mantissa - in_fixed
+    if in_var > var.nbytes:
+        raise RuntimeError(
+            f"npu_hans_encode: argument 'var' must be of at least {in_var} bytes for these"
+            f" numbers, but received {var.nbytes}"
+        )
     if statistic:
-        pdf.copy_(torch.bincount(high, minlength=256).to(pdf.dtype))
-    rest = torch.cat((lower, _hans.encode(high, _hans.frequent(pdf))))
-    for name, target, most in (
-        ("mantissa", mantissa, lower.shape[0]),
-        ("fixed", fixed, None),
-        ("var", var, None),
-    ):
-        held = _hans.as_bytes(target)
-        count = min(rest.shape[0], held.shape[0] if most is None else min(most, held.shape[0]))
-        if name == "var" and count < rest.shape[0]:
-            raise RuntimeError(
-                f"npu_hans_encode: argument 'var' must be of at least {rest.shape[0]} bytes for these"
-                f" numbers, but received {held.shape[0]}"
-            )
-        if count:
-            held = torch.cat((rest[:count], held[count:]))
+        pdf.copy_(counts)
+    sizes = (in_mantissa, in_fixed, in_var)
+    for target, part in zip((mantissa, fixed, var), rest.split(sizes), strict=True):
+        if part.shape[0]:
+            held = torch.cat((part, _hans.as_bytes(target)[part.shape[0] :]))
             target.copy_(held.view(target.dtype).view(target.shape))
-        rest = rest[count:]
     return pdf, mantissa, fixed, var
 
 

@@ -47,15 +47,15 @@ class Prolog:
     cache_mode: str = "PA_BSND"
 
     @property
-    def quantises_query(self) -> bool:
+    def quantizes_query(self) -> bool:
         """Everything int8, the cache included: the query is then int8 too, head by head."""
         return self.token_x.dtype == torch.int8 and self.quant_scale_ckv is not None
 
     def shapes(self) -> tuple[Tensor, ...]:
         """The results of `run` without their values."""
         tokens, (heads, _, hckv) = self.token_x.shape[:-1], self.weight_uk.shape
-        dtype = torch.int8 if self.quantises_query else self.rope_sin.dtype
-        scales = (math.prod(tokens), heads, 1) if self.quantises_query else (1,)
+        dtype = torch.int8 if self.quantizes_query else self.rope_sin.dtype
+        scales = (math.prod(tokens), heads, 1) if self.quantizes_query else (1,)
         new = self.token_x.new_empty
         return (
             new((*tokens, heads, hckv), dtype=dtype),
@@ -96,10 +96,11 @@ class Prolog:
         nope = up[..., :depth].to(dtype).transpose(0, 1)
         query = (wide(nope) @ wide(self.weight_uk)).transpose(0, 1).to(dtype).contiguous()
         rope = _prolog.rotate(up[..., depth:], sin.unsqueeze(1), cos.unsqueeze(1))
-        if not self.quantises_query:
+        if not self.quantizes_query:
             return query, rope, torch.zeros(1, device=x.device)
-        rows, scale = _prolog.quantise_rows(wide(query))
+        rows, scale = _prolog.quantize_rows(wide(query))
         # Attention multiplies both parts of the query by the same scales: undo them for this part.
+        assert self.quant_scale_ckv is not None
         per_tensor = self.quant_scale_ckv.flatten()[0]
         return rows, wide(rope.to(dtype)) * (per_tensor / scale), scale
 
@@ -112,9 +113,9 @@ class Prolog:
         kr = _prolog.rotate(down[:, width:], sin, cos)
         if self.quant_scale_ckv is not None:
             scale = self.quant_scale_ckv
-            ckv = _prolog.quantise(ckv, scale.flatten()[0] if self.quantises_query else scale)
+            ckv = _prolog.quantize(ckv, scale.flatten()[0] if self.quantizes_query else scale)
         if self.quant_scale_ckr is not None:
-            kr = _prolog.quantise(kr, self.quant_scale_ckr)
+            kr = _prolog.quantize(kr, self.quant_scale_ckr)
         index = self.cache_index.flatten()
         _prolog.scatter(self.kv_cache, ckv, index, self.cache_mode)
         _prolog.scatter(self.kr_cache, kr, index, self.cache_mode)
@@ -143,8 +144,8 @@ class Prolog:
         must.dtype("weight_dq", self.weight_dq, self.token_x.dtype)
         must.dtype("weight_dkv_kr", self.weight_dkv_kr, self.token_x.dtype)
         must.dtype("weight_uq_qr", self.weight_uq_qr, *((int8,) if full else (bf16, int8)))
-        quantised = self.weight_uq_qr.dtype == int8
-        must.dtype("kv_cache", self.kv_cache, *((bf16, int8) if quantised else (bf16,)))
+        quantized = self.weight_uq_qr.dtype == int8
+        must.dtype("kv_cache", self.kv_cache, *((bf16, int8) if quantized else (bf16,)))
         kr = bf16 if full else self.kv_cache.dtype
         must.dtype("kr_cache", self.kr_cache, kr)
         for name in ("weight_uk", "rmsnorm_gamma_cq", "rmsnorm_gamma_ckv", "rope_sin", "rope_cos"):
@@ -183,7 +184,7 @@ class Prolog:
 
     def _check_scales(self) -> None:
         full = self.token_x.dtype == torch.int8
-        quantised = self.weight_uq_qr.dtype == torch.int8
+        quantized = self.weight_uq_qr.dtype == torch.int8
         cache = self.kv_cache.dtype == torch.int8
         heads = self.weight_uk.shape[0]
         count = math.prod(self.token_x.shape[:-1])
@@ -191,11 +192,11 @@ class Prolog:
         self._scale("dequant_scale_w_dq", full, "with int8 'token_x'", (1, HCQ))
         self._scale("dequant_scale_w_dkv_kr", full, "with int8 'token_x'", (1, HCKV + DR))
         up = (1, heads * (D + DR))
-        self._scale("dequant_scale_w_uq_qr", quantised, "with int8 'weight_uq_qr'", up)
+        self._scale("dequant_scale_w_uq_qr", quantized, "with int8 'weight_uq_qr'", up)
         self._scale("quant_scale_ckv", cache, "with int8 'kv_cache'", (1, HCKV))
         self._scale("quant_scale_ckr", cache and not full, "with int8 'kr_cache'", (1, DR))
-        if self.smooth_scales_cq is not None or not quantised:
-            self._scale("smooth_scales_cq", quantised, "with int8 'weight_uq_qr'", (1, HCQ))
+        if self.smooth_scales_cq is not None or not quantized:
+            self._scale("smooth_scales_cq", quantized, "with int8 'weight_uq_qr'", (1, HCQ))
 
     def _scale(self, name: str, wanted: bool, when: str, shape: tuple[int, ...]) -> None:
         scale = getattr(self, name)

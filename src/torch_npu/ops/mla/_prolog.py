@@ -1,4 +1,4 @@
-"""What the MLA prolog operators share: projections, RmsNorm, rotation and quantisation.
+"""What the MLA prolog operators share: projections, RmsNorm, rotation and quantization.
 
 The names follow upstream's pages: He hidden size, Hcq and Hckv the low-rank sizes of query and
 key-value, N heads, D and Dr the head sizes without and with position encoding, T tokens.
@@ -10,7 +10,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
-from torch_npu.ops.quant import _formats
+from torch_npu.ops._shared import _formats
 
 
 def product(a: torch.Tensor, b: torch.Tensor, name: str = "int8") -> torch.Tensor:
@@ -34,19 +34,19 @@ def rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tenso
     return torch.cat([even, odd], -1) * wide(cos) + torch.cat([-odd, even], -1) * wide(sin)
 
 
-def quantise(x: torch.Tensor, scale: torch.Tensor, name: str = "int8") -> torch.Tensor:
+def quantize(x: torch.Tensor, scale: torch.Tensor, name: str = "int8") -> torch.Tensor:
     """round(x * scale) in a format: the static form, whose scale multiplies."""
     return _formats.encode(x * scale, name)
 
 
-def quantise_rows(x: torch.Tensor, name: str = "int8") -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(x: torch.Tensor, name: str = "int8") -> tuple[torch.Tensor, torch.Tensor]:
     """Rows in a format and their scales (.., 1), max|row| / the format's largest value."""
     scale = x.abs().amax(-1, keepdim=True) / _formats.largest(name)
     return _formats.encode(torch.where(scale > 0, x / scale, 0), name), scale
 
 
 def down_project(x, weight, x_scale, weight_scale, name="int8"):
-    """x @ weight in fp32, de-quantised by scales for each token and each channel if there are."""
+    """x @ weight in fp32, de-quantized by scales for each token and each channel if there are."""
     found = product(x, weight, name)
     return found if x_scale is None else found * x_scale * weight_scale
 
@@ -54,12 +54,12 @@ def down_project(x, weight, x_scale, weight_scale, name="int8"):
 def up_project(normed, weight, weight_scale, smooth, dtype, name="int8"):
     """c^Q @ [W^UQ | W^QR] in fp32, and c^Q as the product takes it with its scales (or None).
 
-    For a quantised weight c^Q is smoothed and quantised token by token.
+    For a quantized weight c^Q is smoothed and quantized token by token.
     """
     if weight_scale is None:
         rows = normed.to(dtype)
         return wide(product(rows, weight).to(dtype)), rows, None
-    rows, scale = quantise_rows(normed if smooth is None else normed * smooth, name)
+    rows, scale = quantize_rows(normed if smooth is None else normed * smooth, name)
     return product(rows, weight, name) * scale * weight_scale, rows, scale
 
 

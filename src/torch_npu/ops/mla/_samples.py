@@ -16,7 +16,7 @@ def _tensor(make, shape, kind):
 
 
 def arguments(make, tokens, heads=1, down="bf16", up="bf16", cache="bf16", blocks=2, size=16):
-    """The positional arguments; `down`, `up` and `cache` say "int8" for what is quantised."""
+    """The positional arguments; `down`, `up` and `cache` say "int8" for what is quantized."""
     count = torch.Size(tokens).numel()
     rope_cache = cache if down == "bf16" else "bf16"
     return (

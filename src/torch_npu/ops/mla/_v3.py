@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from torch_npu.ops._math import wide
+from torch_npu.ops._shared import _formats
 from torch_npu.ops.mla import _prolog
-from torch_npu.ops.quant import _formats
 
-#: the format of the quantised weights and of what goes with them, by weight_quant_mode
+#: the format of the quantized weights and of what goes with them, by weight_quant_mode
 FORMATS = {1: "int8", 2: "int8", 3: "float8_e4m3fn", 4: "float8_e4m3fn", 5: "hifloat8"}
 MX, GROUP = 3, 32  # the mode with a power-of-two scale for each group of 32, and that size
 PER_TENSOR, PER_CHANNEL, PER_TILE = 1, 2, 3  # values of kv_cache_quant_mode
@@ -65,7 +65,7 @@ class PrologV3:
         return FORMATS.get(self.weight_quant_mode, "int8")
 
     @property
-    def quantises_query(self) -> bool:
+    def quantizes_query(self) -> bool:
         return self.query_quant_mode == 1
 
     def run(self) -> tuple[Tensor, ...]:
@@ -93,13 +93,15 @@ class PrologV3:
 
     def _down(self, x: Tensor, weight: Tensor, weight_scale: Tensor | None) -> Tensor:
         if self.weight_quant_mode == MX:
+            assert self.dequant_scale_x is not None and weight_scale is not None
             return grouped(x, self.dequant_scale_x) @ grouped(weight.t(), weight_scale).t()
         return _prolog.down_project(x, weight, self.dequant_scale_x, weight_scale, self.format)
 
     def _up(self, normed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
         weight, scale = self.weight_uq_qr, self.dequant_scale_w_uq_qr
         if self.weight_quant_mode == MX:
-            rows, exponents = quantise_groups(wide(normed.to(dtype)))
+            assert scale is not None
+            rows, exponents = quantize_groups(wide(normed.to(dtype)))
             return grouped(rows, exponents) @ grouped(weight.t(), scale).t(), rows, exponents
         smooth = self.smooth_scales_cq
         return _prolog.up_project(normed, weight, scale, smooth, dtype, self.format)
@@ -110,9 +112,10 @@ class PrologV3:
         nope = wide(up[..., :depth].to(dtype)).transpose(0, 1)
         query = (nope @ wide(self.weight_uk)).transpose(0, 1).to(dtype).contiguous()
         rope = _prolog.rotate(up[..., depth:], sin.unsqueeze(1), cos.unsqueeze(1))
-        if not self.quantises_query:
+        if not self.quantizes_query:
             return query, rope, None
-        rows, scale = _prolog.quantise_rows(wide(query), self.format)
+        assert self.quant_scale_ckv is not None
+        rows, scale = _prolog.quantize_rows(wide(query), self.format)
         # Attention multiplies both parts of the query by the same scales: undo them for this part.
         return rows, wide(rope.to(dtype)) * (self.quant_scale_ckv.flatten()[0] / scale), scale
 
@@ -131,9 +134,11 @@ class PrologV3:
             self._write(self.kv_cache, self._tiled(ckv, kr.to(self.rope_sin.dtype)), slots)
             return
         if self.kv_cache_quant_mode:
-            ckv = _prolog.quantise(ckv, self.quant_scale_ckv, self.format)
+            assert self.quant_scale_ckv is not None
+            ckv = _prolog.quantize(ckv, self.quant_scale_ckv, self.format)
         if self.kv_cache_quant_mode == PER_CHANNEL:
-            kr = _prolog.quantise(kr, self.quant_scale_ckr)
+            assert self.quant_scale_ckr is not None
+            kr = _prolog.quantize(kr, self.quant_scale_ckr)
         self._write(self.kv_cache, ckv, slots)
         self._write(self.kr_cache, kr, slots)
 
@@ -155,6 +160,7 @@ class PrologV3:
         token = torch.arange(count, device=device)
         if self.cache_mode in ("BSND", "TND"):
             return token
+        assert self.cache_index is not None
         index = self.cache_index.flatten()
         if not self.cache_mode.startswith("PA_BLK"):
             return index
@@ -181,11 +187,11 @@ def _given(scale: Tensor | None, like: Tensor) -> Tensor:
 
 
 def grouped(x: Tensor, exponents: Tensor) -> Tensor:
-    """The fp32 values of MX-quantised rows: each group of 32 times its power of two."""
+    """The fp32 values of MX-quantized rows: each group of 32 times its power of two."""
     return (x.float().unflatten(-1, (-1, GROUP)) * exponents.float().unsqueeze(-1)).flatten(-2)
 
 
-def quantise_groups(x: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_groups(x: Tensor) -> tuple[Tensor, Tensor]:
     """float8_e4m3fn rows; for each group of 32 a float8_e8m0fnu scale, 2^(floor(log2 max) - 8)."""
     groups = x.unflatten(-1, (-1, GROUP))
     top = groups.abs().amax(-1, keepdim=True)

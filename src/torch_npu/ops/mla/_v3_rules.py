@@ -160,7 +160,7 @@ def _scales(g: PrologV3) -> None:
     for name, (outer, inner) in columns.items():
         need(name, full, of_weight, (outer, inner // GROUP) if mx else (1, outer), exponent)
     need("dequant_scale_x", full, of_weight, (count, he // GROUP if mx else 1), exponent)
-    shape = (up, hcq // GROUP) if mx else (1, up)
+    shape: tuple[int, ...] = (up, hcq // GROUP) if mx else (1, up)
     need("dequant_scale_w_uq_qr", weight > 0, of_weight, shape, exponent)
     if g.smooth_scales_cq is not None:
         need("smooth_scales_cq", weight in (1, 2, 4, 5), of_weight, (1, hcq))

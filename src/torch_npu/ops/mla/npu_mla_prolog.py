@@ -44,7 +44,7 @@ def npu_mla_prolog(**arguments):
         dequant_scale_w_uq_qr: (1, N * 192) float32, the channel scales of an int8 `weight_uq_qr`.
         quant_scale_ckv, quant_scale_ckr: (1, 512) and (1, 64) float32; what the keys are
             multiplied by before they are rounded to int8 caches.
-        smooth_scales_cq: (1, 1536) float32, the factor of c^Q before it is quantised; optional.
+        smooth_scales_cq: (1, 1536) float32, the factor of c^Q before it is quantized; optional.
         rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv: ε of the two norms.
         cache_mode: "PA_BSND", or "PA_NZ" where each block's bytes are ordered (width / c, block
             size, c) with c elements in 32 bytes.

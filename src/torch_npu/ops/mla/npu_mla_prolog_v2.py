@@ -1,4 +1,4 @@
-"""npu_mla_prolog_v2: as npu_mla_prolog, and with everything quantised."""
+"""npu_mla_prolog_v2: as npu_mla_prolog, and with everything quantized."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def npu_mla_prolog_v2(**arguments):
        q^N \leftarrow \mathrm{round}\!\left(\frac{q^N}{\text{scale}^Q}\right), \qquad
        q^R \leftarrow q^R \cdot \frac{\text{quant\_scale\_ckv}}{\text{scale}^Q} $$
 
-    for each token and head, so that the attention's de-quantisation is right for both parts.
+    for each token and head, so that the attention's de-quantization is right for both parts.
 
     Args:
         token_x: x, (T, 7168) or (B, S, 7168); bfloat16, or int8 with `dequant_scale_x`.
@@ -46,14 +46,14 @@ def npu_mla_prolog_v2(**arguments):
         quant_scale_ckv, quant_scale_ckr: (1, 512) and (1, 64) float32; what the keys are
             multiplied by before they are rounded to int8 caches. With int8 tokens the first
             element serves for all.
-        smooth_scales_cq: (1, 1536) float32, the factor of c^Q before it is quantised; optional.
+        smooth_scales_cq: (1, 1536) float32, the factor of c^Q before it is quantized; optional.
         rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv: ε of the two norms.
         cache_mode: "PA_BSND", or "PA_NZ" where each block's bytes are ordered (width / c, block
             size, c) with c elements in 32 bytes.
 
     Returns:
         q^N, (T, N, 512) or (B, S, N, 512), bfloat16 or int8; q^R, (.., N, 64) bfloat16; the two
-        caches; and scale^Q, (tokens, N, 1) float32, or one zero where the query is not quantised.
+        caches; and scale^Q, (tokens, N, 1) float32, or one zero where the query is not quantized.
 
     Constraints:
         Inference on Atlas A2 and A3. N is a power of two up to 128, S at most 16, the block size

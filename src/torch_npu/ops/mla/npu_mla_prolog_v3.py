@@ -32,7 +32,7 @@ def _split(make, **options):
     return (*given[:9], *given[10:]), given[9]
 
 
-def _quantised(make):
+def _quantized(make):
     found = scales(make, 2, *FULL, "smooth", "ckv") | {"cache_index": _split(make, tokens=(2,))[1]}
     found["quant_scale_ckv"] = found["quant_scale_ckv"][0, :1].clone()
     modes = {"weight_quant_mode": 2, "kv_cache_quant_mode": 1, "query_quant_mode": 1}
@@ -45,7 +45,7 @@ _SAMPLES = [
         lambda make: {"cache_index": _split(make, tokens=(2, 1))[1]},
     ),
     Sample(
-        lambda make: _split(make, tokens=(2,), down="int8", up="int8", cache="int8")[0], _quantised
+        lambda make: _split(make, tokens=(2,), down="int8", up="int8", cache="int8")[0], _quantized
     ),
 ]
 
@@ -65,7 +65,7 @@ def npu_mla_prolog_v3(**arguments):
        k^R = \mathrm{Cache}(\mathrm{ROPE}(x W^{KR})) $$
 
     ROPE takes interleaved pairs: with e the even and o the odd elements of x, it is
-    $[e, o] \cdot \cos + [-o, e] \cdot \sin$. If the query is quantised, for each token and head:
+    $[e, o] \cdot \cos + [-o, e] \cdot \sin$. If the query is quantized, for each token and head:
 
     $$ \text{scale}^Q = \frac{\max |q^N|}{M}, \qquad q^N \leftarrow \frac{q^N}{\text{scale}^Q}, \qquad
        q^R \leftarrow q^R \cdot \frac{\text{quant\_scale\_ckv}}{\text{scale}^Q} $$
@@ -88,7 +88,7 @@ def npu_mla_prolog_v3(**arguments):
             float8_e8m0fnu ones for each group of 32, (tokens, He / 32) and (columns, rows / 32).
         quant_scale_ckv, quant_scale_ckr: what the keys are multiplied by before they are rounded
             to the cache's format; (1,) for all, or (1, 512) and (1, 64) for each channel.
-        smooth_scales_cq: (1, Hcq) float32, the factor of c^Q before it is quantised; optional.
+        smooth_scales_cq: (1, Hcq) float32, the factor of c^Q before it is quantized; optional.
         actual_seq_len: int32 running sum of the sequences' lengths, for "PA_BLK" caches and (T,
             He) tokens.
         k_nope_clip_alpha: (1,) float32; tiles are clipped at this part of their maximum.
@@ -102,7 +102,7 @@ def npu_mla_prolog_v3(**arguments):
             each tile.
         query_quant_mode: 1 with kv_cache_quant_mode 1, else 0.
         ckvkr_repo_mode, quant_scale_repo_mode: 1 with kv_cache_quant_mode 3, else 0. A row of
-            `kv_cache` is then 656 bytes: 512 quantised values, 64 bfloat16 of k^R, 4 float32
+            `kv_cache` is then 656 bytes: 512 quantized values, 64 bfloat16 of k^R, 4 float32
             scales; `kr_cache` is empty.
         tile_size: 128.
         qc_qr_scale, kc_scale: α_q and α_kv.

@@ -1,4 +1,4 @@
-"""What `npu_moe_init_routing_v2` asks of tokens and scales, by chip and quantisation mode."""
+"""What `npu_moe_init_routing_v2` asks of tokens and scales, by chip and quantization mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def modes(family):
-    """The quantisation modes of a product series."""
+    """The quantization modes of a product series."""
     if family == "A5":
         return quant.MODES
     return (quant.NONE,) if family == "310P" else (quant.NONE, quant.STATIC, quant.DYNAMIC)
@@ -37,7 +37,7 @@ def check_x(x, quant_mode, x_dtype):
         )
         allowed = ("hifloat8", "float4_e2m1fn_x2")
         fits = family == "A5" and quant_mode == quant.NONE and coded in allowed
-        expected = "None, or on Ascend 950 without quantisation hifloat8 or float4_e2m1fn_x2"
+        expected = "None, or on Ascend 950 without quantization hifloat8 or float4_e2m1fn_x2"
         must.hold(fits, "x_dtype", expected, _dtypes.text(x_dtype), ErrCode.TYPE)
         must.dtype("x", x, torch.uint8)
     elif quant_mode == quant.NONE:
@@ -45,10 +45,23 @@ def check_x(x, quant_mode, x_dtype):
             must.dtype("x", x, torch.float16, torch.float32)
         else:
             must.dtype("x", x, *_PLAIN, *(_FLOAT8 if family == "A5" else ()))
-    elif quant_mode in (quant.STATIC, quant.DYNAMIC):
+    elif quant_mode == quant.DYNAMIC and family == "A5":
         must.dtype("x", x, *_PLAIN)
+    elif quant_mode in (quant.STATIC, quant.DYNAMIC):
+        must.dtype("x", x, *_PLAIN[:3])
     else:
         must.dtype("x", x, torch.float16, torch.bfloat16)
+
+
+def check_newest(x, expert_idx, active_num, expert_tokens_num_flag, drop_pad_mode, quant_mode):
+    """What Ascend950 asks besides: counts always, all rows, no quantization with capacities."""
+    flag = expert_tokens_num_flag
+    must.hold(flag, "expert_tokens_num_flag", "True on this chip", flag)
+    whole = expert_idx.numel()
+    fits = active_num in (-1, whole) or whole * x.size(1) == 0
+    must.hold(fits, "active_num", f"-1 or {whole}, the number of 'expert_idx'", active_num)
+    fits = drop_pad_mode == 0 or quant_mode == quant.NONE
+    must.hold(fits, "quant_mode", "-1 with drop_pad_mode=1", quant_mode)
 
 
 def check_scale(x, scale, offset, quant_mode, span, x_dtype):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.moe._routing import FLOATS
-from torch_npu.ops.scatter._indices import first_bad
 
 MAPS = (torch.bool, torch.int8)
 

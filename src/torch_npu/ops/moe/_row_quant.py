@@ -1,4 +1,4 @@
-"""How `npu_moe_init_routing_v2` quantises the expanded rows, one function a family of modes.
+"""How `npu_moe_init_routing_v2` quantizes the expanded rows, one function a family of modes.
 
 A mode maps rows in float32 to the stored rows and their scales. Rows of zeros get the scale 0.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from torch_npu.ops.quant import _formats
-from torch_npu.ops.quant._packing import pack_int4
-from torch_npu.ops.quant._rounding import saturate
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared._packing import pack_int4
+from torch_npu.ops._shared._rounding import saturate
 
 NONE, STATIC, DYNAMIC, INT4, HIF8_CAST, HIF8_TENSOR, HIF8_TOKEN, MXFP4 = -1, 0, 1, 13, 6, 7, 8, 9
 E5M2, E4M3 = torch.float8_e5m2, torch.float8_e4m3fn
@@ -82,7 +82,7 @@ def _round_scaled(rows, dtype, width, clamp, half):
     return saturate(_join(scaled, rows.size(1)), dtype), exponent, zero
 
 
-def quantise(
+def quantize(
     rows: torch.Tensor,
     mode: int,
     scale: torch.Tensor | None,
@@ -96,6 +96,7 @@ def quantise(
     """
     columns = rows.size(1)
     if mode == STATIC:
+        assert scale is not None and offset is not None
         return saturate(rows * scale + offset, torch.int8), None
     if mode in (DYNAMIC, INT4):
         smooth = rows if scale is None else rows * scale

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
 
 
 @npu_op(
@@ -39,9 +39,9 @@ def _(sorted_expert_for_source_row, num_expert):
     must.dtype("sorted_expert_for_source_row", rows, torch.int32)
     must.ndim("sorted_expert_for_source_row", rows, 1)
     must.hold(
-        rows.numel() < 2**24,
+        rows.numel() <= 2**24,
         "sorted_expert_for_source_row",
-        "of fewer than 2**24 values",
+        "of at most 2**24 values",
         rows.numel(),
     )
     must.hold(0 < num_expert <= 2048, "num_expert", "within [1, 2048]", num_expert)

@@ -10,8 +10,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS, take_rows
-from torch_npu.ops.scatter._indices import inside
 
 
 def _top_k(scales: torch.Tensor | None, k: int | None) -> int:
@@ -66,14 +66,16 @@ def npu_moe_finalize_routing(
         index = expanded_src_to_dst_row.reshape(tokens, top_k)
     else:
         index = expanded_src_to_dst_row.reshape(top_k, tokens).t()
-    out = None
-    for j in range(top_k):  # one expert's slot at a time: no (N, K, H) copy of the rows
-        term = wide(take_rows(rows, index[:, j]))
+
+    def term(j):
+        found = wide(take_rows(rows, index[:, j]))
         if bias is not None:
-            term = term + wide(bias).index_select(0, export_for_source_row[:, j].long())
-        if scales is not None:
-            term = term * wide(scales[:, j : j + 1])
-        out = term if out is None else out + term
+            found = found + wide(bias).index_select(0, export_for_source_row[:, j].long())
+        return found if scales is None else found * wide(scales[:, j : j + 1])
+
+    out = term(0)
+    for j in range(1, top_k):  # one expert's slot at a time: no (N, K, H) copy of the rows
+        out = out + term(j)
     for skip in (skip1, skip2):
         if skip is not None:
             out = out + wide(skip)

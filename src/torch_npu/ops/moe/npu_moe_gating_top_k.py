@@ -9,8 +9,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS
-from torch_npu.ops.scatter._indices import inside
 
 SOFTMAX, SIGMOID, SQRT_SOFTPLUS = 0, 1, 2
 
@@ -26,7 +26,7 @@ def _best(values: torch.Tensor, k: int) -> torch.Tensor:
     return torch.sort(values, dim=-1, descending=True, stable=True).indices[..., :k]
 
 
-def _renormalises(norm_type: int, renorm: int) -> bool:
+def _renormalizes(norm_type: int, renorm: int) -> bool:
     return norm_type != SOFTMAX or renorm == 1
 
 
@@ -68,7 +68,7 @@ def _gate(
             choice = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
         expert = best(choice, k)
     y = scores.gather(1, expert)
-    if _renormalises(norm_type, renorm):
+    if _renormalizes(norm_type, renorm):
         y = y / (y.sum(-1, keepdim=True) + eps)
     y = y * routed_scaling_factor
     norm = scores.clone() if out_flag else torch.zeros_like(scores)
@@ -117,8 +117,9 @@ def npu_moe_gating_top_k(
         input_ids: the key of each row, (rows), int32 or int64; only together with `tid2eid`.
         tid2eid: the experts of each key, (keys, k), int32 or int64.
         k_group: how many groups to keep, 1 to `group_count`.
-        group_count: into how many equal groups the experts fall; each holds more than two, and a
-            group's size rounded up to 32, times the count, is at most 2048.
+        group_count: into how many equal groups the experts fall, of two or more for group_select_mode 1.
+            Where some groups are left out, a group's size rounded up to 32, times the count, is at
+            most 2048.
         group_select_mode: a group's score, 0 its largest value, 1 the sum of its two largest.
         renorm: 1 divides the weights by their sum where norm_type is 0 too; 0 does not.
         norm_type: 0 softmax, 1 sigmoid, and on Ascend950 2, the root of softplus.
@@ -149,16 +150,16 @@ def _(x, k, bias, input_ids, tid2eid, k_group, group_count, group_select_mode, r
     newest = (SQRT_SOFTPLUS,) if chips.current().family == "A5" else ()
     must.choice("norm_type", norm_type, (SOFTMAX, SIGMOID, *newest))
     must.choice("renorm", renorm, (0, 1))
-    fits = group_count > 0 and experts % group_count == 0 and experts // group_count > 2
-    must.hold(
-        fits,
-        "group_count",
-        f"a divisor of the {experts} experts that leaves more than 2 in each group",
-        group_count,
-    )
-    padded = -(-(experts // group_count) // 32) * 32 * group_count
-    must.hold(padded <= 2048, "group_count", "such that groups padded to 32 hold 2048", group_count)
+    fits = group_count > 0 and experts % group_count == 0
+    must.hold(fits, "group_count", f"a divisor of the {experts} experts", group_count)
+    if group_select_mode == 1:
+        pairs = experts // group_count > 1
+        must.hold(pairs, "group_count", "such that a group has two experts to add", group_count)
     must.hold(0 < k_group <= group_count, "k_group", f"within [1, {group_count}]", k_group)
+    if group_count not in (1, experts) and k_group != group_count:
+        padded = -(-(experts // group_count) // 32) * 32 * group_count
+        expected = "such that groups padded to 32 hold 2048"
+        must.hold(padded <= 2048, "group_count", expected, group_count)
     most = experts // group_count * k_group
     must.hold(0 < k <= most, "k", f"within [1, {most}]", k)
     must.same_dtype("bias", bias, "x", x)
@@ -246,7 +247,7 @@ def npu_moe_gating_top_k_backward(
     """
     scores, expert = wide(x_norm), expertIdx.long()
     g = wide(grad_y).to(scores.dtype) * routed_scaling_factor
-    if _renormalises(norm_type, renorm):
+    if _renormalizes(norm_type, renorm):
         chosen = scores.gather(1, expert)
         total = chosen.sum(-1, keepdim=True) + eps
         g = (g - (chosen / total * g).sum(-1, keepdim=True)) / total

@@ -6,8 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS
-from torch_npu.ops.scatter._indices import inside
 
 
 @npu_op(

@@ -6,8 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant._rounding import saturate
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
+from torch_npu.ops._shared._rounding import saturate
 
 STATIC, DYNAMIC = 0, 1
 CUMSUM, COUNT = 1, 2

@@ -1,4 +1,4 @@
-"""npu_moe_init_routing_v2: tokens expert by expert, with capacity, ranges and quantisation."""
+"""npu_moe_init_routing_v2: tokens expert by expert, with capacity, ranges and quantization."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside as must_lie_inside
 from torch_npu.ops.moe import _init_routing_rules as rules
 from torch_npu.ops.moe import _row_quant as quant
 from torch_npu.ops.moe._routing import inverse_permutation, take_rows
-from torch_npu.ops.scatter._indices import inside as must_lie_inside
 
 CUMSUM, COUNT, KEY_VALUE = 0, 1, 2
 GATHER, SCATTER = 0, 1
@@ -37,17 +37,17 @@ def _statistics(flat, inside, start, end, expert_num, kind):
     return counts, torch.nn.functional.pad(pairs, (0, 0, 0, expert_num - span))
 
 
-def _quantise(rows, mode, scale, offset, half):
-    """`_row_quant.quantise`, with the C++ kernel for dynamic int8."""
+def _quantize(rows, mode, scale, offset, half):
+    """`_row_quant.quantize`, with the C++ kernel for dynamic int8."""
     if mode != quant.DYNAMIC or rows.size(1) == 0:
-        return quant.quantise(rows, mode, scale, offset, half)
+        return quant.quantize(rows, mode, scale, offset, half)
     smooth = rows if scale is None else rows * scale
     return torch.ops.softnpu.dynamic_quant(smooth, None, None, False, False)[:2]
 
 
 def _route(
     take,
-    quantise,
+    quantize,
     x,
     expert_idx,
     scale=None,
@@ -62,7 +62,7 @@ def _route(
     active_expert_range=(),
     row_idx_type=0,
 ):
-    """The operator, with `take(rows, index, present)` and `quantise(rows, ...)` to make the rows."""
+    """The operator, with `take(rows, index, present)` and `quantize(rows, ...)` to make the rows."""
     old = chips.current().family == "310P"
     if old:
         drop_pad_mode, expert_tokens_num_type = 0, CUMSUM
@@ -90,7 +90,7 @@ def _route(
         row_idx = row_idx.scatter(0, order, torch.where(taking, slot, -1))
         present, pair = pair_of >= 0, pair_of.clamp(min=0)
         owner = torch.arange(slots, device=x.device) // max(expert_capacity, 1)
-        leading = (expert_num, expert_capacity)
+        leading: tuple[int, ...] = (expert_num, expert_capacity)
     else:
         rows = pairs if active_num <= 0 else min(active_num, pairs)
         pair, owner = order[:rows], expert[:rows].long()
@@ -117,7 +117,7 @@ def _route(
             elif scale.size(0) > 1:
                 scale = take(scale, owner - start, present)
         half = x.dtype == torch.float16
-        expanded, found = quantise(taken.float(), quant_mode, scale, offset, half)
+        expanded, found = quantize(taken.float(), quant_mode, scale, offset, half)
     if old:
         found = torch.nn.functional.pad(counts, (start, expert_num - end)).to(torch.int32)
         statistics = statistics.to(torch.int32)
@@ -146,7 +146,7 @@ def _copied(
     active_expert_range=(),
     row_idx_type=0,
 ):
-    """The commonest case, sorted and copied in C++: no capacity, no quantisation; None for any other."""
+    """The commonest case, sorted and copied in C++: no capacity, no quantization; None for any other."""
     if drop_pad_mode == 1 or quant_mode != quant.NONE or chips.current().family == "310P":
         return None
     start, end = _range(active_expert_range, expert_num)
@@ -203,12 +203,12 @@ def npu_moe_init_routing_v2(
 
     Args:
         x: the tokens, (N, H); float16, bfloat16, float32 or int8; on Ascend 950, without
-            quantisation, also 8-bit floats, or bytes that `x_dtype` names.
+            quantization, also 8-bit floats, or bytes that `x_dtype` names.
         expert_idx: the experts of each token, (N, K), int32, in [-1, expert_num].
-        scale: without quantisation (N), moved along with the tokens (float8 tokens:
+        scale: without quantization (N), moved along with the tokens (float8 tokens:
             (N, ceil(H / 64), 2), float8_e8m0fnu); static (1); dynamic (1, H) or
             (end - start, H); float32.
-        offset: static quantisation, (1), float32.
+        offset: static quantization, (1), float32.
         active_num: at most how many rows the result holds (-1 and 0: all); for drop_pad_mode 0.
         expert_capacity: rows of each expert for drop_pad_mode 1, 1 to N.
         expert_num: how many experts there are, up to 10240 (5120 for type 2).
@@ -234,7 +234,7 @@ def npu_moe_init_routing_v2(
 
     Constraints:
         drop_pad_mode 1 needs the whole range, row_idx_type 0, and type 1 for the counts.
-        On the Atlas inference series: float16 and float32, no quantisation, no dropping; the counts
+        On the Atlas inference series: float16 and float32, no quantization, no dropping; the counts
         are cumulative and int32, and the fourth result holds the tokens of each expert, int32.
 
     Differs from upstream:
@@ -242,7 +242,7 @@ def npu_moe_init_routing_v2(
         for) there are zeros.
     """
     return _route(
-        take_rows, quant.quantise, x, expert_idx, scale, offset, active_num, expert_capacity,
+        take_rows, quant.quantize, x, expert_idx, scale, offset, active_num, expert_capacity,
         expert_num, drop_pad_mode, expert_tokens_num_type, expert_tokens_num_flag, quant_mode,
         active_expert_range, row_idx_type,
     )  # fmt: skip
@@ -275,7 +275,10 @@ def _(
     must.dtype("expert_idx", expert_idx, torch.int32)
     must.shape("expert_idx", expert_idx, (x.size(0), None))
     most = 5120 if expert_tokens_num_type == KEY_VALUE else 10240
-    must.hold(0 <= expert_num <= most, "expert_num", f"within [0, {most}]", expert_num)
+    expected = f"within [1, {most}]" if family == "A5" else "positive"
+    fits = expert_num > (-1 if family == "310P" else 0)
+    fits = fits and (family != "A5" or expert_num <= most)
+    must.hold(fits, "expert_num", expected, expert_num)
     length = len(active_expert_range)
     must.hold(length in (0, 2), "active_expert_range", "two numbers or none", f"{length} of them")
     start, end = _range(active_expert_range, expert_num)
@@ -283,6 +286,11 @@ def _(
         given = [start, end]
         expected = f"[start, end] with 0 <= start < end <= {expert_num}"
         must.hold(0 <= start < end <= expert_num, "active_expert_range", expected, given)
+    must.hold(end <= most, "active_expert_range", f"of an end up to {most}", [start, end])
+    if family == "A5":
+        rules.check_newest(
+            x, expert_idx, active_num, expert_tokens_num_flag, drop_pad_mode, quant_mode
+        )
     rules.check_scale(x, scale, offset, quant_mode, end - start, x_dtype)
     if drop_pad_mode == 1 and family != "310P":
         tokens = x.size(0)
@@ -311,7 +319,7 @@ def _(
 def _(x, expert_idx, x_dtype, **options):
     done = _copied(x, expert_idx, **options)
     if done is None:
-        done = _route(torch.ops.softnpu.take_rows, _quantise, x, expert_idx, **options)
+        done = _route(torch.ops.softnpu.take_rows, _quantize, x, expert_idx, **options)
     return done
 
 

@@ -7,8 +7,8 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.moe._routing import inverse_permutation
-from torch_npu.ops.scatter._indices import first_bad
 
 HIFLOAT8, FLOAT4_E2M1, FLOAT4_E1M2 = 290, 296, 297
 
@@ -90,7 +90,11 @@ def _(
         kinds = [torch.uint8]
     must.dtype("tokens", tokens, *kinds)
     must.ndim("tokens", tokens, 2)
-    must.hold(0 < tokens.size(1) < 16384, "tokens", "of 1 to 16383 columns", tokens.size(1))
+    columns = tokens.size(1)
+    if newest:
+        must.hold(columns > 0, "tokens", "of at least one column", columns)
+    else:
+        must.hold(0 < columns <= 16384, "tokens", "of 1 to 16384 columns", columns)
     counts = expert_token_num_per_rank
     must.dtype("expert_token_num_per_rank", counts, torch.int32, torch.int64)
     must.ndim("expert_token_num_per_rank", counts, 2)
@@ -101,6 +105,9 @@ def _(
     else:
         must.dtype("per_token_scales", per_token_scales, torch.float32)
         must.ndim("per_token_scales", per_token_scales, 1)
+    if per_token_scales is not None and per_token_scales.dim() == 3:
+        must.dtype("tokens", tokens, torch.float8_e4m3fn, torch.float8_e5m2)
+        must.shape("per_token_scales", per_token_scales, (None, None, 2))
     if per_token_scales is not None:
         rest = tuple(per_token_scales.shape[1:])
         must.shape("per_token_scales", per_token_scales, (tokens.size(0), *rest))

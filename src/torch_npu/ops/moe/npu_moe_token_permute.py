@@ -8,8 +8,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS, inverse_permutation, take_rows
-from torch_npu.ops.scatter._indices import inside
 
 #: topK may not exceed this
 MOST_EXPERTS_A_TOKEN = 512

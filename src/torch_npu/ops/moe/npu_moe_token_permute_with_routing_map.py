@@ -7,10 +7,10 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS
 from torch_npu.ops.moe._routing_map import MAPS, check_map, check_probs, pairs_of, slots_of
 from torch_npu.ops.moe.npu_moe_token_permute import sum_over_experts
-from torch_npu.ops.scatter._indices import inside
 
 
 def _rows(tokens, routing_map, num_out_tokens, drop_and_pad):

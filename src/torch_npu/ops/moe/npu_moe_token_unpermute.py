@@ -8,9 +8,9 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.moe._routing import FLOATS, take_rows
 from torch_npu.ops.moe.npu_moe_token_permute import MOST_EXPERTS_A_TOKEN, sum_over_experts
-from torch_npu.ops.scatter._indices import first_bad
 
 
 def _top_k(probs: torch.Tensor | None) -> int:

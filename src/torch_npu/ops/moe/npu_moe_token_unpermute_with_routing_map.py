@@ -8,9 +8,9 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS, take_rows
 from torch_npu.ops.moe._routing_map import check_map, check_probs, experts_of_tokens, slots_of
-from torch_npu.ops.scatter._indices import inside
 
 
 def _top_k(sorted_indices, tokens):

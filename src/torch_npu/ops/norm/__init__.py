@@ -1,1 +1,1 @@
-"""Normalisation operators."""
+"""Normalization operators."""

@@ -1,4 +1,4 @@
-"""Group normalisation as npu_group_norm_silu and npu_group_norm_swish use it."""
+"""Group normalization as npu_group_norm_silu and npu_group_norm_swish use it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def check_groups(input: torch.Tensor, name: str, groups: int) -> None:
     )
 
 
-def per_channel(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+def per_channel(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A (C,) tensor widened and shaped to broadcast against an (N, C, ...) one."""
-    return None if tensor is None else wide(tensor).view(1, -1, *(1 for _ in like.shape[2:]))
+    return wide(tensor).view(1, -1, *(1 for _ in like.shape[2:]))
 
 
 def grouped(tensor: torch.Tensor, groups: int) -> torch.Tensor:
@@ -33,7 +33,7 @@ def grouped(tensor: torch.Tensor, groups: int) -> torch.Tensor:
 def statistics(
     input: torch.Tensor, groups: int, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x normalised within each group, the mean and 1 / std, the latter two of shape (N, groups)."""
+    """x normalized within each group, the mean and 1 / std, the latter two of shape (N, groups)."""
     x = grouped(wide(input), groups)
     mean = x.mean(-1, keepdim=True)
     rstd = torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + eps)
@@ -45,6 +45,5 @@ def affine(
     normed: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:
     """normed * weight + bias, channel by channel; None stands for one and zero."""
-    gamma, beta = per_channel(weight, normed), per_channel(bias, normed)
-    y = normed if gamma is None else normed * gamma
-    return y if beta is None else y + beta
+    y = normed if weight is None else normed * per_channel(weight, normed)
+    return y if bias is None else y + per_channel(bias, normed)

@@ -7,8 +7,8 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _formats
 from torch_npu.ops.norm import _quantized
-from torch_npu.ops.quant import _formats
 
 
 @npu_op(

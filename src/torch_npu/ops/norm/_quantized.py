@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops._shared import _chip, _formats
 
 Optional = torch.Tensor | None
 

@@ -1,4 +1,4 @@
-"""npu_add_layer_norm and npu_add_layer_norm_backward: addition fused with layer normalisation."""
+"""npu_add_layer_norm and npu_add_layer_norm_backward: addition fused with layer normalization."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops._shared._floats import vector_floats
 
 
-def _normalised_dims(x, gamma):
+def _normalized_dims(x, gamma):
     return tuple(range(x.dim() - gamma.dim(), x.dim()))
 
 
@@ -22,7 +22,8 @@ def _check_inputs(x1, x2, gamma):
     else:
         must.dtype("x2", x2, x1.dtype, torch.float32)
     must.shape("x2", x2, tuple(x1.shape))
-    must.dtype("gamma", gamma, x1.dtype, torch.float32)
+    mixed = x1.dtype != x2.dtype
+    must.dtype("gamma", gamma, *(() if mixed else (x1.dtype,)), torch.float32)
     must.ndim("gamma", gamma, 1, x1.dim())
     must.shape("gamma", gamma, tuple(x1.shape[x1.dim() - gamma.dim() :]))
 
@@ -33,14 +34,14 @@ def _check_inputs(x1, x2, gamma):
     output_differentiability=(True, False, False, True),
 )
 def npu_add_layer_norm(x1, x2, gamma, beta, epsilon, additional_output):
-    r"""Adds x1 and x2 and layer-normalises the sum over the trailing dimensions of `gamma`.
+    r"""Adds x1 and x2 and layer-normalizes the sum over the trailing dimensions of `gamma`.
 
     $$ x = x_1 + x_2, \qquad y = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta $$
 
     Args:
         x1: 1 to 8 dimensions; float16, bfloat16 or float32.
         x2: the shape of `x1`; its dtype, or one of the two is float32.
-        gamma: of shape `x1.shape[n:]`; the dtype of `x1`, or float32.
+        gamma: of shape `x1.shape[n:]`; float32, or the dtype of `x1` where `x2` has it too.
         beta: the shape and dtype of `gamma`.
         epsilon: added to the variance.
         additional_output: whether the sum x is given.
@@ -48,10 +49,10 @@ def npu_add_layer_norm(x1, x2, gamma, beta, epsilon, additional_output):
     Returns:
         y of the shape of `x1`, in its dtype where `x2` has the same one and float32 otherwise;
         mean and rstd in float32, of shape `x1.shape[:n] + (1,)`; x with the shape and dtype of y.
-        Without `additional_output` upstream leaves x uninitialised; here it is then zero.
+        Without `additional_output` upstream leaves x uninitialized; here it is then zero.
     """
     out = x1.dtype if x1.dtype == x2.dtype else torch.float32
-    dims = _normalised_dims(x1, gamma)
+    dims = _normalized_dims(x1, gamma)
     x = wide(x1) + wide(x2)
     mean = x.mean(dims, keepdim=True)
     rstd = torch.rsqrt((x - mean).square().mean(dims, keepdim=True) + epsilon)
@@ -110,7 +111,7 @@ def npu_add_layer_norm_backward(dy_opt, x1, x2, rstd, mean, gamma, dsum_opt):
     Returns:
         The gradients of x1 and of x2 (equal, in the dtype of `x1`), of gamma and of beta (float32).
     """
-    dims = _normalised_dims(x1, gamma)
+    dims = _normalized_dims(x1, gamma)
     batch = tuple(range(dims[0]))
     column = (*x1.shape[: dims[0]], *(1 for _ in dims))
     rstd, mean = rstd.reshape(column), mean.reshape(column)
@@ -118,8 +119,8 @@ def npu_add_layer_norm_backward(dy_opt, x1, x2, rstd, mean, gamma, dsum_opt):
     dy = torch.zeros_like(x) if dy_opt is None else wide(dy_opt)
     normed = (x - mean) * rstd
     scaled = dy * wide(gamma)
-    centred = scaled - scaled.mean(dims, keepdim=True)
-    dx = rstd * (centred - normed * (scaled * normed).mean(dims, keepdim=True))
+    centered = scaled - scaled.mean(dims, keepdim=True)
+    dx = rstd * (centered - normed * (scaled * normed).mean(dims, keepdim=True))
     if dsum_opt is not None:
         dx = dx + wide(dsum_opt)
     dgamma, dbeta = dy * normed, dy

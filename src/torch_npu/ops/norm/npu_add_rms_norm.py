@@ -1,4 +1,4 @@
-"""npu_add_rms_norm: a residual addition fused with root-mean-square normalisation."""
+"""npu_add_rms_norm: a residual addition fused with root-mean-square normalization."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
+from torch_npu.ops._shared._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
 @npu_op(
@@ -15,7 +15,7 @@ from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_
     compiled="fuse",
 )
 def npu_add_rms_norm(x1, x2, gamma, epsilon):
-    r"""Adds x1 and x2 and normalises the sum over the trailing dimensions that `gamma` covers.
+    r"""Adds x1 and x2 and normalizes the sum over the trailing dimensions that `gamma` covers.
 
     $$ x = x_1 + x_2, \qquad y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
 

@@ -8,7 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
+from torch_npu.ops._shared._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
 @npu_op(
@@ -17,7 +17,7 @@ from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_
     compiled="fuse",
 )
 def npu_add_rms_norm_cast(x1, x2, gamma, epsilon):
-    r"""Adds x1 and x2, normalises the sum, and gives the result twice: in float32 and rounded.
+    r"""Adds x1 and x2, normalizes the sum, and gives the result twice: in float32 and rounded.
 
     $$ x = x_1 + x_2, \qquad y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
 

@@ -8,8 +8,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _chip, _dynamic, _formats
 from torch_npu.ops.norm import _quantized
-from torch_npu.ops.quant import _chip, _dynamic, _formats
 
 
 def _wanted(smooth1, smooth2, mask):
@@ -58,7 +58,9 @@ def npu_add_rms_norm_dynamic_quant(
     wanted = _wanted(smooth_scale1, smooth_scale2, output_mask)
     for made, smooth in zip(wanted, (smooth_scale1, smooth_scale2), strict=True):
         if made:
-            found.append(_dynamic.symmetric(y if smooth is None else y * wide(smooth), name))
+            scaled = y if smooth is None else y * wide(smooth)
+            order = _dynamic.PLAIN if _chip.on_950() else _dynamic.INVERSE
+            found.append(_dynamic.symmetric(scaled, name, order=order))
         else:
             stored = _formats.encode(y.new_zeros(8), name).dtype
             found.append((y.new_zeros((), dtype=stored), y.new_zeros(())))

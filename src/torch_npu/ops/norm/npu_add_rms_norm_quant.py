@@ -8,8 +8,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _chip, _formats
 from torch_npu.ops.norm import _quantized
-from torch_npu.ops.quant import _chip, _formats
 
 _HALF, _BF16, _FLOAT, _INT = torch.float16, torch.bfloat16, torch.float32, torch.int32
 
@@ -21,6 +21,22 @@ _MORE_OF_950 = {
     (_HALF, _FLOAT, _FLOAT),
     (_BF16, _FLOAT, _FLOAT),
 }
+
+
+def _norm(exact, x, gamma, beta, epsilon, single):
+    """The norm of the sum, unrounded or rounded where the card's kernel rounds it.
+
+    A2, A3 and 310P: float16 works on the rounded sum, and rounds x / rms(x) and its product with gamma; bfloat16 works
+    on the exact sum, but with beta on the rounded one. With one scale for all (`single`), and on Ascend950, nothing
+    rounds in between.
+    """
+    if _chip.on_950() or single or x.dtype == torch.float32:
+        return _quantized.normed(exact, gamma, beta, epsilon)[0]
+    if x.dtype == torch.bfloat16:
+        return _quantized.normed(exact if beta is None else x, gamma, beta, epsilon)[0]
+    ones = torch.ones_like(gamma)
+    y = wide(_quantized.normed(x, ones, None, epsilon)[0].to(x.dtype) * gamma)
+    return y if beta is None else y + wide(beta)
 
 
 @npu_op(
@@ -61,8 +77,9 @@ def npu_add_rms_norm_quant(
     Constraints:
         On Atlas inference series the normalized dimensions have at least 32 bytes.
     """
-    x = (wide(x1) + wide(x2)).to(x1.dtype)
-    y, _ = _quantized.normed(x, gamma, beta, epsilon)
+    exact = wide(x1) + wide(x2)
+    x = exact.to(x1.dtype)
+    y = _norm(exact, x, gamma, beta, epsilon, scales1.numel() == 1)
     y1 = _quantized.quantized(_quantized.affine(y, scales1, zero_points1, div_mode), dst_type)
     if scales2 is None:
         return y1, torch.zeros_like(y1), x

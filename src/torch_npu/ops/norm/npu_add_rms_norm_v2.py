@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
+from torch_npu.ops._shared._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
 @npu_op(
@@ -13,7 +13,7 @@ from torch_npu.ops.norm._rms import add_rms_norm, check_addends, native_add_rms_
     " -> (Tensor, Tensor, Tensor)",
 )
 def npu_add_rms_norm_v2(x1, x2, gamma, epsilon):
-    r"""Normalises x1 + x2 as `npu_add_rms_norm`, over the inputs: x1 becomes y and x2 the sum.
+    r"""Normalizes x1 + x2 as `npu_add_rms_norm`, over the inputs: x1 becomes y and x2 the sum.
 
     $$ x_2 \leftarrow x_1 + x_2, \qquad
        x_1 \leftarrow \frac{x_2}{\sqrt{\mathrm{mean}(x_2^2) + \epsilon}} \cdot \gamma $$

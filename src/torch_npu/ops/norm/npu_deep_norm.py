@@ -7,6 +7,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._floats import vector_floats
 
 
 def _dims(gamma):
@@ -14,12 +15,12 @@ def _dims(gamma):
 
 
 def _check(x, gx, gamma):
-    must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
-    must.ndim("x", x, 1, 8)
+    must.dtype("x", x, *vector_floats())
+    must.ndim("x", x, 2, 8)
     must.same_dtype("gx", gx, "x", x)
     must.shape("gx", gx, tuple(x.shape))
     must.same_dtype("gamma", gamma, "x", x)
-    must.ndim("gamma", gamma, 1, x.dim())
+    must.ndim("gamma", gamma, 1, x.dim() - 1)
     must.shape("gamma", gamma, tuple(x.shape[x.dim() - gamma.dim() :]))
 
 
@@ -35,10 +36,10 @@ def npu_deep_norm(x, gx, beta, gamma, alpha, epsilon):
        y = \gamma \frac{z - \bar z}{\sqrt{\overline{(z - \bar z)^2} + \varepsilon}} + \beta $$
 
     Args:
-        x: the residual; float16, bfloat16 or float32.
+        x: the residual, 2 to 8 dimensions; float16, float32, and bfloat16 but on Atlas inference series.
         gx: g, the layer's output, with the shape and dtype of `x`.
         beta: as `gamma`.
-        gamma: with the trailing shape of `x` that is normalized, and its dtype.
+        gamma: with the trailing shape of `x` that is normalized (not all of it), and its dtype.
         alpha: the factor of the residual.
         epsilon: is added to the variance.
 

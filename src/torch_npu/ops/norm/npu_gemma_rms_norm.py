@@ -1,13 +1,15 @@
-"""npu_gemma_rms_norm: root-mean-square normalisation with the scale 1 + gamma."""
+"""npu_gemma_rms_norm: root-mean-square normalization with the scale 1 + gamma."""
 
 from __future__ import annotations
 
 import torch
 
+from softnpu import chips
+from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.norm._rms import check_gamma, rms_normalise
+from torch_npu.ops._shared._rms import check_gamma, rms_normalize
 
 
 @npu_op(
@@ -21,20 +23,21 @@ def npu_gemma_rms_norm(self, gamma, epsilon):
 
     Args:
         self: x, 1 to 8 dimensions; float16, bfloat16 or float32.
-        gamma: of shape `self.shape[n:]` and the dtype of `self`.
-        epsilon: added to the mean square.
+        gamma: of shape `self.shape[n:]` and the dtype of `self` (on Ascend950 also float32).
+        epsilon: added to the mean square; not negative.
 
     Returns:
         y with the shape and dtype of `self`, and rstd = 1 / rms in float32, of shape
-        `self.shape[:n]` followed by ones for the normalised dimensions.
+        `self.shape[:n]` followed by ones for the normalized dimensions.
     """
-    normed, rstd = rms_normalise(self, gamma, epsilon)
+    normed, rstd = rms_normalize(self, gamma, epsilon)
     return (normed * (1 + wide(gamma))).to(self.dtype), rstd
 
 
 @npu_gemma_rms_norm.check
-def _(self, gamma):
-    check_gamma("self", self, gamma)
+def _(self, gamma, epsilon):
+    check_gamma("self", self, gamma, single=chips.current().family == "A5")
+    must.hold(epsilon >= 0, "epsilon", "0 or positive", epsilon)
 
 
 @npu_gemma_rms_norm.native

@@ -1,4 +1,4 @@
-"""npu_group_norm_silu: group normalisation followed by SiLU."""
+"""npu_group_norm_silu: group normalization followed by SiLU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
-from torch_npu.ops.activation._sigmoid import swish
+from torch_npu.ops._shared._floats import vector_floats
+from torch_npu.ops._shared._sigmoid import swish
 from torch_npu.ops.norm._group import affine, check_groups, statistics
 
 
@@ -27,14 +27,14 @@ def _statistics_dtype(input, weight, bias):
     compiled="fuse",
 )
 def npu_group_norm_silu(input, weight, bias, group, eps):
-    r"""Normalises the channels of each sample in groups and applies SiLU.
+    r"""Normalizes the channels of each sample in groups and applies SiLU.
 
     $$ z = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta, \qquad
        y = \frac{z}{1 + e^{-z}} $$
 
     Args:
-        input: x of shape (N, C, ...), 2 to 8 dimensions, none of size 0; float16, float32, and
-            bfloat16 but on Atlas inference series.
+        input: x of shape (N, C, ...), 2 to 8 dimensions, N and C not 0 (Ascend950: none but N of size
+            0); float16, float32, and bfloat16 but on Atlas inference series.
         weight: gamma of shape (C,), in the dtype of `input` or float32; None for ones.
         bias: beta of shape (C,), in the dtype of `weight`; None for zeros.
         group: the number of groups, greater than 0, a divisor of C.
@@ -42,10 +42,14 @@ def npu_group_norm_silu(input, weight, bias, group, eps):
 
     Returns:
         y with the shape and dtype of `input`; the mean and 1 / std of each group, of shape
-        (N, group), in the dtype of `input` (on Ascend950 promoted with the dtype of `weight`).
+        (N, group), in the dtype of `input` (on Ascend950 promoted with the dtype of `weight`). Of an
+        empty `input` they are 0 and NaN.
     """
-    normed, mean, rstd = statistics(input, group, eps)
     kept = _statistics_dtype(input, weight, bias)
+    if input.numel() == 0:
+        mean = input.new_zeros(input.shape[0], group, dtype=kept)
+        return torch.empty_like(input), mean, torch.full_like(mean, torch.nan)
+    normed, mean, rstd = statistics(input, group, eps)
     return swish(affine(normed, weight, bias)).to(input.dtype), mean.to(kept), rstd.to(kept)
 
 
@@ -54,7 +58,9 @@ def _(input, weight, bias, group, eps):
     must.dtype("input", input, *vector_floats())
     check_groups(input, "group", group)
     shape = tuple(input.shape)
-    must.hold(all(size > 0 for size in shape), "input", "without dimensions of size 0", shape)
+    new = chips.current().family == "A5"
+    filled, which = (shape[1:], "after the first") if new else (shape[:2], "among the first two")
+    must.hold(all(filled), "input", f"without a dimension of size 0 {which}", shape)
     must.hold(eps > 0, "eps", "greater than 0", eps)
     for name, tensor in (("weight", weight), ("bias", bias)):
         must.dtype(name, tensor, input.dtype, torch.float32)
@@ -65,7 +71,7 @@ def _(input, weight, bias, group, eps):
 
 @npu_group_norm_silu.native
 def _(input, weight, bias, group, eps):
-    if not floats(input, weight, bias):
+    if not floats(input, weight, bias) or input.numel() == 0:
         return NotImplemented
     y, mean, rstd = torch.ops.softnpu.group_norm_swish(input, group, weight, bias, eps, 1.0)
     kept = _statistics_dtype(input, weight, bias)

@@ -1,4 +1,4 @@
-"""npu_group_norm_swish and npu_group_norm_swish_grad: group normalisation followed by Swish."""
+"""npu_group_norm_swish and npu_group_norm_swish_grad: group normalization followed by Swish."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
-from torch_npu.ops.activation._sigmoid import swish, swish_slope
+from torch_npu.ops._shared._floats import vector_floats
+from torch_npu.ops._shared._sigmoid import swish, swish_slope
 from torch_npu.ops.norm._group import affine, check_groups, grouped, per_channel, statistics
 
 #: the most channels a group may have where gradients are asked for
@@ -20,8 +20,9 @@ def _check_inputs(input, num_groups, weight, bias):
     must.dtype("input", input, *vector_floats())
     check_groups(input, "num_groups", num_groups)
     for name, tensor in (("weight", weight), ("bias", bias)):
-        must.same_dtype(name, tensor, "input", input)
+        must.dtype(name, tensor, input.dtype, torch.float32)
         must.shape(name, tensor, (input.shape[1],))
+    must.same_dtype("bias", bias, "weight", weight)
 
 
 @npu_op(
@@ -30,7 +31,7 @@ def _check_inputs(input, num_groups, weight, bias):
     compiled="fuse",
 )
 def npu_group_norm_swish(input, num_groups, weight, bias, eps, swish_scale):
-    r"""Normalises the channels of each sample in groups and applies Swish.
+    r"""Normalizes the channels of each sample in groups and applies Swish.
 
     $$ z = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta, \qquad
        y = \frac{z}{1 + e^{-s z}} $$
@@ -38,8 +39,8 @@ def npu_group_norm_swish(input, num_groups, weight, bias, eps, swish_scale):
     Args:
         input: x of shape (N, C, ...), 2 to 8 dimensions; float16, bfloat16 or float32. Finite.
         num_groups: a divisor of C; for gradients a group may hold 4000 channels at most.
-        weight: gamma of shape (C,), in the dtype of `input`. Finite.
-        bias: beta of shape (C,), in the dtype of `input`. Finite.
+        weight: gamma of shape (C,), in the dtype of `input` or float32. Finite.
+        bias: beta of shape (C,), in the dtype of `weight`. Finite.
         eps: added to the variance; None for 1e-5.
         swish_scale: the factor s; None for 1.
 
@@ -128,8 +129,8 @@ def npu_group_norm_swish_grad(
         affine(normed, weight, bias), 1.0 if swish_scale is None else swish_scale
     )
     scaled = grouped(dz * per_channel(weight, dz), num_groups)
-    centred = scaled - scaled.mean(-1, keepdim=True)
-    dx = rstd * (centred - x * (scaled * x).mean(-1, keepdim=True))
+    centered = scaled - scaled.mean(-1, keepdim=True)
+    dx = rstd * (centered - x * (scaled * x).mean(-1, keepdim=True))
     others = tuple(d for d in range(input.dim()) if d != 1)
     dweight = (dz * normed).sum(others) if grad_input_mask[1] else torch.zeros_like(wide(weight))
     dbias = dz.sum(others) if grad_input_mask[2] else torch.zeros_like(wide(bias))

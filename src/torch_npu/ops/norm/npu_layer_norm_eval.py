@@ -1,4 +1,4 @@
-"""npu_layer_norm_eval: layer normalisation for inference."""
+"""npu_layer_norm_eval: layer normalization for inference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops._shared._floats import vector_floats
 
 
 @npu_op(
@@ -17,7 +17,7 @@ from torch_npu.ops.activation._dtypes import vector_floats
     compiled="fuse",
 )
 def npu_layer_norm_eval(input, normalized_shape, weight, bias, eps):
-    r"""Layer normalisation over the trailing dimensions, as `torch.nn.functional.layer_norm`.
+    r"""Layer normalization over the trailing dimensions, as `torch.nn.functional.layer_norm`.
 
     $$ y = \frac{x - E[x]}{\sqrt{Var[x] + \epsilon}} \cdot \gamma + \beta $$
 
@@ -25,7 +25,7 @@ def npu_layer_norm_eval(input, normalized_shape, weight, bias, eps):
 
     Args:
         input: x; float16, float32, and bfloat16 but on Atlas training and inference series.
-        normalized_shape: the sizes of the trailing dimensions of `input` to normalise over.
+        normalized_shape: the sizes of the trailing dimensions of `input` to normalize over.
         weight: gamma, of shape `normalized_shape`, in the dtype of `input` or float32; None: ones.
         bias: beta, of shape `normalized_shape`, in the dtype of `input` or float32; None: zeros.
         eps: added to the variance.

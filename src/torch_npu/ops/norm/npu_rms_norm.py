@@ -1,9 +1,10 @@
-"""npu_rms_norm and npu_rms_norm_backward: root-mean-square normalisation."""
+"""npu_rms_norm and npu_rms_norm_backward: root-mean-square normalization."""
 
 from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
@@ -11,8 +12,13 @@ from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 
 
-def _normalised_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
+def _normalized_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
     return tuple(range(x.dim() - gamma.dim(), x.dim()))
+
+
+def _stepwise(x: torch.Tensor) -> bool:
+    """Ascend910A rounds x / rms(x) of float16 before gamma (rms_norm_whole_reduce_sum.h)."""
+    return x.dtype == torch.float16 and chips.current().family == "910A"
 
 
 @npu_op(
@@ -21,7 +27,7 @@ def _normalised_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
     output_differentiability=(True, False),
 )
 def npu_rms_norm(self, gamma, epsilon):
-    r"""Root-mean-square normalisation over the trailing dimensions that `gamma` covers.
+    r"""Root-mean-square normalization over the trailing dimensions that `gamma` covers.
 
     $$ y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma $$
 
@@ -32,11 +38,14 @@ def npu_rms_norm(self, gamma, epsilon):
 
     Returns:
         y with the shape and dtype of `self`, and rstd = 1 / rms in float32, of shape
-        `self.shape[:n]` followed by ones for the normalised dimensions.
+        `self.shape[:n]` followed by ones for the normalized dimensions.
     """
     x = wide(self)
-    rstd = torch.rsqrt(x.square().mean(_normalised_dims(self, gamma), keepdim=True) + epsilon)
-    return (x * rstd * wide(gamma)).to(self.dtype), rstd
+    rstd = torch.rsqrt(x.square().mean(_normalized_dims(self, gamma), keepdim=True) + epsilon)
+    normed = x * rstd
+    if _stepwise(self):
+        normed = wide(normed.to(self.dtype))
+    return (normed * wide(gamma)).to(self.dtype), rstd
 
 
 @npu_rms_norm.check
@@ -52,7 +61,7 @@ def _(self, gamma):
 def _(self, gamma, epsilon):
     if not floats(self, gamma):
         return NotImplemented
-    return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon)[:2]
+    return torch.ops.softnpu.rms_norm(self, None, gamma, epsilon, stepwise=_stepwise(self))[:2]
 
 
 @npu_rms_norm.backward
@@ -75,7 +84,7 @@ npu_rms_norm.samples = [
 )
 def npu_rms_norm_backward(dy, self, gamma, rstd):
     """Gradients of `npu_rms_norm` with respect to `self` (its dtype) and `gamma` (float32)."""
-    dims = _normalised_dims(self, gamma)
+    dims = _normalized_dims(self, gamma)
     batch = tuple(range(self.dim() - gamma.dim()))
     normed = wide(self) * rstd
     scaled = wide(dy) * wide(gamma)
@@ -86,6 +95,7 @@ def npu_rms_norm_backward(dy, self, gamma, rstd):
 
 @npu_rms_norm_backward.check
 def _(dy, self, gamma, rstd):
+    must.same_dtype("dy", dy, "self", self)
     must.shape("dy", dy, tuple(self.shape))
     must.shape("gamma", gamma, tuple(self.shape[self.dim() - gamma.dim() :]))
     rows = self.shape[: self.dim() - gamma.dim()].numel()

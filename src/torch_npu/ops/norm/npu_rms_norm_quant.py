@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _chip, _formats
 from torch_npu.ops.norm import _quantized
-from torch_npu.ops.quant import _chip, _formats
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -37,7 +38,7 @@ def npu_rms_norm_quant(x, gamma, beta, scale, offset, epsilon, dst_dtype):
     $$ y = \mathrm{round}\left(\frac{1}{scale}
        \left(\frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot \gamma + \beta\right) + offset\right) $$
 
-    Halves round to even; results saturate.
+    Halves round to even; results saturate. But on Ascend950 the values go through float16 before they become integers.
 
     Args:
         x: 1 to 8 dimensions; float16 or bfloat16 (Atlas inference series: float16; Ascend950 also float32).
@@ -54,7 +55,10 @@ def npu_rms_norm_quant(x, gamma, beta, scale, offset, epsilon, dst_dtype):
         The page's formula multiplies by the scale; CANN's kernels divide by it, and so does this.
     """
     y, _ = _quantized.normed(x, gamma, beta, epsilon, 1)
-    return _quantized.quantized(_quantized.affine(y, scale, offset, True), dst_dtype)
+    if _chip.on_950():
+        return _quantized.quantized(_quantized.affine(y, scale, offset, True), dst_dtype)
+    scaled = _quantized.affine(y, 1 / wide(scale), offset, False)
+    return _quantized.quantized(wide(scaled.half()), dst_dtype)
 
 
 @npu_rms_norm_quant.check

@@ -1,1 +1,1 @@
-"""Optimiser steps in one operator, and the packing of gradient signs."""
+"""Optimizer steps in one operator, and the packing of gradient signs."""

@@ -1,4 +1,4 @@
-"""The optimiser operators work on `out=(var, m, v)`, which they read and write.
+"""The optimizer operators work on `out=(var, m, v)`, which they read and write.
 
 Upstream declares a form without `out` beside it, which cannot know the variable; it raises.
 """

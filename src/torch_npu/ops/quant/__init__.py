@@ -1,1 +1,1 @@
-"""Quantisation: to low precision and back, packing of scales and weights, quantised caches."""
+"""Quantization: to low precision and back, packing of scales and weights, quantized caches."""

@@ -8,7 +8,7 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _mx
+from torch_npu.ops._shared import _formats, _mx
 
 _OUTPUTS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

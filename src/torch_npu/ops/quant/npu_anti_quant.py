@@ -1,4 +1,4 @@
-"""npu_anti_quant: from quantised integers back to floats."""
+"""npu_anti_quant: from quantized integers back to floats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops._shared import _chip, _formats
 
 #: the format that a tensor of each dtype holds
 _HOLDS = {
@@ -27,7 +27,7 @@ _HOLDS = {
     ge="AscendAntiQuantV2",
 )
 def npu_anti_quant(x, scale, offset, dst_dtype, src_dtype):
-    r"""Turns quantised values back into floats.
+    r"""Turns quantized values back into floats.
 
     $$ out = (x + offset) \cdot scale $$
 

@@ -7,8 +7,8 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _formats, _packing
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared import _chip, _formats, _packing
+from torch_npu.ops._shared._indices import first_bad
 
 _FLOAT4 = "float4_e2m1fn_x2"
 

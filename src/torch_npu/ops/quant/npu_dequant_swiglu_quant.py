@@ -1,4 +1,4 @@
-"""npu_dequant_swiglu_quant: matmul results dequantised, gated by swiglu and quantised again."""
+"""npu_dequant_swiglu_quant: matmul results dequantized, gated by swiglu and quantized again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _dynamic, _formats, _groups, _rounding
+from torch_npu.ops._shared import _chip, _dynamic, _formats, _rounding
+from torch_npu.ops._shared import _quant_groups as _groups
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _ROUND_MODES = tuple(_rounding.ROUND_MODES)
@@ -31,6 +32,12 @@ def _gate(x, dim, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias):
     gate = gate.clamp(max=clamp_limit)
     linear = linear.clamp(-clamp_limit, clamp_limit)
     return gate * torch.sigmoid(glu_alpha * gate) * (linear + glu_bias)
+
+
+def _of_rows(bias, group, shape):
+    """The bias of each row's group."""
+    by_group = bias.reshape(-1, shape[-1])
+    return by_group[0] if group is None or len(by_group) == 1 else by_group[group].view(shape)
 
 
 def _by_group(factor, groups, width):
@@ -85,7 +92,7 @@ def npu_dequant_swiglu_quant(
     glu_alpha,
     glu_bias,
 ):
-    r"""Dequantises, applies a gated activation and quantises, with scales for each group of rows.
+    r"""Dequantizes, applies a gated activation and quantizes, with scales for each group of rows.
 
     $$ d = (x + bias) \cdot weight\_scale \cdot activation\_scale $$
     $$ g = \mathrm{swish}(A, 1) \cdot B \quad (swiglu\_mode = 0), \qquad
@@ -99,15 +106,15 @@ def npu_dequant_swiglu_quant(
     odd elements.
 
     Args:
-        x: (T, 2H); int32, float16 or bfloat16. T may be 0.
+        x: (*, 2H), T rows in all; int32, float16 (not with `group_index`, but on Ascend950) or bfloat16. T may be 0.
         weight_scale: float32 (groups, 2H), or (2H) for one group.
-        activation_scale: float32 (T, 1) or (T); None for a floating `x`.
-        bias: int32 (2H) or (1, 2H); None with `group_index` and for a floating `x`. On Ascend950 it may be floating: it
-            is then added after dequantisation.
-        quant_scale: (groups, H), (groups) or for one group (H); float32, for dynamic quantisation also float16 and
+        activation_scale: float32, T elements; None for a floating `x`.
+        bias: int32 (groups, 2H), or (2H) for one group; None for a floating `x`. On Ascend950 and with `group_index` it
+            may be floating: it is then added after dequantization.
+        quant_scale: (groups, H), (groups) or for one group (H); float32, for dynamic quantization also float16 and
             bfloat16.
-        quant_offset: float32, float16 or bfloat16, the shapes of `quant_scale`; None for dynamic quantisation.
-        group_index: int64, how many rows each group has; the sum is at most T.
+        quant_offset: float32, float16 or bfloat16, the shapes of `quant_scale`; None for dynamic quantization.
+        group_index: int64 (on Ascend950 also int32), how many rows each group has; the sum is at most T.
         activate_left: which half is gated, for `swiglu_mode` 0 and 2.
         quant_mode: 0 static, 1 dynamic.
         dst_type: int8; on Ascend950 also float8_e4m3fn, float8_e5m2, hifloat8, float4_e2m1fn_x2, float4_e1m2fn_x2.
@@ -124,7 +131,7 @@ def npu_dequant_swiglu_quant(
         mode.
 
     Constraints:
-        With `group_index`, H is at most 10496 and divisible by 64 (not on Ascend950).
+        With `group_index`, H is at most 10496 and divisible by 32 (not on Ascend950).
 
     Differs from upstream: rows past the sum of `group_index` are 0, upstream leaves them unwritten.
     """
@@ -133,14 +140,14 @@ def npu_dequant_swiglu_quant(
         ends, groups = group_index.cumsum(0), group_index.shape[0]
         group = _groups.group_of_rows(ends, math.prod(x.shape[:-1]))
     if bias is not None and bias.dtype == torch.int32:
-        x = x + bias.reshape(-1)
+        x = x + _of_rows(bias, group, x.shape)
     d = wide(x)
     if weight_scale is not None:
         d = d * _groups.for_rows(weight_scale, group, groups, d.shape)
     if activation_scale is not None:
         d = d * activation_scale.reshape(*d.shape[:-1], 1)
     if bias is not None and bias.dtype != torch.int32:
-        d = d + wide(bias).reshape(-1)
+        d = d + _of_rows(wide(bias), group, x.shape)
     dim = (-1 if activate_dim is None else activate_dim) % x.dim()
     g = _gate(d, dim, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
     if quant_scale is not None:
@@ -152,7 +159,7 @@ def npu_dequant_swiglu_quant(
         g = _groups.blank_rest(g, ends)
     name, mode = _formats.chosen(dst_type), _ROUND_MODES[round_mode or 0]
     if quant_mode == 1:
-        return _dynamic.symmetric(g, name, mode=mode)
+        return _dynamic.symmetric(g, name, mode=mode, order=_dynamic.QUOTIENT)
     return _formats.encode(g, name, mode), g.new_zeros(g.shape[:-1])
 
 
@@ -175,7 +182,7 @@ def _(
     glu_bias,
 ):
     must.dtype("x", x, torch.int32, torch.float16, torch.bfloat16)
-    must.ndim("x", x, 2, 8 if _chip.on_950() else 2)
+    must.ndim("x", x, 2, 8)
     must.choice("quant_mode", quant_mode, (0, 1))
     must.choice("swiglu_mode", swiglu_mode, (0, 1, 2))
     limit = math.isfinite(clamp_limit) and clamp_limit > 0
@@ -192,14 +199,16 @@ def _(
     )
     rows, groups = math.prod(x.shape[:-1]), 1
     if group_index is not None:
-        must.dtype("group_index", group_index, torch.int64)
+        narrow = (torch.int32,) if _chip.on_950() else ()
+        must.dtype("group_index", group_index, torch.int64, *narrow)
         must.ndim("group_index", group_index, 1)
         groups = group_index.shape[0]
         must.hold(groups > 0, "group_index", "of at least one group", groups, ErrCode.PARAM)
-        must.unset("bias", bias)
-        fits = _chip.on_950() or (width <= 10496 and width % 64 == 0)
-        expected = "of a half last dimension of at most 10496, divisible by 64, with 'group_index'"
-        must.hold(fits, "x", expected, tuple(x.shape), ErrCode.PARAM)
+        if not _chip.on_950():
+            must.dtype("x", x, torch.int32, torch.bfloat16)
+            fits = width <= 10496 and width % 32 == 0
+            expected = "of a half last dimension up to 10496, divisible by 32, with 'group_index'"
+            must.hold(fits, "x", expected, tuple(x.shape), ErrCode.PARAM)
         _groups.check_counts("group_index", group_index, rows)
     must.dtype("weight_scale", weight_scale, torch.float32)
     _groups.check_factor("weight_scale", weight_scale, groups, x.shape[-1])
@@ -208,18 +217,16 @@ def _(
             must.hold(value is None, name, f"None for 'x' of {x.dtype}", "a tensor", ErrCode.PARAM)
     must.dtype("activation_scale", activation_scale, torch.float32)
     if activation_scale is not None:
-        lead = tuple(x.shape[:-1])
-        fits = tuple(activation_scale.shape) in ((*lead, 1), lead)
-        expected = f"of shape {(*lead, 1)} or {lead}"
-        given = tuple(activation_scale.shape)
-        must.hold(fits, "activation_scale", expected, given, ErrCode.PARAM)
-    must.dtype("bias", bias, torch.int32, *(_FLOATS if _chip.on_950() else ()))
-    _groups.check_factor("bias", bias, 1, x.shape[-1])
+        fits, given = activation_scale.numel() == rows, tuple(activation_scale.shape)
+        must.hold(fits, "activation_scale", f"of {rows} elements", given, ErrCode.PARAM)
+    floating = _chip.on_950() or group_index is not None
+    must.dtype("bias", bias, torch.int32, *(_FLOATS if floating else ()))
+    _groups.check_factor("bias", bias, groups, x.shape[-1])
     must.dtype("quant_scale", quant_scale, *(_FLOATS if quant_mode else _FLOATS[:1]))
     _groups.check_factor("quant_scale", quant_scale, groups, width, scalars=True)
     dynamic = quant_mode == 1 and quant_offset is not None
     must.hold(
-        not dynamic, "quant_offset", "None for dynamic quantisation", "a tensor", ErrCode.PARAM
+        not dynamic, "quant_offset", "None for dynamic quantization", "a tensor", ErrCode.PARAM
     )
     must.dtype("quant_offset", quant_offset, *_FLOATS)
     _groups.check_factor("quant_offset", quant_offset, groups, width, scalars=True)
@@ -247,6 +254,7 @@ def _(
     last = activate_dim is None or activate_dim % x.dim() == x.dim() - 1
     rint = not round_mode and _formats.chosen(dst_type) == "int8"
     added = bias is None or (bias.dtype == x.dtype == torch.int32) or floats(bias)
+    added = added and (bias is None or bias.numel() == x.shape[-1])  # not one for each group
     factors = floats(weight_scale, activation_scale, quant_scale, quant_offset)
     if not (last and rint and added and factors and (x.dtype == torch.int32 or floats(x))):
         return NotImplemented  # fmt: skip

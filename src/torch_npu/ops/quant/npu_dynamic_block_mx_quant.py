@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _mx
+from torch_npu.ops._shared import _formats, _mx
 
 
 @npu_op(

@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _mx
+from torch_npu.ops._shared import _mx
 
 #: elements that share a scale of the first level
 _WIDE = 512
@@ -61,7 +61,7 @@ def npu_dynamic_dual_level_mx_quant(input, smooth_scale, round_mode):
 @npu_dynamic_dual_level_mx_quant.check
 def _(input, smooth_scale, round_mode):
     must.dtype("input", input, torch.float16, torch.bfloat16)
-    must.hold(input.dim() > 0, "input", "of at least one dimension", tuple(input.shape))
+    must.ndim("input", input, 1, 7)
     _mx.check_even("input", input, _mx.FLOAT4[0])
     must.same_dtype("smooth_scale", smooth_scale, "input", input)
     must.shape("smooth_scale", smooth_scale, (input.shape[-1],))

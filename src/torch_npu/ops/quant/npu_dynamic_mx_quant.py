@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops import _native
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _mx
+from torch_npu.ops._shared import _formats, _mx
 
 #: what the host code accepts (ops-nn, quant/dynamic_mx_quant/op_host)
 ALGORITHMS = {"float4_e2m1fn_x2": (0, 2), "float4_e1m2fn_x2": (0,)}
@@ -52,20 +53,30 @@ def npu_dynamic_mx_quant(
     Constraints:
         Ascend950. float32 input needs at least 32 elements along the axis, 4-bit floats an even last dimension.
     """
+    options = _options(
+        input, axis, round_mode, dst_type, block_size, scale_alg, dst_type_max, max_low_bound
+    )
+    return _mx.quantize(input, *options)
+
+
+def _options(
+    input, axis, round_mode, dst_type, block_size, scale_alg, dst_type_max, max_low_bound
+):  # fmt: skip
     last = axis % input.dim() == input.dim() - 1
     coarse = input.dtype if last or input.dtype == torch.float32 else None
     name = _formats.chosen(dst_type)
-    return _mx.quantize(
-        input,
-        name,
-        axis,
-        block_size,
-        round_mode,
-        scale_alg or 0,
-        dst_type_max,
-        max_low_bound,
-        coarse,
+    algorithm = scale_alg or 0
+    return name, axis, block_size, round_mode, algorithm, dst_type_max, max_low_bound, coarse
+
+
+@npu_dynamic_mx_quant.native
+def _(input, axis, round_mode, dst_type, block_size, scale_alg, dst_type_max, max_low_bound):
+    if not _native.floats(input):
+        return NotImplemented
+    options = _options(
+        input, axis, round_mode, dst_type, block_size, scale_alg, dst_type_max, max_low_bound
     )
+    return _mx.native(input, *options)
 
 
 @npu_dynamic_mx_quant.check

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops import _native
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _mx
+from torch_npu.ops._shared import _formats, _mx
 from torch_npu.ops.quant.npu_dynamic_mx_quant import ALGORITHMS
 
 
@@ -31,21 +32,30 @@ def npu_dynamic_mx_quant_with_dual_axis(input, round_mode, dst_type, scale_alg, 
     Constraints:
         Ascend950. With `scale_alg` 2 and a `dst_type_max` of 0, 6 or 7, magnitudes are compared in bfloat16.
     """
+    return _both(_mx.quantize, input, round_mode, dst_type, scale_alg, dst_type_max)
+
+
+def _both(run, input, round_mode, dst_type, scale_alg, dst_type_max):
     name, limit = _formats.chosen(dst_type), dst_type_max or 0.0
 
     def along(axis):
-        return _mx.quantize(
-            input, name, axis, _mx.BLOCK, round_mode, scale_alg, limit, coarse=input.dtype
-        )
+        return run(input, name, axis, _mx.BLOCK, round_mode, scale_alg, limit, coarse=input.dtype)
 
     return (*along(-1), *along(-2))
+
+
+@npu_dynamic_mx_quant_with_dual_axis.native
+def _(input, round_mode, dst_type, scale_alg, dst_type_max):
+    if not _native.floats(input):
+        return NotImplemented
+    return _both(_mx.native, input, round_mode, dst_type, scale_alg, dst_type_max)
 
 
 @npu_dynamic_mx_quant_with_dual_axis.check
 def _(input, round_mode, dst_type, scale_alg, dst_type_max):
     name = _mx.check(round_mode, dst_type, scale_alg, ALGORITHMS)
     must.dtype("input", input, torch.float16, torch.bfloat16)
-    must.ndim("input", input, 2, 8)
+    must.ndim("input", input, 2, 7)
     _mx.check_even("input", input, name)
     _mx.check_limit("dst_type_max", dst_type_max or 0.0, name)
 

@@ -1,11 +1,11 @@
-"""npu_dynamic_quant: symmetric quantisation with scales from the data."""
+"""npu_dynamic_quant: symmetric quantization with scales from the data."""
 
 from __future__ import annotations
 
 import torch
 
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _dynamic, _formats
+from torch_npu.ops._shared import _dynamic, _formats
 
 
 @npu_op(
@@ -13,12 +13,12 @@ from torch_npu.ops.quant import _dynamic, _formats
     'int? dst_type=None, str quant_mode="pertoken", float dst_type_max=0.0) -> (Tensor, Tensor)'
 )
 def npu_dynamic_quant(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max):
-    r"""Quantises each row with a scale of its own, symmetrically around 0.
+    r"""Quantizes each row with a scale of its own, symmetrically around 0.
 
     $$ scale = \frac{\max_{row} |x \cdot smooth|}{DTYPE\_MAX}, \qquad
        y = \mathrm{round}\left(\frac{x \cdot smooth}{scale}\right) $$
 
-    Halves round to even. A row of zeros has scale 0 and quantises to 0; a row with NaN has scale NaN and quantises
+    Halves round to even. A row of zeros has scale 0 and quantizes to 0; a row with NaN has scale NaN and quantizes
     to 0, as does one with an infinity (its scale is infinite).
 
     Args:
@@ -41,7 +41,9 @@ def npu_dynamic_quant(input, smooth_scales, group_index, dst_type, quant_mode, d
         quint4x2 needs a last dimension divisible by 8.
     """
     x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
-    return _dynamic.symmetric(x, _formats.chosen(dst_type), dst_type_max, quant_mode)
+    return _dynamic.symmetric(
+        x, _formats.chosen(dst_type), dst_type_max, quant_mode, order=_dynamic.order()
+    )
 
 
 @npu_dynamic_quant.check

@@ -1,11 +1,11 @@
-"""npu_dynamic_quant_asymmetric: quantisation with scales and offsets from the data."""
+"""npu_dynamic_quant_asymmetric: quantization with scales and offsets from the data."""
 
 from __future__ import annotations
 
 import torch
 
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _dynamic, _formats
+from torch_npu.ops._shared import _dynamic, _formats
 
 
 @npu_op(
@@ -16,14 +16,14 @@ from torch_npu.ops.quant import _dynamic, _formats
 def npu_dynamic_quant_asymmetric(
     input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max
 ):
-    r"""Quantises each row with a scale and an offset of its own, over the whole range of the type.
+    r"""Quantizes each row with a scale and an offset of its own, over the whole range of the type.
 
     $$ scale = \frac{\max_{row}(x) - \min_{row}(x)}{DST\_MAX - DST\_MIN}, \qquad
        offset = DST\_MAX - \frac{\max_{row}(x)}{scale}, \qquad
        y = \mathrm{round}\left(\frac{x}{scale} + offset\right) $$
 
-    where x is the input times its smoothing scales. Halves round to even. A row of equal values has scale 0, so its
-    offset is infinite (NaN if they are 0) and it quantises to 0.
+    where x is the input times its smoothing scales. Halves round to even. The scale is at least 1e-12; on Ascend950 a
+    row of equal values has scale 0, so its offset is infinite (NaN if they are 0) and it quantizes to 0.
 
     Args:
         input: x, 2 to 8 dimensions; float16 or bfloat16.
@@ -33,7 +33,7 @@ def npu_dynamic_quant_asymmetric(
             1024 groups, as many as `smooth_scales` has rows.
         dst_type: int8 (the default) or quint4x2; on Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.
         quant_mode: "pertoken"; Ascend950 also has "perchannel" and "pertensor", as in `npu_dynamic_quant`.
-        dst_type_max: Ascend950: the largest value to quantise to; 0 is the type's. The smallest is its negative.
+        dst_type_max: Ascend950: the largest value to quantize to; 0 is the type's. The smallest is its negative.
 
     Returns:
         y (quint4x2: int32 with an eighth of the last dimension), the scales and the offsets, both float32 in the
@@ -48,10 +48,15 @@ def npu_dynamic_quant_asymmetric(
     x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
     over = _dynamic.dims(x, quant_mode)
     high, low = (_dynamic.extreme(f, x, over) for f in (torch.amax, torch.amin))
-    scale = (high - low) / (top - bottom)
+    order = _dynamic.order()
+    scale = _dynamic.asymmetric_scale(high, low, top, bottom, order)
     offset = top - high / scale
-    y = _formats.encode(x / scale + offset, name)
-    return y, _dynamic.squeezed(scale, quant_mode), _dynamic.squeezed(offset, quant_mode)
+    scaled = x * (1 / scale) if order == _dynamic.PRODUCT else x / scale
+    return (
+        _formats.encode(scaled + offset, name),
+        _dynamic.squeezed(scale, quant_mode),
+        _dynamic.squeezed(offset, quant_mode),
+    )
 
 
 @npu_dynamic_quant_asymmetric.check

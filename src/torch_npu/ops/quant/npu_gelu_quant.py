@@ -8,7 +8,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _dynamic, _formats
+from torch_npu.ops._shared import _chip, _dynamic, _formats
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -1,4 +1,4 @@
-"""npu_group_quant: rows quantised with the scales of their group."""
+"""npu_group_quant: rows quantized with the scales of their group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _groups
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _quant_groups as _groups
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -18,7 +19,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
     "ScalarType? dst_dtype=None) -> Tensor"
 )
 def npu_group_quant(x, scale, group_index, offset, dst_dtype):
-    r"""Quantises each group of rows with a row of scales of its own.
+    r"""Quantizes each group of rows with a row of scales of its own.
 
     $$ y = \mathrm{round}(x \cdot scale_{group} + offset) $$
 

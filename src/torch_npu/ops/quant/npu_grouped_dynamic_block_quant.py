@@ -6,7 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _groups
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _quant_groups as _groups
 
 _FORMATS = ("float8_e5m2", "float8_e4m3fn", "hifloat8")
 
@@ -61,7 +62,8 @@ def npu_grouped_dynamic_block_quant(
     count = rows // row_block_size + groups
     index = slot.view(-1, 1).expand(rows, width).expand(top.shape)
     most = top.new_zeros(*top.shape[:-2], count, width).scatter_reduce(-2, index, top, "amax")
-    scale = most / (dst_type_max or _formats.largest(name))
+    limit = dst_type_max if name == "hifloat8" else 0.0  # read for hifloat8 alone
+    scale = most / (limit or _formats.largest(name))
     if min_scale:
         scale = scale.clamp(max=1 / min_scale)
     divisor = torch.where(scale == 0, 1.0, scale).gather(-2, index)
@@ -95,9 +97,8 @@ def _(
     must.choice("row_block_size", row_block_size, (1, 128, 256, 512))
     must.choice("col_block_size", col_block_size, (64, 128, 192, 256))
     must.choice("group_list_type", group_list_type, (0,))
-    must.hold(0 <= dst_type_max <= 32768, "dst_type_max", "from 0 to 32768", dst_type_max)
-    if not high:
-        must.unset("dst_type_max", dst_type_max, 0.0)
+    fits = not high or 0 <= dst_type_max <= 32768
+    must.hold(fits, "dst_type_max", "from 0 to 32768", dst_type_max)
     _groups.check_ends("group_list", group_list, x.shape[-2])
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops import _native
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _groups, _mx
+from torch_npu.ops._shared import _formats, _mx
+from torch_npu.ops._shared import _quant_groups as _groups
 
 _ALGORITHMS = {name: (0, 2) for name in _mx.FLOAT4}
 
@@ -39,18 +41,26 @@ def npu_grouped_dynamic_mx_quant(
     Constraints:
         Ascend950.
     """
-    name, limit = _formats.chosen(dst_type), dst_type_max or 0.0
-    return _mx.by_group(
-        x,
-        group_index,
-        False,
-        name,
-        block=blocksize,
-        mode=round_mode,
-        algorithm=scale_alg or 0,
-        limit=limit,
-        coarse=x.dtype,
-    )
+    options = _options(round_mode, dst_type, blocksize, scale_alg, dst_type_max)
+    return _mx.by_group(x, group_index, False, **options, coarse=x.dtype)
+
+
+def _options(round_mode, dst_type, blocksize, scale_alg, dst_type_max):
+    return {
+        "name": _formats.chosen(dst_type),
+        "block": blocksize,
+        "mode": round_mode,
+        "algorithm": scale_alg or 0,
+        "limit": dst_type_max or 0.0,
+    }
+
+
+@npu_grouped_dynamic_mx_quant.native
+def _(x, group_index, round_mode, dst_type, blocksize, scale_alg, dst_type_max):
+    if not _native.floats(x):
+        return NotImplemented
+    options = _options(round_mode, dst_type, blocksize, scale_alg, dst_type_max)
+    return _mx.by_group(x, group_index, False, run=_mx.native, **options, coarse=x.dtype)
 
 
 @npu_grouped_dynamic_mx_quant.check

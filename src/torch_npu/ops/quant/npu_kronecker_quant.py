@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _formats, _mx
+from torch_npu.ops._shared import _chip, _formats, _mx
 
 
 def _is_float4(dst_dtype):

@@ -8,7 +8,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _groups
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _quant_groups as _groups
 
 _FORMATS = ("float8_e5m2", "float8_e4m3fn", "hifloat8")
 

@@ -1,4 +1,4 @@
-"""npu_quant_scatter and npu_quant_scatter_: updates quantised, then written into a cache at an offset for each row."""
+"""npu_quant_scatter and npu_quant_scatter_: updates quantized, then written into a cache at an offset for each row."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _formats
-from torch_npu.ops.scatter import _segments
+from torch_npu.ops._shared import _chip, _formats, _segments
 
 #: what a cache of each dtype holds on Ascend950
 _HOLDS = {
@@ -20,17 +19,17 @@ _HOLDS = {
 }
 
 
-def _quantised(self, updates, quant_scales, quant_zero_points):
+def _quantized(self, updates, quant_scales, quant_zero_points):
     y = wide(updates) / wide(quant_scales).flatten()
     if quant_zero_points is not None:
         y = y + wide(quant_zero_points).flatten()
     return _formats.encode(y, _HOLDS[self.dtype])
 
 
-def _write(target, indices, quantised, axis):
+def _write(target, indices, quantized, axis):
     """8-bit floats go in as bytes: there is no index_put for them."""
     raw = torch.uint8 if target.dtype.is_floating_point else target.dtype
-    _segments.write(target.view(raw), indices, quantised.view(raw), axis)
+    _segments.write(target.view(raw), indices, quantized.view(raw), axis)
     return target
 
 
@@ -73,8 +72,8 @@ def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, 
 
     Differs from upstream: an index out of range and segments that overlap raise; upstream leaves both to the caller.
     """
-    quantised = _quantised(self, updates, quant_scales, quant_zero_points)
-    return _write(self, indices, quantised, axis)
+    quantized = _quantized(self, updates, quant_scales, quant_zero_points)
+    return _write(self, indices, quantized, axis)
 
 
 @npu_quant_scatter_.check

@@ -1,4 +1,4 @@
-"""npu_quantize: static quantisation with given scales and zero points."""
+"""npu_quantize: static quantization with given scales and zero points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _formats
+from torch_npu.ops._shared import _chip, _formats
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _BYTES = {"int8": torch.int8, "uint8": torch.uint8, "int4": torch.int8}
@@ -50,7 +50,7 @@ def _check_factor(name: str, factor: torch.Tensor, x: torch.Tensor, axis: int) -
     "bool div_mode=True) -> Tensor"
 )
 def npu_quantize(self, scales, zero_points, dtype, axis, div_mode):
-    r"""Quantises a tensor with given scales and zero points.
+    r"""Quantizes a tensor with given scales and zero points.
 
     $$ y = \mathrm{round}(x / scales + zero\_points) \quad (div\_mode = True) $$
     $$ y = \mathrm{round}(x \cdot scales + zero\_points) \quad (div\_mode = False) $$
@@ -60,9 +60,9 @@ def npu_quantize(self, scales, zero_points, dtype, axis, div_mode):
     Args:
         self: the input x; float32, float16 or (not on the Atlas inference series) bfloat16.
         scales: one value, or one for each index of `axis`: one dimension, or as many as `self` with 1 elsewhere.
-            Divided: float32 or bfloat16. Multiplied: the dtype of `self`, or float32.
-        zero_points: as many as `scales`, or None. Divided: int8, uint8, int32 or bfloat16. Multiplied: the dtype and
-            shape of `scales`.
+            Divided: float32, float16 or bfloat16. Multiplied: the dtype of `self`; any of them for float32.
+        zero_points: as many as `scales`, or None. Divided: int8, uint8, int32 or bfloat16, on Ascend950 also float32;
+            bfloat16 for all three or for neither scales nor points. Multiplied: the dtype and shape of `scales`.
         dtype: divided: qint8, quint8 or int32 (or int8, uint8, qint32). Multiplied: qint8 or quint4x2.
         axis: the dimension whose indices have scales of their own. Multiplied: -2 is the last but one dimension,
             anything greater is the last.
@@ -91,20 +91,27 @@ def _(self, scales, zero_points, dtype, axis, div_mode):
     must.dtype("self", self, *floats)
     if div_mode:
         _formats.check("dtype", dtype, *_chip.formats("int8", "uint8", "int32"))
-        must.dtype("scales", scales, torch.float32, *floats[2:])
-        must.dtype("zero_points", zero_points, torch.int8, torch.uint8, torch.int32, *floats[2:])
+        must.dtype("scales", scales, *floats)
+        wider = (torch.float32,) if _chip.on_950() else ()
+        points = (torch.int8, torch.uint8, torch.int32, *wider, *floats[2:])
+        must.dtype("zero_points", zero_points, *points)
+        given = [t for t in (scales, zero_points) if t is not None]
+        if any(t.dtype == torch.bfloat16 for t in given):
+            must.dtype("self", self, torch.bfloat16)
+            must.dtype("scales", scales, torch.bfloat16)
+            must.dtype("zero_points", zero_points, torch.bfloat16)
         if scales.numel() != 1:
             inside = -self.dim() <= axis < self.dim()
             must.hold(inside, "axis", f"in [{-self.dim()}, {self.dim()})", axis)
     else:
         _formats.check("dtype", dtype, *_chip.formats("int8", *(() if old else ("int4",))))
-        must.dtype("scales", scales, self.dtype, torch.float32)
+        must.dtype("scales", scales, *(floats if self.dtype == torch.float32 else (self.dtype,)))
         if zero_points is not None:
             must.same_dtype("zero_points", zero_points, "scales", scales)
             must.shape("zero_points", zero_points, tuple(scales.shape))
         must.hold(self.dim() > 0, "self", "a tensor of at least 1 dimension", "()", ErrCode.PARAM)
         low = -1 if old else -2
-        must.hold(low <= axis < self.dim(), "axis", f"in [{low}, {self.dim()})", axis)
+        must.hold(low <= axis, "axis", f"{low} or greater", axis)
         must.hold(axis != -2 or self.dim() > 1, "axis", "-1 for 1 dimension", axis)
     axis = _element_axis(self, axis, div_mode)
     _check_factor("scales", scales, self, axis)

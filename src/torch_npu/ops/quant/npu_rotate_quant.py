@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _chip, _dynamic, _formats, _mx
+from torch_npu.ops._shared import _chip, _dynamic, _formats, _mx
 
 _ALGORITHMS = {"float4_e2m1fn_x2": (0, 2)}
 _MX = (*_mx.FLOAT8, _mx.FLOAT4[0])

@@ -10,7 +10,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _groups
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _quant_groups as _groups
 
 STATIC, DYNAMIC = 2, 3
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)

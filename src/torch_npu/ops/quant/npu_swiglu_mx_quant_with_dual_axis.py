@@ -6,7 +6,8 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats, _groups, _mx
+from torch_npu.ops._shared import _formats, _mx
+from torch_npu.ops._shared import _quant_groups as _groups
 
 
 @npu_op(

@@ -1,4 +1,4 @@
-"""npu_swiglu_quant: swiglu, then quantisation with scales for each group of rows."""
+"""npu_swiglu_quant: swiglu, then quantization with scales for each group of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _dynamic, _formats, _groups, _packing, _rounding
+from torch_npu.ops._shared import _dynamic, _formats, _packing, _rounding
+from torch_npu.ops._shared import _quant_groups as _groups
 
 _TARGETS = {"int8": torch.int8, "int4": torch.quint4x2}
 
@@ -23,7 +24,7 @@ _TARGETS = {"int8": torch.int8, "int4": torch.quint4x2}
 def npu_swiglu_quant(
     x, smooth_scales, offsets, group_index, activate_left, quant_mode, group_list_type, dst_type
 ):
-    r"""Gates one half of the last dimension with the other one and quantises the result.
+    r"""Gates one half of the last dimension with the other one and quantizes the result.
 
     $$ g = \mathrm{swish}(A) \cdot B \cdot smooth\_scales_{group} $$
     $$ y = \mathrm{round}(g + offsets_{group}) \quad (quant\_mode = 0), \qquad
@@ -34,7 +35,7 @@ def npu_swiglu_quant(
     Args:
         x: at least 2 dimensions; float16, bfloat16 or float32; an even last dimension 2N of at most 8192.
         smooth_scales: float32 (groups, N) or (groups).
-        offsets: float32 in the shape of `smooth_scales`, for static quantisation; without effect on dynamic.
+        offsets: float32 in the shape of `smooth_scales`, for static quantization; without effect on dynamic.
         group_index: int32, one dimension: the end of each group of rows, or how many it has.
         activate_left: which half is gated.
         quant_mode: 0 static, 1 dynamic.

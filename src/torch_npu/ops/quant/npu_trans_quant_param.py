@@ -7,25 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _rounding
-
-_KEPT = 0xFFFFE000  # sign, exponent and 10 bits of the mantissa: a 19-bit float
-_EXPONENT = 0x7F800000
-_TAIL = 13
-_MARK = 1 << 46
-_OFFSET_SHIFT = 37
-_OFFSET_LOW, _OFFSET_HIGH, _OFFSET_BITS = -256, 255, 0x1FF
-
-
-def _rounded(bits: torch.Tensor) -> torch.Tensor:
-    """The bits of a float32 rounded to its upper 19, halves to even.
-
-    Subnormals become a signed 0; infinities and NaN are cut off, not rounded.
-    """
-    odd = (bits >> _TAIL) & 1
-    exponent = bits & _EXPONENT
-    rounded = torch.where(exponent == _EXPONENT, bits, bits + (1 << (_TAIL - 1)) - 1 + odd)
-    return torch.where(exponent == 0, bits & 0x80000000, rounded)
+from torch_npu.ops._shared import _scales
 
 
 @npu_op(
@@ -33,7 +15,7 @@ def _rounded(bits: torch.Tensor) -> torch.Tensor:
     ge="TransQuantParamV2",
 )
 def npu_trans_quant_param(scale, offset, round_mode):
-    r"""Packs scales, and offsets if given, into the int64 parameters of the quantised matmuls.
+    r"""Packs scales, and offsets if given, into the int64 parameters of the quantized matmuls.
 
     $$ out = (scale_{bits} \mathbin{\&} \mathtt{0xFFFFE000}) \mathbin{|} (1 \ll 46)
        \mathbin{|} ((\mathrm{clamp}(\mathrm{round}(offset), -256, 255) \mathbin{\&} \mathtt{0x1FF}) \ll 37) $$
@@ -52,14 +34,7 @@ def npu_trans_quant_param(scale, offset, round_mode):
 
     Differs from upstream: in a graph the result is int64 too, where upstream's graph has uint64.
     """
-    bits = scale.contiguous().view(torch.int32).long() & 0xFFFFFFFF
-    if round_mode == 1:
-        bits = _rounded(bits)
-    out = (bits & _KEPT) | _MARK
-    if offset is None:
-        return out
-    whole = _rounding.saturate(offset, torch.int32).clamp(_OFFSET_LOW, _OFFSET_HIGH).long()
-    return out | ((whole & _OFFSET_BITS) << _OFFSET_SHIFT)
+    return _scales.pack(scale, offset, round_mode == 1)
 
 
 @npu_trans_quant_param.check

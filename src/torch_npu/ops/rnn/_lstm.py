@@ -147,13 +147,13 @@ def backward(
 ) -> tuple[torch.Tensor, ...]:
     """Gradients of `forward` (bias None: its gradient is zero), in the dtypes of the arguments."""
     features = input.shape[2]
-    wide_grads = tuple(
+    dy, dh, dc = (
         time_first(wide(torch.zeros_like(results[0]) if g is None else g), batch_first)
         for g in grads
     )
     trace = Trace(*(time_first(wide(r), batch_first) for r in results))
     found = back(
-        wide_grads,
+        (dy, dh, dc),
         time_first(wide(input), batch_first),
         Weights.of(weight, bias, features),
         wide(h).reshape(h.shape[-2:]),

@@ -132,11 +132,11 @@ def npu_lstm_cell_backward(
     one = (1, *h.shape)
     results = (y_output, h_output, c_output, i, j, f, o, tanhc)
     trace = Trace(*(wide(t).reshape(one) for t in results))
+    dy, dh, dc = (
+        trace.y.new_zeros(one) if g is None else wide(g).reshape(one) for g in (grady, gradh, gradc)
+    )
     found = _lstm.back(
-        tuple(
-            trace.y.new_zeros(one) if g is None else wide(g).reshape(one)
-            for g in (grady, gradh, gradc)
-        ),
+        (dy, dh, dc),
         wide(input).unsqueeze(0),
         Weights(wide(w_ih), wide(w_hh), None),
         wide(h),

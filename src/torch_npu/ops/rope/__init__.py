@@ -1,1 +1,1 @@
-"""Rotary position embedding operators, alone and fused with normalisation and cache writes."""
+"""Rotary position embedding operators, alone and fused with normalization and cache writes."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu.ops._shared import _formats
+
 MODES = ("Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ")
 
 
@@ -24,10 +26,23 @@ def blocks_of(length: int, block: int) -> int:
     return -(-length // block)
 
 
-def quantise(x: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    """x * scale rounded to the cache's dtype, saturating; without a scale x rounded to it."""
+def quantize(
+    x: torch.Tensor,
+    scale: torch.Tensor | None,
+    dtype: torch.dtype,
+    offset: torch.Tensor | None = None,
+    name: str = "",
+) -> torch.Tensor:
+    """x * scale + offset rounded to the cache's dtype, saturating; without a scale x rounded to it.
+
+    `name` is the format that the dtype cannot say, hifloat8.
+    """
     if scale is not None:
         x = x * scale
+    if offset is not None:
+        x = x + offset
+    if name == "hifloat8":
+        return _formats.encode(x, name).view(dtype)
     if dtype == torch.int8:
         return x.round().clamp(-128, 127).to(dtype)
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
@@ -84,4 +99,14 @@ def _put(
     present = cache[page.index_select(0, first), slot.index_select(0, first)]
     repeated = torch.where(valid.any(), rows.index_select(0, first), present)
     mask = valid.view(-1, *(1 for _ in rows.shape[1:]))
-    cache[page, slot] = torch.where(mask, rows, repeated)
+    values = torch.where(mask, rows, repeated)
+    cache[page, slot] = values.index_select(0, _last_of_each(page * cache.shape[1] + slot))
+
+
+def _last_of_each(place: torch.Tensor) -> torch.Tensor:
+    """For each token the last one with its place: rows that meet are all the last one, whoever writes first."""
+    ordered, order = place.sort(stable=True)
+    count = torch.arange(place.numel(), device=place.device)
+    ends = torch.cat([ordered[1:] != ordered[:-1], ordered.new_ones(1, dtype=torch.bool)])
+    last = torch.where(ends, count, place.numel()).flip(0).cummin(0).values.flip(0)
+    return torch.empty_like(order).index_copy_(0, order, order.index_select(0, last))

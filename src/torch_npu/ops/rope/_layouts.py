@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -10,27 +11,15 @@ from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops.rope._rotate import divisor
 
-#: layout of the input -> the shapes of cos and sin, "1" where they are broadcast
-HALF = {
-    "BNSD": ("11SD", "B1SD", "BNSD"),
-    "BSND": ("1S1D", "BS1D", "BSND"),
-    "SBND": ("S11D", "SB1D", "SBND"),
-    "TND": ("T1D", "TND", "11D"),
-}
-INTERLEAVE = {
-    "BNSD": ("11SD",),
-    "BSND": ("1S1D",),
-    "SBND": ("S11D",),
-    "TND": ("T1D", "TND", "11D"),
-}
-COMPILED = {"BNSD": ("11SD",), "BSND": ("1S1D",), "SBND": ("S11D",)}
+Table = dict[str, tuple[str, ...]]
+
+#: layout of the input -> the shapes of cos and sin, "1" where they are broadcast, on chips that compile the operator
+COMPILED: Table = {"BNSD": ("11SD",), "BSND": ("1S1D",), "SBND": ("S11D",)}
 
 Sizes = dict[str, int]
 
 
-def _readings(
-    x: torch.Tensor, r: torch.Tensor, table: dict[str, tuple[str, ...]]
-) -> Iterator[Sizes]:
+def _readings(x: torch.Tensor, r: torch.Tensor, table: Table) -> Iterator[Sizes]:
     """The sizes by letter for every layout under which r has a documented shape."""
     have, given = tuple(x.shape), tuple(r.shape)
     for layout, patterns in table.items():
@@ -47,8 +36,10 @@ def _heads(sizes: Sizes) -> int:
     return sizes.get("B", 1) * sizes["N"]
 
 
-def check_rotary(x: torch.Tensor, r1: torch.Tensor, mode: str, gradient: bool) -> None:
-    """What the current chip takes; `gradient` tells whether cos or sin needs one."""
+def check_rotary(
+    x: torch.Tensor, r1: torch.Tensor, mode: str, *, gradient: bool = False, matrix: bool = False
+) -> None:
+    """What the current chip takes for the operator, its gradient, or a rotation by a matrix."""
     family = chips.current().family
     size = x.shape[-1]
     if family == "A5":
@@ -65,26 +56,53 @@ def check_rotary(x: torch.Tensor, r1: torch.Tensor, mode: str, gradient: bool) -
             max(s["B"], s["N"]) <= 1000 and _heads(s) <= 1024 for s in _readings(x, r1, COMPILED)
         )
         _check_fits(fits, x, r1, COMPILED, "B and N up to 1000, B * N up to 1024")
-    else:
-        must.hold(size < 896, "self", "less than 896 long in its last dimension", tuple(x.shape))
+    elif mode == "interleave":
         _check_divisible(x, mode)
-        if mode == "interleave":
-            fits = any(_heads(s) < 1000 for s in _readings(x, r1, INTERLEAVE))
-            _check_fits(fits, x, r1, INTERLEAVE, "B * N below 1000")
-            return
+        _check_broadcast(x, r1)
+        _check_interleaved(x, r1, gradient)
+    else:
+        # rope_rotate_half_tiling.cpp and rope_half_grad_tiling.cpp of CANN have the same limit
+        must.hold(size <= 896, "self", "at most 896 long in its last dimension", tuple(x.shape))
+        _check_divisible(x, mode)
+        _check_broadcast(x, r1)
+        if not gradient:
+            _check_halves(x, r1, matrix)
 
-        def readings() -> Iterator[Sizes]:
-            small = _readings(x, r1, HALF)
-            return (s for s in small if s.get("B", 1) < 1000 and s["N"] < 1000)
 
-        _check_fits(any(True for _ in readings()), x, r1, HALF, "B and N below 1000")
-        if gradient:
-            must.hold(
-                any(_heads(s) <= 1024 for s in readings()),
-                "self",
-                "of B * N up to 1024 where 'r1' or 'r2' needs a gradient",
-                tuple(x.shape),
-            )
+def _three(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """The sizes before the last one, as of a tensor of four dimensions: TND is 1TND."""
+    first, second, third = (1, *tensor.shape[:-1])[-3:]
+    return first, second, third
+
+
+def _check_interleaved(x: torch.Tensor, r1: torch.Tensor, gradient: bool) -> None:
+    """rope_interleaved_tiling.cpp: r has one dimension of its own at most; its gradient also limits B * N."""
+    have, given = _three(x), _three(r1)
+    places = [i for i in (0, 1, 2) if all(given[j] == 1 for j in (0, 1, 2) if j != i)]
+    own = [i for i in places if have[i] == given[i]]
+    expected = f"of a shape documented for 'self' {tuple(x.shape)}: one size of it, and ones"
+    must.hold(own, "r1", expected, tuple(r1.shape))
+    if gradient:
+        heads = min(math.prod(have) // have[i] if have[i] else 0 for i in own)
+        must.hold(heads < 1000, "self", "of B * N below 1000", tuple(x.shape))
+
+
+def _check_halves(x: torch.Tensor, r1: torch.Tensor, matrix: bool) -> None:
+    """rope_rotate_half_tiling.cpp: the ways to broadcast that it knows, and where it asks for another operator."""
+    have, given = _three(x), _three(r1)
+    same = [bool(a == b) for a, b in zip(have, given, strict=True)]
+    lone = same == [False, True, True] and 1 not in have[1:]
+    single = given == (1, 1, 1) and 1 not in have
+    expected = f"of a shape documented for 'self' {tuple(x.shape)}"
+    must.hold(not lone and not single, "r1", expected, tuple(r1.shape))
+    if matrix or same[0] or same[1] or given == (1, 1, 1):
+        return
+    heads, length, size = have[0] * have[1], have[2], x.shape[-1]
+    aligned = size // 2 * x.element_size() % 32 == 0
+    lines = -(-length // chips.current().vector_cores)
+    slow = heads > 8 * length if aligned else 2 * heads > lines and size < 80
+    limit = "B * N up to 8 * S" if aligned else f"2 * B * N up to {lines}, or 80 long"
+    must.hold(not slow, "self", f"of {limit} in the layout BNSD", tuple(x.shape))
 
 
 def _check_divisible(x: torch.Tensor, mode: str) -> None:
@@ -107,9 +125,7 @@ def _check_broadcast(x: torch.Tensor, r1: torch.Tensor) -> None:
     )
 
 
-def _check_fits(
-    fits: bool, x: torch.Tensor, r1: torch.Tensor, table: dict[str, tuple[str, ...]], limit: str
-) -> None:
+def _check_fits(fits: bool, x: torch.Tensor, r1: torch.Tensor, table: Table, limit: str) -> None:
     if fits:
         return
     options = "; ".join(

@@ -3,9 +3,9 @@
 | mode | the partner of an element |
 |---|---|
 | half | D/2 away |
-| interleave | its neighbour |
+| interleave | its neighbor |
 | quarter | D/4 away, in each half by itself |
-| interleave-half | its neighbour; the result comes sorted, even positions first, then odd ones |
+| interleave-half | its neighbor; the result comes sorted, even positions first, then odd ones |
 """
 
 from __future__ import annotations

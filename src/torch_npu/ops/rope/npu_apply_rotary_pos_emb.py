@@ -6,9 +6,9 @@ import torch
 
 from softnpu import chips
 from torch_npu.ops import _check as must
-from torch_npu.ops._math import wide
+from torch_npu.ops._math import halves_away, wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops.rope._rotate import divisor, rotate
 
 LAYOUTS = ("BSND", "SBND", "BNSD", "TND")
@@ -18,7 +18,13 @@ MODES = ("half", "quarter", "interleave")
 def _rotate_in_place(tensor, cos, sin, mode):
     """Turns the leading cos.shape[-1] elements of the last dimension and keeps the others."""
     part = tensor[..., : cos.shape[-1]]
-    part.copy_(rotate(wide(part), wide(cos), wide(sin), mode))
+    if chips.current().family == "A5" or part.dtype not in (torch.float16, torch.bfloat16):
+        turned = rotate(wide(part), wide(cos), wide(sin), mode)
+    elif part.dtype == torch.float16:
+        turned = rotate(part, cos, sin, mode)
+    else:
+        turned = halves_away(rotate(wide(part), wide(cos), wide(sin), mode))
+    part.copy_(turned)
 
 
 @npu_op(
@@ -46,6 +52,9 @@ def npu_apply_rotary_pos_emb(query, key, cos, sin, rotary_mode):
     Returns:
         `query` and `key` themselves. Upstream's schema does not declare the mutation, so neither
         does this one.
+
+    On A2, A3 and 310P the kernel works in the dtype of float16 (each product rounds) and rounds bfloat16 results with
+    halves away from zero; on Ascend950 it rounds fp32 results once.
 
     As upstream, the operator has no derivative: backward raises.
 

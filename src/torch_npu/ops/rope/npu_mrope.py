@@ -7,8 +7,8 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
-from torch_npu.ops.scatter._indices import inside
+from torch_npu.ops._shared._floats import vector_floats
+from torch_npu.ops._shared._indices import inside
 
 SECTIONS = ([16, 24, 24], [24, 20, 20], [8, 12, 12], [16, 16, 16, 16])
 

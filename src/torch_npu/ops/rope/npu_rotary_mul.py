@@ -10,7 +10,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.activation._dtypes import vector_floats
+from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops.rope import _rotate as rope
 from torch_npu.ops.rope._layouts import check_rotary
 
@@ -49,18 +49,18 @@ def npu_rotary_mul(self, r1, r2, rotary_mode, rotate):
     With `rotate`, rot(x) is the matrix product of x and `rotate`.
 
     Args:
-        self: x, of layout BNSD, BSND, SBND or TND; float16, bfloat16 or float32. D is even and less
-            than 896 (Ascend950: up to 1024, a multiple of 4 for quarter).
+        self: x, of layout BNSD, BSND, SBND or TND; float16, bfloat16 or float32. D is even; at most 896
+            for half (Ascend950: up to 1024, a multiple of 4 for quarter).
         r1: cos, of the rank of `self`; it is first rounded to the dtype of `self`. Its shape:
             half: BNSD takes 11SD, B1SD, BNSD; BSND takes 1S1D, BS1D, BSND; SBND takes S11D, SB1D,
-            SBND; TND takes T1D, TND. B and N are less than 1000; where r1 or r2 needs a gradient
-            B * N is at most 1024.
-            interleave: 11SD, 1S1D, S11D, T1D respectively; B * N is less than 1000.
+            SBND; TND takes T1D, 1ND, 11D, TND. With 11SD, B * N is at most 8 * S, where half of D fills
+            blocks of 32 bytes; otherwise D is at least 80 or 2 * B * N at most S / (vector cores).
+            interleave: 11SD, 1S1D, S11D, T1D, 1ND; for gradients B * N is less than 1000.
             Ascend950: any shape that broadcasts to `self`.
             Atlas training and inference series: 11SD, 1S1D, S11D; D is 128; B and N up to 1000.
         r2: sin, of the shape of `r1`.
         rotary_mode: see above.
-        rotate: a (D, D) matrix that replaces the rotation; not on Ascend950, nor differentiable.
+        rotate: a (D, D) matrix of the dtype of `self` that replaces the rotation; not on Ascend950, nor differentiable.
 
     Returns:
         y, with the shape and dtype of `self`.
@@ -77,11 +77,11 @@ def npu_rotary_mul(self, r1, r2, rotary_mode, rotate):
 @npu_rotary_mul.check
 def _(self, r1, r2, rotary_mode, rotate):
     _check_inputs("npu_rotary_mul", self, r1, r2, rotary_mode)
-    check_rotary(self, r1, rotary_mode, gradient=False)
+    check_rotary(self, r1, rotary_mode, matrix=rotate is not None)
     if rotate is not None:
         family = chips.current().family
         must.hold(family in ("A2", "A3"), "rotate", "None on this chip", tuple(rotate.shape))
-        must.dtype("rotate", rotate, *vector_floats())
+        must.same_dtype("rotate", rotate, "self", self)
         must.shape("rotate", rotate, (self.shape[-1], self.shape[-1]))
 
 
@@ -148,7 +148,7 @@ def npu_rotary_mul_backward(grad, self, r1, r2, rotary_mode):
 @npu_rotary_mul_backward.check
 def _(grad, self, r1, r2, rotary_mode):
     _check_inputs("npu_rotary_mul_backward", self, r1, r2, rotary_mode)
-    check_rotary(self, r1, rotary_mode, gradient=r1.requires_grad or r2.requires_grad)
+    check_rotary(self, r1, rotary_mode, gradient=True)
     must.dtype("grad", grad, *vector_floats())
     must.shape("grad", grad, tuple(self.shape))
 

@@ -7,7 +7,7 @@ import torch
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._pages import lanes, read, spans
+from torch_npu.ops._shared._pages import contiguous, nz_width, read, read_native, spans
 from torch_npu.ops.scatter.npu_scatter_pa_kv_cache import ALL_DTYPES, SERVER_DTYPES, check_family
 
 
@@ -44,11 +44,25 @@ def npu_gather_pa_kv_cache(
     Differs from upstream: the layout of a cache follows from its shape and that of `key`, not from the tensor's
     format.
     """
+    pairs = ((key, key_cache), (value, value_cache))
+    _gather(read, pairs, block_tables, seq_lens, seq_offset, is_seq_lens_cumsum)
+
+
+def _gather(run, pairs, block_tables, seq_lens, seq_offset, is_seq_lens_cumsum):
     lengths = seq_lens.tolist()
     starts = None if seq_offset is None else seq_offset.tolist()
-    for target, cache in ((key, key_cache), (value, value_cache)):
+    for target, cache in pairs:
         nz = _is_nz(target, cache)
-        read(target, cache, block_tables, lengths, is_seq_lens_cumsum, starts, nz)
+        run(target, cache, block_tables, lengths, is_seq_lens_cumsum, starts, nz)
+
+
+@npu_gather_pa_kv_cache.native
+def _(key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is_seq_lens_cumsum):
+    if not contiguous(key_cache, value_cache, key, value):
+        return NotImplemented
+    pairs = ((key, key_cache), (value, value_cache))
+    _gather(read_native, pairs, block_tables, seq_lens, seq_offset, is_seq_lens_cumsum)
+    return None
 
 
 def _is_nz(target, cache):
@@ -76,7 +90,7 @@ def _(key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is
         must.ndim(name, target, 2, 3)
         width = target[0].numel() if target.shape[0] else None
         if _is_nz(target, cache) and width is not None:
-            c = lanes(cache)
+            c = nz_width(cache)
             must.hold(
                 cache.shape[3] == c and cache.shape[1] * c == width,
                 f"{name}_cache",

@@ -8,7 +8,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter import _indices
+from torch_npu.ops._shared import _indices
 
 _DTYPES = (
     torch.float32,

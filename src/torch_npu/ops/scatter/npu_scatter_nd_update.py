@@ -8,14 +8,17 @@ from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
 
 
 def _check(self, indices, updates):
-    dtypes = (torch.float32, torch.float16, torch.bool)
-    if chips.current().family not in ("310P", "910A"):
-        dtypes = (*dtypes, torch.bfloat16, torch.int64, torch.int8, torch.int32, torch.int16)
-    if chips.current().family == "A5":
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bool)
+    family = chips.current().family
+    if family not in ("310P", "910A"):
+        dtypes = (*dtypes, torch.bfloat16, torch.int64, torch.int8)
+    if family in ("A2", "A3"):
+        dtypes = (*dtypes, torch.int32, torch.int16)
+    if family == "A5":
         dtypes = (*dtypes, torch.uint8, torch.float8_e5m2, torch.float8_e4m3fn)
     must.dtype("self", self, *dtypes)
     must.ndim("self", self, 1, 8)

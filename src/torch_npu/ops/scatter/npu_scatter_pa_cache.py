@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._pages import write
+from torch_npu.ops._shared._pages import write
 from torch_npu.ops.scatter.npu_scatter_pa_kv_cache import (
     ALL_DTYPES,
     check_compressed,

@@ -9,7 +9,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._pages import lanes, write
+from torch_npu.ops._shared._pages import contiguous, nz_width, write, write_native
 
 MODES = ("Norm", "PA_NZ")
 
@@ -87,6 +87,15 @@ def npu_scatter_pa_kv_cache(
             compressed(cache, slot_mapping, rows, compress_lens, compress_seq_offsets, seq_lens)
 
 
+@npu_scatter_pa_kv_cache.native
+def _(key, value, key_cache, value_cache, slot_mapping, cache_mode):
+    if key.dim() != 3 or not contiguous(key_cache, value_cache):
+        return NotImplemented
+    for rows, cache in ((key, key_cache), (value, value_cache)):
+        write_native(cache, slot_mapping, rows, cache_mode == "PA_NZ")
+    return None
+
+
 def compressed(cache, slot_mapping, rows, compress_lens, compress_seq_offsets, seq_lens):
     """One head at a time: (B, S, N, D) into the slots from `slot_mapping[b, n]` on of (blocks, block, 1, D)."""
     batch, length, heads, _ = rows.shape
@@ -135,7 +144,7 @@ def check_tokens(name, rows, cache, slot_mapping, nz):
     if not nz:
         must.shape(f"{name}_cache", cache, (None, None, heads, size))
     else:
-        c = lanes(cache)
+        c = nz_width(cache)
         must.hold(size % c == 0, name, f"of a last dimension divisible by {c} in mode PA_NZ", size)
         must.ndim(f"{name}_cache", cache, 4, 5)
         shape = (heads * size // c,) if cache.dim() == 4 else (heads, size // c)

@@ -8,7 +8,7 @@ from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter import _segments
+from torch_npu.ops._shared import _segments
 
 
 @npu_op(
@@ -41,7 +41,7 @@ def scatter_update_(self, indices, updates, axis):
 
 @scatter_update_.check
 def _(self, indices, updates, axis):
-    dtypes = (torch.int8, torch.float16, torch.float32, torch.int32)
+    dtypes: tuple[torch.dtype, ...] = (torch.int8, torch.float16, torch.float32, torch.int32)
     if chips.current().family != "910A":
         dtypes = (*dtypes, torch.bfloat16)
     must.dtype("self", self, *dtypes)

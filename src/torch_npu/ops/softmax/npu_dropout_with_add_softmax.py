@@ -10,7 +10,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, kernel_generator, npu_op
-from torch_npu.ops.dropout import _mask
+from torch_npu.ops._shared import _dropout_mask as _mask
 
 SIZES = (128, 256, 384, 512)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
@@ -34,7 +35,11 @@ def _check_mask(mask, x, fixed_triu_mask, scale):
         tuple(mask.shape),
     )
     must.hold(not isinstance(scale, complex), "scale", "an int or a float", repr(scale))
-    must.choice("fixed_triu_mask", fixed_triu_mask, (False, True))
+    new = chips.current().family == "A5"
+    must.choice("fixed_triu_mask", fixed_triu_mask, (False,) if new else (False, True))
+    if new:
+        must.ndim("mask", mask, 4)
+        must.shape("mask", mask, (None, None, *x.shape[-2:]))
 
 
 @npu_op(
@@ -58,7 +63,8 @@ def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):
         y with the shape and dtype of `x`. A row whose elements are all masked is uniform.
 
     Constraints:
-        H and W are from 32 to 4096 and multiples of 32.
+        H and W are from 32 to 4096 and multiples of 32. On Ascend950 `x` and `mask` have 4 dimensions, the mask
+        its last two whole, W is at most 8192, and fixed_triu_mask is False.
     """
     hidden = _hidden(x, mask, fixed_triu_mask)
     return (wide(x) * scale).masked_fill(hidden, MASKED).softmax(-1).to(x.dtype)
@@ -67,6 +73,12 @@ def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):
 @npu_scaled_masked_softmax.check
 def _(x, mask, scale, fixed_triu_mask):
     must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
+    if chips.current().family == "A5":  # aclnn_scaled_masked_softmax.cpp of CANN
+        must.ndim("x", x, 4)
+        width = x.shape[-1]
+        must.hold(0 < width <= 8192, "x", "of a last size from 1 to 8192", tuple(x.shape))
+        _check_mask(mask, x, fixed_triu_mask, scale)
+        return
     must.ndim("x", x, 2, 4)
     must.hold(
         all(32 <= size <= 4096 and size % 32 == 0 for size in x.shape[-2:]),

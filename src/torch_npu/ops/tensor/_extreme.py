@@ -6,7 +6,7 @@ import torch
 
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.scatter._indices import inside
+from torch_npu.ops._shared._indices import inside
 
 
 def check_dim(self, dim):

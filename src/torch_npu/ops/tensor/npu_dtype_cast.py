@@ -9,9 +9,9 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.quant import _formats
-from torch_npu.ops.quant._packing import pack_int4, unpack_int4
-from torch_npu.ops.quant._rounding import saturate
+from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared._packing import pack_int4, unpack_int4
+from torch_npu.ops._shared._rounding import saturate
 from torch_npu.ops.tensor._dims import dense
 
 #: formats that put two values into a byte
@@ -40,7 +40,7 @@ def _cast(x: torch.Tensor, dtype: int, input_dtype: int | None) -> torch.Tensor:
     target = _dtypes.name(dtype)
     if target in _CODED:
         return dense(_encoded(x, target))
-    return x.to(_dtypes.storage(target), copy=True, memory_format=torch.contiguous_format)
+    return x.to(_dtypes.storage(dtype), copy=True, memory_format=torch.contiguous_format)
 
 
 @npu_op("npu_dtype_cast(Tensor self, int dtype, int? input_dtype=None) -> Tensor")
@@ -79,8 +79,8 @@ def _(self, dtype, input_dtype):
     source = None if input_dtype is None else _dtypes.name(input_dtype)
     if source in _CODED:
         must.dtype("self", self, torch.uint8)
-    elif source is not None:
-        must.dtype("self", self, _dtypes.storage(input_dtype))
+    elif source is not None and (stored := _dtypes.storage(source)) is not None:
+        must.dtype("self", self, stored)
     if _dtypes.name(dtype) in _PAIRED and source not in _PAIRED:
         even = self.dim() > 0 and self.size(-1) % 2 == 0
         must.hold(even, "self", "of an even last size", tuple(self.shape), ErrCode.PARAM)

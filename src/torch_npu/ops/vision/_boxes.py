@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
 
 #: the dtypes that most of the operators take
 FLOATS = (torch.float16, torch.float32)

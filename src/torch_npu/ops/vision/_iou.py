@@ -1,6 +1,6 @@
 """IoU with a penalty, box by box: what npu_giou, npu_diou and npu_ciou share, with gradients by hand.
 
-Boxes come as (4, n): rows x1, y1, x2, y2, or centre and sides where `trans` is set.
+Boxes come as (4, n): rows x1, y1, x2, y2, or center and sides where `trans` is set.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Overlap:
         return self.inter / (self.truth if mode == 1 else self.union)
 
     def distance(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The squared distance of the centres, and the squared diagonal of the box around both."""
+        """The squared distance of the centers, and the squared diagonal of the box around both."""
         sx = self.g.x1 + self.g.x2 - self.b.x1 - self.b.x2
         sy = self.g.y1 + self.g.y2 - self.b.y1 - self.b.y2
         return (sx.square() + sy.square()) / 4, self.cw.square() + self.ch.square() + EPS

@@ -1,6 +1,6 @@
 """Rotated boxes: the exact area that two of them share, for many pairs at once.
 
-A box is moved into the frame of the other one, where that is upright and centred. By Green's theorem the shared
+A box is moved into the frame of the other one, where that is upright and centered. By Green's theorem the shared
 area is the integral of clip(x, -a, a) dy along the first box's boundary, as far as |y| <= b: a sum over four edges,
 each piecewise linear. It is continuous in the boxes, so touching, equal and degenerate boxes need no special case.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.vision._boxes import FLOATS, finite
 
 #: how many pairs are worked on at once: so few that they stay in the cache, and each step on one thread
@@ -23,7 +23,7 @@ ROUNDING = 1e-13
 
 
 class Rectangles(NamedTuple):
-    """Centres, half sides, and cosine and sine of the angle; each a tensor of one shape, in fp64."""
+    """Centers, half sides, and cosine and sine of the angle; each a tensor of one shape, in fp64."""
 
     x: torch.Tensor
     y: torch.Tensor

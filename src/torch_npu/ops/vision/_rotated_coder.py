@@ -9,7 +9,7 @@ from torch_npu.ops.vision._boxes import FLOATS, without_nan
 
 
 def parts(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Centres and sides (B, 2, N) and angles in radians (B, 1, N) of boxes x1, y1, x2, y2 and degrees."""
+    """Centers and sides (B, 2, N) and angles in radians (B, 1, N) of boxes x1, y1, x2, y2 and degrees."""
     low, high = boxes[:, :2], boxes[:, 2:4]
     return (low + high) / 2, high - low, torch.deg2rad(boxes[:, 4:])
 

@@ -14,7 +14,7 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
     "npu_anchor_response_flags(Tensor self, int[2] featmap_size, int[2] stride, int num_base_anchors) -> Tensor"
 )
 def npu_anchor_response_flags(self, featmap_size, stride, num_base_anchors):
-    r"""Marks the anchors of the cells in which the centre of a ground truth lies.
+    r"""Marks the anchors of the cells in which the center of a ground truth lies.
 
     $$ i = \Bigl\lfloor \frac{x_1 + x_2}{2 s_0} \Bigr\rfloor \qquad
        j = \Bigl\lfloor \frac{y_1 + y_2}{2 s_1} \Bigr\rfloor \qquad
@@ -38,8 +38,8 @@ def npu_anchor_response_flags(self, featmap_size, stride, num_base_anchors):
     height, width = featmap_size
 
     def cell(axis: int, size: int) -> torch.Tensor:
-        centre = (boxes[:, axis] + boxes[:, axis + 2]) * 0.5
-        return torch.floor(centre / stride[axis]).clamp(0, size - 1).nan_to_num().long()
+        center = (boxes[:, axis] + boxes[:, axis + 2]) * 0.5
+        return torch.floor(center / stride[axis]).clamp(0, size - 1).nan_to_num().long()
 
     place = cell(1, height) * width + cell(0, width)
     flags = torch.zeros(height * width, dtype=torch.uint8, device=self.device)

@@ -38,7 +38,7 @@ def npu_bounding_box_decode(
        g_x = p_x + p_w d_0 \qquad g_w = p_w e^{\mathrm{clip}(d_2)} \qquad
        x_{1,2} = \mathrm{clip}\bigl(g_x \mp (g_w - 1) / 2,\ 0,\ W - 1\bigr) $$
 
-    and y likewise, with centre p and sides p_w = x2 - x1 + 1 of the region. d_2 and d_3 are clipped to
+    and y likewise, with center p and sides p_w = x2 - x1 + 1 of the region. d_2 and d_3 are clipped to
     $\pm\lvert\ln(\mathrm{wh\_ratio\_clip})\rvert$.
 
     Args:
@@ -61,9 +61,9 @@ def npu_bounding_box_decode(
     bound = abs(math.log(wh_ratio_clip))
     low, high = p[:, :2], p[:, 2:]
     sides = high - low + 1
-    centre = (low + high) * 0.5 + sides * d[:, :2]
+    center = (low + high) * 0.5 + sides * d[:, :2]
     reach = sides * d[:, 2:].clamp(-bound, bound).exp() * 0.5
-    corners = torch.cat([centre - reach + 0.5, centre + reach - 0.5], 1)
+    corners = torch.cat([center - reach + 0.5, center + reach - 0.5], 1)
     last = p.new_tensor((max_shape[1] - 1, max_shape[0] - 1)).repeat(2)
     return torch.minimum(corners.clamp(min=0), last).to(rois.dtype)
 

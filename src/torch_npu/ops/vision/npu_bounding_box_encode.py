@@ -11,7 +11,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
 
 
-def _centre_and_sides(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _center_and_sides(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     low, high = boxes[:, :2], boxes[:, 2:]
     return (low + high) * 0.5, high - low + 1
 
@@ -20,8 +20,8 @@ def _raw(
     anchor_box: torch.Tensor, ground_truth_box: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
     """The deltas; quotients are rounded to `dtype`, and the logarithms once more."""
-    p, p_sides = _centre_and_sides(anchor_box)
-    g, g_sides = _centre_and_sides(ground_truth_box)
+    p, p_sides = _center_and_sides(anchor_box)
+    g, g_sides = _center_and_sides(ground_truth_box)
     ratio = (g_sides / p_sides).to(dtype).to(p.dtype)
     # 910A and 310P take the logarithm of the absolute value
     ratio = ratio.abs() if chips.current().family in ("910A", "310P") else ratio
@@ -35,12 +35,12 @@ def _raw(
 def npu_bounding_box_encode(
     anchor_box, ground_truth_box, means0, means1, means2, means3, stds0, stds1, stds2, stds3
 ):
-    r"""The deltas of Faster R-CNN: from anchors to ground truth, normalised.
+    r"""The deltas of Faster R-CNN: from anchors to ground truth, normalized.
 
     $$ d = \Bigl( \frac{g_x - p_x}{p_w},\ \frac{g_y - p_y}{p_h},\ \ln\frac{g_w}{p_w},\ \ln\frac{g_h}{p_h} \Bigr)
        \qquad \mathrm{out}_i = \frac{d_i - \mathrm{means}_i}{\mathrm{stds}_i} $$
 
-    with centres p, g and sides w = x2 - x1 + 1, h = y2 - y1 + 1. A ground truth of negative side gives NaN,
+    with centers p, g and sides w = x2 - x1 + 1, h = y2 - y1 + 1. A ground truth of negative side gives NaN,
     on Atlas training (910A) and inference (310P) products the logarithm of the absolute value.
 
     Args:

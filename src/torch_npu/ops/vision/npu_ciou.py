@@ -44,19 +44,19 @@ def _ciou(
     "bool atan_sub_flag=False) -> Tensor"
 )
 def npu_ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag):
-    r"""Complete IoU: the overlap of boxes, less the distance of centres and the difference of aspects.
+    r"""Complete IoU: the overlap of boxes, less the distance of centers and the difference of aspects.
 
     $$ \mathrm{CIoU} = \mathrm{IoU} - \frac{\rho^2(b, g)}{c^2} - \alpha v \qquad
        v = \frac{4}{\pi^2} \Bigl(\arctan\frac{w_g}{h_g} - \arctan\frac{w_b}{h_b}\Bigr)^2 \qquad
        \alpha = \frac{v}{1 - \mathrm{IoU} + v} $$
 
-    where $\rho$ is the distance of the centres and c the diagonal of the smallest box around both. The
+    where $\rho$ is the distance of the centers and c the diagonal of the smallest box around both. The
     gradient takes $\alpha$ for a constant, as the method's authors and upstream do.
 
     Args:
         self: (4, n) predicted boxes, float16 or float32.
         gtboxes: (4, m) ground truth; m = n where `is_cross` is False.
-        trans: True for rows x, y, w, h (centre and sides), False for x1, y1, x2, y2.
+        trans: True for rows x, y, w, h (center and sides), False for x1, y1, x2, y2.
         is_cross: True compares every box with every ground truth, False box by box.
         mode: 0 for IoU, 1 for IoF (over the area of the ground truth).
         atan_sub_flag: whether the forward keeps the difference of angles for the gradient, which else

@@ -1,4 +1,4 @@
-"""npu_diou and npu_diou_backward: IoU less the distance of the centres."""
+"""npu_diou and npu_diou_backward: IoU less the distance of the centers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch_npu.ops.vision import _iou
     "npu_diou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
 )
 def npu_diou(self, gtboxes, trans, is_cross, mode):
-    r"""Distance IoU: the overlap of boxes, less how far their centres are apart.
+    r"""Distance IoU: the overlap of boxes, less how far their centers are apart.
 
     $$ \mathrm{DIoU} = \mathrm{IoU} - \frac{\rho^2(b, g)}{c^2} $$
 
-    where $\rho$ is the distance of the centres and c the diagonal of the smallest box around both.
+    where $\rho$ is the distance of the centers and c the diagonal of the smallest box around both.
 
     Args:
         self: (4, n) predicted boxes, float16 or float32.
         gtboxes: (4, m) ground truth; m = n where `is_cross` is False.
-        trans: True for rows x, y, w, h (centre and sides), False for x1, y1, x2, y2.
+        trans: True for rows x, y, w, h (center and sides), False for x1, y1, x2, y2.
         is_cross: True compares every box with every ground truth, False box by box.
         mode: 0 for IoU, 1 for IoF (over the area of the ground truth).
 

@@ -40,7 +40,7 @@ def _check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int)
     "npu_giou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
 )
 def npu_giou(self, gtboxes, trans, is_cross, mode):
-    r"""Generalised IoU: the overlap of boxes, less the part of the box around both that neither covers.
+    r"""Generalized IoU: the overlap of boxes, less the part of the box around both that neither covers.
 
     $$ \mathrm{GIoU} = \mathrm{IoU} - \frac{C - U}{C} $$
 
@@ -49,7 +49,7 @@ def npu_giou(self, gtboxes, trans, is_cross, mode):
     Args:
         self: boxes, (4, n) or (n, 4) (a 4 x 4 tensor is read by columns); float16 or float32.
         gtboxes: ground truth in the same form; as many as `self` has where `is_cross` is False.
-        trans: True for x, y, w, h (centre and sides), False for x1, y1, x2, y2.
+        trans: True for x, y, w, h (center and sides), False for x1, y1, x2, y2.
         is_cross: True compares every box with every ground truth, False box by box.
         mode: 0 for IoU, 1 for IoF (over the area of the ground truth).
 

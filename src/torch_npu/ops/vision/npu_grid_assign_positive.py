@@ -6,7 +6,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._indices import inside
+from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.vision._boxes import FLOATS, without_nan
 
 INDICES = (torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -17,7 +17,7 @@ def npu_iou(bboxes, gtboxes, mode):
     $$ \mathrm{IoU}_{ji} = \frac{I_{ji}}{A_i + G_j - I_{ji}} \qquad \mathrm{IoF}_{ji} = \frac{I_{ji}}{G_j} $$
 
     where the areas A of `bboxes` and G of `gtboxes` are taken with both sides longer by 0.01, so that
-    nothing is divided by 0: boxes of small (normalised) coordinates should be scaled up before. On
+    nothing is divided by 0: boxes of small (normalized) coordinates should be scaled up before. On
     Ascend950 the sides of the intersection I grow by 0.01 too.
 
     Args:

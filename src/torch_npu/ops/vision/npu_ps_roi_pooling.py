@@ -7,7 +7,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.vision import _bags
 from torch_npu.ops.vision._boxes import FLOATS, finite
 

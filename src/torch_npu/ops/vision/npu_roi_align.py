@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.scatter._indices import first_bad
+from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.vision import _bags
 from torch_npu.ops.vision._boxes import FLOATS, finite
 
@@ -264,6 +265,7 @@ def _(
     must.dtype("self", self, *FLOATS)
     must.hold(len(xdiff_shape) == 4, "xdiff_shape", "[N, C, H, W]", list(xdiff_shape))
     must.hold(min(xdiff_shape) > 0, "xdiff_shape", "positive", list(xdiff_shape))
+    must.countable("xdiff_shape", math.prod(xdiff_shape), list(xdiff_shape))
     _check_rois(rois, xdiff_shape[0])
     must.shape("self", self, (rois.shape[0], xdiff_shape[1], pooled_height, pooled_width))
     mode = 1 if roi_end_mode is None else roi_end_mode

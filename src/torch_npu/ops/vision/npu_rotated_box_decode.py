@@ -17,7 +17,7 @@ def npu_rotated_box_decode(self, deltas, weight):
     $$ d = \mathrm{deltas} / \mathrm{weight} \qquad g_x = a_x + a_w d_0 \qquad g_w = a_w e^{d_2} \qquad
        g_t = \arctan(\tan a_t + d_4) $$
 
-    and y, h likewise, with centres, sides w = x2 - x1 and h = y2 - y1, and angles t in degrees.
+    and y, h likewise, with centers, sides w = x2 - x1 and h = y2 - y1, and angles t in degrees.
 
     Args:
         self: (B, 5, N) anchors: x1, y1, x2, y2 and angle; float16 or float32.
@@ -30,9 +30,9 @@ def npu_rotated_box_decode(self, deltas, weight):
     Constraints:
         No NaN among boxes and deltas.
     """
-    centre, sides, angle = coder.parts(wide(self))
+    center, sides, angle = coder.parts(wide(self))
     d = wide(deltas) / wide(weight)[:, None]
-    middle, reach = centre + sides * d[:, :2], sides * d[:, 2:4].exp() / 2
+    middle, reach = center + sides * d[:, :2], sides * d[:, 2:4].exp() / 2
     turned = torch.rad2deg(torch.atan(torch.tan(angle) + d[:, 4:]))
     return torch.cat([middle - reach, middle + reach, turned], 1).to(self.dtype)
 

@@ -17,7 +17,7 @@ def npu_rotated_box_encode(self, gt_bboxes, weight):
     $$ d = \Bigl(\frac{g_x - a_x}{a_w},\ \frac{g_y - a_y}{a_h},\ \ln\frac{g_w}{a_w},\ \ln\frac{g_h}{a_h},\
        \tan g_t - \tan a_t\Bigr) \cdot \mathrm{weight} $$
 
-    with centres, sides w = x2 - x1 and h = y2 - y1, and angles t in degrees.
+    with centers, sides w = x2 - x1 and h = y2 - y1, and angles t in degrees.
 
     Args:
         self: (B, 5, N) anchors: x1, y1, x2, y2 and angle; float16 or float32.
@@ -30,10 +30,10 @@ def npu_rotated_box_encode(self, gt_bboxes, weight):
     Constraints:
         No NaN among the boxes.
     """
-    centre, sides, angle = coder.parts(wide(self))
-    g_centre, g_sides, g_angle = coder.parts(wide(gt_bboxes))
+    center, sides, angle = coder.parts(wide(self))
+    g_center, g_sides, g_angle = coder.parts(wide(gt_bboxes))
     turn = torch.tan(g_angle) - torch.tan(angle)
-    deltas = torch.cat([(g_centre - centre) / sides, (g_sides / sides).log(), turn], 1)
+    deltas = torch.cat([(g_center - center) / sides, (g_sides / sides).log(), turn], 1)
     return (deltas * wide(weight)[:, None]).to(self.dtype)
 
 

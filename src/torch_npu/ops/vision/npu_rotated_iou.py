@@ -29,10 +29,10 @@ def npu_rotated_iou(self, query_boxes, trans, mode, is_cross):
     where I is the area that a box (area A) and a query box (area Q) share; 0 where the denominator is.
 
     Args:
-        self: (B, N, 5) boxes, float16 or float32: centre x, y, sides w, h and an angle in degrees, which turns
+        self: (B, N, 5) boxes, float16 or float32: center x, y, sides w, h and an angle in degrees, which turns
             the x axis towards the y axis.
         query_boxes: (B, K, 5) boxes in the same form, K at most 1600.
-        trans: True for boxes x1, y1, x2, y2 and angle: the upright box of these corners, turned about its centre.
+        trans: True for boxes x1, y1, x2, y2 and angle: the upright box of these corners, turned about its center.
         mode: 0 for IoU, 1 for IoF, whose foreground is the query box.
         is_cross: True compares all pairs, False box by box, which needs N = K.
         v_threshold: how far outside a corner may lie and still count; at least 0.

@@ -13,10 +13,10 @@ def npu_rotated_overlaps(self, query_boxes, trans):
     """The area that each rotated box shares with each query box, exact to the rounding of the result.
 
     Args:
-        self: (B, N, 5) boxes, float16 or float32: centre x, y, sides w, h and an angle in degrees, which turns
+        self: (B, N, 5) boxes, float16 or float32: center x, y, sides w, h and an angle in degrees, which turns
             the x axis towards the y axis.
         query_boxes: (B, K, 5) boxes in the same form.
-        trans: True for boxes x1, y1, x2, y2 and angle: the upright box of these corners, turned about its centre.
+        trans: True for boxes x1, y1, x2, y2 and angle: the upright box of these corners, turned about its center.
 
     Returns:
         (B, N, K) areas, in the dtype of `self`.

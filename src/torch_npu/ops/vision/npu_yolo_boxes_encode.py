@@ -10,7 +10,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
 
-#: centres stay this far from the borders of their cell, and ratios of sides at least this large
+#: centers stay this far from the borders of their cell, and ratios of sides at least this large
 LEAST = 1e-6
 #: the largest ratio of sides
 MOST = 65504.0
@@ -21,12 +21,12 @@ STRIDES = (torch.int32, torch.int16, torch.int8, torch.uint8)
     "npu_yolo_boxes_encode(Tensor self, Tensor gt_bboxes, Tensor stride, bool performance_mode=False) -> Tensor"
 )
 def npu_yolo_boxes_encode(self, gt_bboxes, stride, performance_mode):
-    r"""YOLO's regression targets: where in its cell a centre lies, and the logarithm of the ratio of sides.
+    r"""YOLO's regression targets: where in its cell a center lies, and the logarithm of the ratio of sides.
 
     $$ t_x = \mathrm{clip}\Bigl(\frac{g_x - a_x}{s} + \tfrac12,\ \epsilon,\ 1 - \epsilon\Bigr) \qquad
        t_w = \ln \mathrm{clip}\Bigl(\frac{g_w}{a_w},\ \epsilon,\ 65504\Bigr) \qquad \epsilon = 10^{-6} $$
 
-    and y, h likewise, with centres and sides of anchors a and ground truth g.
+    and y, h likewise, with centers and sides of anchors a and ground truth g.
 
     Args:
         self: (n, 4) anchors, rows x1, y1, x2, y2; float16 or float32.

@@ -31,8 +31,8 @@ class DeviceTables:
             "TASK",
             columns,
             (
-                (t.start, t.end, t.device, t.correlation, number, self.model.pid, text(t.core), kernels.NO_MODEL, t.stream,
-                 t.number, kernels.NO_MODEL)
+                (t.start, t.end, t.device, t.correlation, number, self.model.pid, text(_task_type(t)), kernels.NO_MODEL,
+                 t.stream, t.number, kernels.NO_MODEL)
                 for number, t in enumerate(tasks)
             ),
         )  # fmt: skip
@@ -160,3 +160,8 @@ def _data_type(one: Communication) -> int:
 
 def _peer(one: Communication) -> int:
     return one.peer if one.peer >= 0 else kernels.NO_MODEL
+
+
+def _task_type(task: Task) -> str:
+    """The core; MEMCPY_ASYNC for copies, which readers of the TASK table look for (trace_view.json has SDMA_SQE)."""
+    return "MEMCPY_ASYNC" if task.copy else task.core

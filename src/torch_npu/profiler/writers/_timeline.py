@@ -39,7 +39,7 @@ def fit(events: Iterable[Event]) -> list[Event]:
     """Shortens spans so that those of a track nest for readers, too, that keep times as floating point numbers.
 
     Perfetto is one: microseconds since the epoch then come in steps of a quarter, and a span that seems to reach beyond
-    the one around it, or into the next one, would be dropped. No span changes unless its neighbour is as near as that.
+    the one around it, or into the next one, would be dropped. No span changes unless its neighbor is as near as that.
     """
     found = list(events)
     tracks: dict[tuple[int, int], list[Event]] = {}
@@ -115,7 +115,7 @@ def name_thread(pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
     }
 
 
-class Lanes:
+class Tracks:
     """Ranges of one thread may overlap without nesting: one that does gets a further track."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from torch_npu.profiler.writers._timeline import (
     OVERLAP,
     QUEUE,
     Event,
-    Lanes,
+    Tracks,
     flow,
     name_process,
     name_thread,
@@ -84,14 +84,14 @@ def _task_args(task: Task) -> Event:
 def communication(model: Model) -> Iterator[Event]:
     """A pair of tracks for each group: operations, and what they move. Those in flight together get further tracks."""
     tracks: dict[tuple[int, str], int] = {}
-    lanes = Lanes()
+    placed = Tracks()
     for name, one in model.named_communications:
         pid = process_id(model, HCCL, one.device)
         if (one.device, one.group) not in tracks:
             if not any(device == one.device for device, _ in tracks):
                 yield from name_process(pid, "Communication", f"NPU {one.device}", HCCL)
             tracks[one.device, one.group] = 2 * len(tracks)
-        track = lanes.place(pid, tracks[one.device, one.group], one.start_ns, one.end_ns)
+        track = placed.place(pid, tracks[one.device, one.group], one.start_ns, one.end_ns)
         args = {
             "connection_id": one.start_ns, "model id": NO_MODEL, "data_type": one.dtype.upper(), "alg_type": "N/A",
             "count": one.count, "relay": "no", "retry": "no", "rank_size": len(one.ranks),
@@ -105,10 +105,10 @@ def communication(model: Model) -> Iterator[Event]:
         }  # fmt: skip
         yield span("Memcpy", pid, track + 1, one.start_ns, one.end_ns, "hccl", task)
     groups = {track: group for (_, group), track in tracks.items()}
-    for pid, lane in lanes.open:
-        order = lane % QUEUE
-        yield from name_thread(pid, lane, f"Group {groups[order]} Communication", order)
-        yield from name_thread(pid, lane + 1, "Plane 0", order + 1)
+    for pid, track in placed.open:
+        order = track % QUEUE
+        yield from name_thread(pid, track, f"Group {groups[order]} Communication", order)
+        yield from name_thread(pid, track + 1, "Plane 0", order + 1)
 
 
 def overlap(model: Model) -> Iterator[Event]:

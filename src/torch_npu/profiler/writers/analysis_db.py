@@ -2,7 +2,7 @@
 
 Times of communication are milliseconds; those of steps are microseconds, as tools read them.
 
-Differs from upstream: times of waiting, synchronisation and idling in CommAnalyzerTime are 0, as in communication.json.
+Differs from upstream: times of waiting, synchronization and idling in CommAnalyzerTime are 0, as in communication.json.
 """
 
 from __future__ import annotations

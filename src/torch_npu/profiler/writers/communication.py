@@ -1,7 +1,7 @@
 """communication.json: time and volume of every communication, by step; from Level1 on.
 
 Differs from upstream: what the network does inside a communication is not visible: all of its time counts as transit,
-none as waiting or synchronisation; its volume follows from the operation and counts as SDMA over HCCS, in one packet.
+none as waiting or synchronization; its volume follows from the operation and counts as SDMA over HCCS, in one packet.
 """
 
 from __future__ import annotations

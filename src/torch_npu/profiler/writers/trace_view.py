@@ -4,7 +4,7 @@ Processes from top to bottom: Python with a track for each thread and for the ta
 (from Level1 on), the device with a track for each stream, its memory, communication, overlap analysis.
 
 Differs from upstream: a task leaves the queue in the moment in which it enters it, and CANN's spans are the tasks'
-own; a span may be some hundred nanoseconds short where its neighbour is as near, so that Perfetto drops none.
+own; a span may be some hundred nanoseconds short where its neighbor is as near, so that Perfetto drops none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch_npu.profiler.writers._timeline import (
     MARKS,
     QUEUE,
     Event,
-    Lanes,
+    Tracks,
     fit,
     flow,
     name_process,
@@ -156,22 +156,22 @@ def _marks(model: Model) -> Iterator[Event]:
         return
     pid = process_id(model, MARKS)
     yield from name_process(pid, "Mstx", "CPU", MARKS)
-    lanes = Lanes()
+    placed = Tracks()
     for index, mark in enumerate(sorted(model.marks, key=lambda m: (m.start, -m.end))):
-        lane = lanes.place(pid, mark.thread, mark.start, mark.end)
+        track = placed.place(pid, mark.thread, mark.start, mark.end)
         kind = "range" if mark.end > mark.start else "marker"
         args = {"domain": mark.domain, "event_type": kind, "connection_id": index}
-        yield span(mark.message, pid, lane, mark.start, mark.end, "mstx", args)
+        yield span(mark.message, pid, track, mark.start, mark.end, "mstx", args)
         if mark.stream is not None and model.with_npu:
             owner, stream = mark.stream
             hardware = process_id(model, HARDWARE, owner)
-            there = lanes.place(hardware, QUEUE + stream, mark.start, mark.end)
+            there = placed.place(hardware, QUEUE + stream, mark.start, mark.end)
             yield span(mark.message, hardware, there, mark.start, mark.end, "mstx", args)
             yield from flow(
-                "MsTx", index, "MsTx", (pid, lane, mark.start), (hardware, there, mark.start)
+                "MsTx", index, "MsTx", (pid, track, mark.start), (hardware, there, mark.start)
             )
-    for process, lane in lanes.open:
-        thread = lane % QUEUE
+    for process, track in placed.open:
+        thread = track % QUEUE
         yield from name_thread(
-            process, lane, f"Thread {thread}" if process == pid else f"Stream {thread} mstx", lane
+            process, track, f"Thread {thread}" if process == pid else f"Stream {thread} mstx", track
         )

@@ -28,11 +28,17 @@ std::vector<c10::IValue> call(const std::string& name, const Args&... args) {
 }
 
 inline at::Tensor npu_dropout_gen_mask(const at::Tensor& self, at::IntArrayRef size, double p, int64_t seed,
-                                       int64_t offset, bool parallel = true, bool sync = false) {
+                                       int64_t offset, std::optional<bool> parallel = true,
+                                       std::optional<bool> sync = false) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("npu::_npu_dropout_gen_mask", "Tensor");
-  torch::jit::Stack stack{self, size.vec(), p, seed, offset, parallel, sync};
+  torch::jit::Stack stack{self, size.vec(), p, seed, offset, parallel.value_or(true), sync.value_or(false)};
   op.callBoxed(&stack);
   return stack.front().toTensor();
+}
+
+inline at::Tensor empty_with_swapped_memory(c10::IntArrayRef size, std::optional<at::ScalarType> dtype = std::nullopt,
+                                            std::optional<c10::Device> device = std::nullopt) {
+  return call("empty_with_swapped_memory", size, dtype, device).front().toTensor();
 }
 
 }  // namespace at_npu::native

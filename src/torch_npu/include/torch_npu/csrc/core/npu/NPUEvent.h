@@ -29,6 +29,7 @@ struct NPUEvent {
     return c10::Device(c10::DeviceType::PrivateUse1, device_index());
   }
   aclrtEvent event() const { return event_.eventId(); }
+  operator aclrtEvent() const { return event(); }
 
   bool query() const { return event_.query(); }
   void record() { record(getCurrentNPUStream()); }

@@ -13,6 +13,12 @@ inline void set_device(c10::DeviceIndex device) { NPU_CHECK_ERROR(aclrtSetDevice
 inline void device_synchronize() { NPU_CHECK_ERROR(aclrtSynchronizeDevice()); }
 inline void stream_synchronize(aclrtStream stream) { NPU_CHECK_ERROR(aclrtSynchronizeStream(stream)); }
 inline aclError GetDevice(int32_t* device) { return aclrtGetDevice(device); }
+inline aclError GetDevice(c10::DeviceIndex* device) {
+  int32_t index = -1;
+  const aclError code = aclrtGetDevice(&index);
+  if (code == ACL_SUCCESS) *device = static_cast<c10::DeviceIndex>(index);
+  return code;
+}
 inline aclError SetDevice(c10::DeviceIndex device) { return aclrtSetDevice(device); }
 
 enum class SyncDebugMode { L_DISABLED = 0, L_WARN, L_ERROR };
@@ -45,6 +51,14 @@ inline void warn_or_error_on_sync() {
 }
 
 }  // namespace c10_npu
+
+namespace c10::npu {
+
+inline c10::DeviceIndex current_device() { return c10_npu::current_device(); }
+inline void set_device(c10::DeviceIndex device) { c10_npu::set_device(device); }
+inline c10::DeviceIndex device_count() noexcept { return c10_npu::device_count(); }
+
+}  // namespace c10::npu
 
 namespace torch::npu {
 

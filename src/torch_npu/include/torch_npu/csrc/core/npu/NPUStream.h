@@ -38,6 +38,10 @@ class NPUStream {
   aclrtStream stream() const { return reinterpret_cast<aclrtStream>(static_cast<intptr_t>(stream_.id() + 1)); }
   aclrtStream stream(bool /*need_empty*/) const { return stream(); }
 
+  // A mark that the program puts on the stream of its data loader; of this object, not of the stream.
+  void setDataPreprocessStream(bool is_data_preprocess_stream) { preprocesses_ = is_data_preprocess_stream; }
+  bool isDataPreprocessStream() const { return preprocesses_; }
+
   c10::Stream unwrap() const { return stream_; }
   struct c10::StreamData3 pack3() const { return stream_.pack3(); }
   static NPUStream unpack3(c10::StreamId id, c10::DeviceIndex device, c10::DeviceType type) {
@@ -46,6 +50,7 @@ class NPUStream {
 
  private:
   c10::Stream stream_;
+  bool preprocesses_ = false;
 };
 
 namespace detail {

@@ -1,0 +1,144 @@
+#include "kernels/skinny_matmul.h"
+
+#include "kernels/vec.h"
+
+namespace softnpu::kernels::inline CPU_CAPABILITY {
+
+namespace {
+
+constexpr int64_t kWork = 1 << 17;  // products that are worth a thread
+
+// b's columns are contiguous (a transposed weight): M rows by C columns of dot products, whose sums stay in registers.
+template <int M, int C, class T>
+void tile(const float* a, const T* column, int64_t stride, int64_t depth, float* out, int64_t width) {
+  const int64_t whole = depth - depth % kLanes;
+  Vec sums[M][C];
+  for (auto& row : sums) {
+    for (Vec& sum : row) sum = Vec(0);
+  }
+  for (int64_t k = 0; k < whole; k += kLanes) {
+    Vec right[C];
+    for (int c = 0; c < C; ++c) right[c] = read(column + c * stride + k);
+    for (int m = 0; m < M; ++m) {
+      const Vec left = Vec::loadu(a + m * depth + k);
+      for (int c = 0; c < C; ++c) sums[m][c] = at::vec::fmadd(left, right[c], sums[m][c]);
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int c = 0; c < C; ++c) {
+      float sum = at::vec::vec_reduce_all<float>([](Vec& x, Vec& y) { return x + y; }, sums[m][c]);
+      for (int64_t k = whole; k < depth; ++k) sum += a[m * depth + k] * static_cast<float>(column[c * stride + k]);
+      out[m * width + c] = sum;
+    }
+  }
+}
+
+// More than four rows go in two turns: sixteen registers hold no more sums.
+template <int M, int C, class T>
+void turns(const float* a, const T* column, int64_t stride, int64_t depth, float* out, int64_t width) {
+  constexpr int kFirst = M > 4 ? 4 : M;
+  tile<kFirst, C>(a, column, stride, depth, out, width);
+  if constexpr (M > kFirst) {
+    tile<M - kFirst, C>(a + kFirst * depth, column, stride, depth, out + kFirst * width, width);
+  }
+}
+
+template <int M, class T>
+void columns(const float* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out,
+             int64_t width) {
+  constexpr int kColumns = M > 2 ? 3 : 4;
+  int64_t n = from;
+  for (; n + kColumns <= to; n += kColumns) turns<M, kColumns>(a, b + n * stride, stride, depth, out + n, width);
+  for (; n < to; ++n) turns<M, 1>(a, b + n * stride, stride, depth, out + n, width);
+}
+
+// b's rows are contiguous: rows added up, two vectors of columns at a time.
+template <int M, class T>
+void rows(const float* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out,
+          int64_t width) {
+  int64_t n = from;
+  for (; n + 2 * kLanes <= to; n += 2 * kLanes) {
+    Vec left[M], right[M];
+    for (int m = 0; m < M; ++m) left[m] = right[m] = Vec(0);
+    for (int64_t k = 0; k < depth; ++k) {
+      const T* row = b + k * stride + n;
+      const Vec first = read(row), second = read(row + kLanes);
+      for (int m = 0; m < M; ++m) {
+        const Vec factor(a[m * depth + k]);
+        left[m] = at::vec::fmadd(factor, first, left[m]);
+        right[m] = at::vec::fmadd(factor, second, right[m]);
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      left[m].store(out + m * width + n);
+      right[m].store(out + m * width + n + kLanes);
+    }
+  }
+  for (; n < to; ++n) {
+    for (int m = 0; m < M; ++m) {
+      float sum = 0;
+      for (int64_t k = 0; k < depth; ++k) sum += a[m * depth + k] * static_cast<float>(b[k * stride + n]);
+      out[m * width + n] = sum;
+    }
+  }
+}
+
+template <int M, class T>
+void product(const float* a, const at::Tensor& b, float* out) {
+  const int64_t depth = b.size(0), width = b.size(1);
+  const T* data = b.const_data_ptr<T>();
+  const bool by_column = b.stride(0) == 1;
+  const int64_t grain = std::max<int64_t>(2 * kLanes, kWork / std::max<int64_t>(1, depth * M));
+  at::parallel_for(0, width, grain, [&](int64_t from, int64_t to) {
+    if (by_column) {
+      columns<M, T>(a, data, b.stride(1), depth, from, to, out, width);
+    } else {
+      rows<M, T>(a, data, b.stride(0), depth, from, to, out, width);
+    }
+  });
+}
+
+template <class T>
+void product(int64_t count, const float* a, const at::Tensor& b, float* out) {
+  using Run = void (*)(const float*, const at::Tensor&, float*);
+  static constexpr Run runs[kSkinnyRows] = {&product<1, T>, &product<2, T>, &product<3, T>, &product<4, T>,
+                                            &product<5, T>, &product<6, T>, &product<7, T>, &product<8, T>};
+  runs[count - 1](a, b, out);
+}
+
+// sums[M, N] = a[M, K] @ b[K, N], b in half precision.
+void sum_few(const at::Tensor& a, const at::Tensor& b, const at::Tensor& sums) {
+  if (b.scalar_type() == at::kBFloat16) {
+    product<c10::BFloat16>(a.size(0), a.const_data_ptr<float>(), b, sums.mutable_data_ptr<float>());
+  } else {
+    product<c10::Half>(a.size(0), a.const_data_ptr<float>(), b, sums.mutable_data_ptr<float>());
+  }
+}
+
+}  // namespace
+}  // namespace softnpu::kernels::inline CPU_CAPABILITY
+
+SOFTNPU_CHOICE(skinny_matmul, softnpu::kernels::sum_few)
+
+#ifdef CPU_CAPABILITY_DEFAULT
+
+namespace softnpu::kernels {
+
+bool takes_skinny_matmul(const at::Tensor& a, const at::Tensor& b) {
+  return a.dim() == 2 && b.dim() == 2 && a.size(0) >= 1 && a.size(0) <= kSkinnyRows && a.size(1) == b.size(0) &&
+         b.numel() > 0 && a.scalar_type() == b.scalar_type() && (b.stride(0) == 1 || b.stride(1) == 1) &&
+         (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+}
+
+at::Tensor skinny_matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  static const auto sum = choice_of_skinny_matmul();
+  const at::Tensor wide = a.to(at::kFloat).contiguous();
+  const at::Tensor sums = at::empty({a.size(0), b.size(1)}, wide.options());
+  sum(wide, b, sums);
+  if (bias.defined()) sums.add_(bias);
+  return sums.to(a.scalar_type());
+}
+
+}  // namespace softnpu::kernels
+
+#endif

@@ -1,0 +1,55 @@
+"""The module vllm_ascend_C: importing it defines the operators and gives them kernels, as the compiled one does."""
+
+from typing import Any
+
+from softnpu.contrib.vllm_ascend import (
+    attention,
+    blocks,
+    cache,
+    compress,
+    compressor,
+    conv,
+    gmm,
+    linear,
+    lora,
+    mla,
+    moe,
+    norm,
+    printing,
+    rope,
+    shared,
+    sleep,
+    speculate,
+    streams,
+)
+from softnpu.contrib.vllm_ascend._define import define, define_on_host
+
+__all__: list[str] = []
+
+#: those whose operators are defined when they are imported
+MODULES = (
+    blocks,
+    compress,
+    compressor,
+    conv,
+    gmm,
+    linear,
+    mla,
+    printing,
+    rope,
+    shared,
+    speculate,
+    streams,
+)
+
+for part in (attention, cache, lora, moe, norm):
+    define(part.OPERATORS)
+define_on_host(cache.HOST_OPERATORS)
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of sleep mode: a library is compiled for them on first use."""
+    if name not in ("init_module", "python_create_and_map", "python_unmap_and_release"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    sleep.load()
+    return getattr(sleep, name)

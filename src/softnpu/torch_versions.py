@@ -1,0 +1,160 @@
+"""What differs between the versions of torch that softnpu runs on: nothing else in Python compares them.
+
+In C++ the same place is csrc/torch/compat.h. Features are probed where that can be done; each entry says since when
+torch has it. This module imports torch only inside functions that are given it or need it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from softnpu._version import __version__ as _own
+
+OLDEST, NEWEST = (2, 10), (2, 14)
+SUPPORTED = "2.10 to 2.14"
+
+#: the CANN that a release of torch_npu was made for (upstream's release notes, 26.0.0 and 26.1.0); others: _CANN
+_CANN = "9.0.0"
+_CANN_OF = {
+    "2.7.1.post8": "9.1.0",
+    "2.9.0.post6": "9.1.0",
+    "2.10.0.post2": "9.0.0",
+    "2.10.0.post4": "9.1.0",
+}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """(2, 10, 0) of 2.10.0+cu128."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    if found is None:
+        raise ValueError(f"expected a version such as 2.10.0, but got {version!r}.")
+    return tuple(int(part) for part in found[0].split("."))
+
+
+def supported(version: str) -> bool:
+    """Whether softnpu is made for this torch."""
+    found = numbers(version)
+    return found >= OLDEST and found[:2] <= NEWEST
+
+
+def check(torch: ModuleType) -> None:
+    """An ImportError if this torch is too old or too new, or not the one that the extension was built with."""
+    version = plain(torch.__version__)
+    if not supported(version):
+        raise ImportError(
+            f"softnpu supports torch {SUPPORTED}, but torch {version} is installed. "
+            "Install a supported one, for example: pip install torch==2.13.0"
+        )
+    mend = "Build it again: pip install --no-build-isolation --force-reinstall --no-deps softnpu"
+    try:
+        from softnpu import _C
+    except ImportError as error:
+        raise ImportError(
+            f"softnpu's extension does not load with torch {version}. {mend}"
+        ) from error
+    if numbers(_C.torch_version)[:2] != numbers(version)[:2]:
+        raise ImportError(
+            f"softnpu's extension was built with torch {_C.torch_version}, but torch {version} is installed. {mend}"
+        )
+
+
+def plain(version: object) -> str:
+    """2.10.0 of 2.10.0+cu128."""
+    return str(version).split("+")[0]
+
+
+# --- the release of torch_npu that is emulated ----------------------------------------------------------------------
+
+
+def described() -> importlib.metadata.Distribution | None:
+    """Our description of torch_npu for importlib.metadata (setup.py makes it), if it is installed."""
+    for distribution in importlib.metadata.distributions(name="torch_npu"):
+        if "softnpu" in distribution.version:
+            return distribution
+    return None
+
+
+def release(torch_version: str) -> str:
+    """The release that is emulated: torch's version, or a post-release of it that `softnpu release` has set."""
+    base, found = plain(torch_version), stated()
+    return found if found.startswith(f"{base}.post") else base
+
+
+def stated() -> str:
+    """The release that our metadata state; empty where they are not installed."""
+    found = described()
+    return plain(found.version) if found else ""
+
+
+def full(release: str) -> str:
+    """torch_npu.__version__: the release, with a local label that says by whom."""
+    return f"{release}+softnpu{_own}"
+
+
+def cann(release: str) -> str:
+    """The CANN that goes with a release of torch_npu."""
+    return _CANN_OF.get(release, _CANN)
+
+
+def state_release(release: str) -> Path:
+    """Makes the installed description state a release, so that a pin such as torch-npu==2.10.0.post4 is met."""
+    found = described()
+    if (
+        found is None
+        or not (folder := Path(str(found.locate_file(_folder(found.version))))).is_dir()
+    ):
+        raise FileNotFoundError(
+            "no description of torch_npu by softnpu is installed in this environment."
+        )
+    base = re.sub(r"\.post\d+$", "", plain(found.version))
+    if not re.fullmatch(re.escape(base) + r"(\.post\d+)?", release):
+        raise ValueError(
+            f"expected {base} or a post-release of it such as {base}.post4, but got {release!r}."
+        )
+    renamed = folder.with_name(_folder(full(release)))
+    metadata = folder / "METADATA"
+    metadata.write_text(
+        metadata.read_text("utf-8").replace(
+            f"\nVersion: {found.version}\n", f"\nVersion: {full(release)}\n"
+        ),
+        "utf-8",
+    )
+    folder.rename(renamed)
+    for record in folder.parent.glob(
+        "softnpu-*.dist-info/RECORD"
+    ):  # so that pip removes it with softnpu
+        record.write_text(
+            record.read_text("utf-8").replace(f"{folder.name}/", f"{renamed.name}/"), "utf-8"
+        )
+    return renamed
+
+
+def _folder(version: str) -> str:
+    return f"torch_npu-{version}.dist-info"
+
+
+# --- features -------------------------------------------------------------------------------------------------------
+
+
+def cpu_capabilities(torch: ModuleType) -> dict[str, object]:
+    """What the processor has, by the names of torch.cpu.get_capabilities (since 2.11)."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return torch.cpu.get_capabilities()
+    return {
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+        "amx_fp16": torch.cpu._is_amx_fp16_supported(),
+    }
+
+
+def size_hint(size: Any) -> int | None:
+    """The number behind a symbolic size, or None where it depends on values."""
+    from torch.fx.experimental import symbolic_shapes
+
+    has, hint = ("has_guarding_hint", "guarding_hint_or_throw")  # since 2.12
+    if not hasattr(symbolic_shapes, has):
+        has, hint = ("has_hint", "hint_int")
+    return getattr(symbolic_shapes, hint)(size) if getattr(symbolic_shapes, has)(size) else None

@@ -1,0 +1,1 @@
+"""Native sparse attention: compressed keys, the choice of blocks, attention over chosen blocks."""

@@ -1,0 +1,79 @@
+"""Trains a small GPT of Megatron-core with MindSpeed's patches; the last stage's ranks write their losses as JSON.
+
+torchrun megatron_gpt.py TENSOR PIPELINE FOLDER [MindSpeed's own arguments...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+TENSOR, PIPELINE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+del sys.argv[1:4]  # MindSpeed reads the rest when it is imported
+
+import mindspeed.megatron_adaptor  # noqa: E402, F401  before Megatron, which it patches
+import torch  # noqa: E402
+from megatron.core import parallel_state  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
+from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func  # noqa: E402
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed  # noqa: E402
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+
+WORDS, LENGTH, ROWS, STEPS = 96, 32, 4, 6
+
+
+def network() -> torch.nn.Module:
+    """Without gates: Megatron splits the rows of a gated layer so that two ranks begin with another network than one."""
+    config = TransformerConfig(
+        num_layers=2, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4, use_cpu_initialization=True,
+        tensor_model_parallel_size=TENSOR, pipeline_model_parallel_size=PIPELINE, pipeline_dtype=torch.float32,
+        normalization="RMSNorm",
+        add_bias_linear=False, bias_activation_fusion=False, attention_dropout=0.0, hidden_dropout=0.0,
+    )  # fmt: skip
+    return GPTModel(
+        config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=WORDS, max_sequence_length=LENGTH,
+        position_embedding_type="rope", pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+    ).cuda()  # fmt: skip
+
+
+def forward(_: object, model: torch.nn.Module):
+    """Sentences that count on in threes."""
+    first = torch.randint(0, WORDS, (ROWS, 1), generator=torch.Generator().manual_seed(0))
+    words = ((first + 3 * torch.arange(LENGTH + 1)) % WORDS).cuda()
+    places = torch.arange(LENGTH, device="cuda").expand(ROWS, LENGTH)
+    mask = torch.ones(1, 1, LENGTH, LENGTH, device="cuda").tril() < 0.5
+    found = model(words[:, :-1].contiguous(), places, mask, labels=words[:, 1:].contiguous())
+    return found, lambda losses: (losses.mean(), {"loss": losses.mean().detach()})
+
+
+def main() -> None:
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl")
+    parallel_state.initialize_model_parallel(TENSOR, PIPELINE)
+    torch.manual_seed(0)
+    model_parallel_cuda_manual_seed(0)
+    model = network()
+    assert next(model.parameters()).device.type == "npu"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        found = get_forward_backward_func()(
+            forward_step_func=forward, data_iterator=None, model=model, num_microbatches=1, seq_length=LENGTH,
+            micro_batch_size=ROWS, decoder_seq_length=LENGTH, forward_only=False,
+        )  # fmt: skip
+        optimizer.step()
+        if parallel_state.is_pipeline_last_stage():
+            losses.append(found[0]["loss"].item())
+    if losses:
+        (FOLDER / f"losses{rank}.json").write_text(json.dumps(losses), "utf-8")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

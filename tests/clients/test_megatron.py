@@ -1,0 +1,46 @@
+"""Megatron-core with MindSpeed: tensor parallel training gives the losses of one device, pipelines train.
+
+Both are sources, not packages: MEGATRON_SOURCE and MINDSPEED_SOURCE name their folders (Megatron-LM
+core_v0.12.1, which MindSpeed's master asks for), and the environment has their requirements.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.clients import launch
+
+SOURCES = [os.environ.get(name, "") for name in ("MINDSPEED_SOURCE", "MEGATRON_SOURCE")]
+
+pytestmark = pytest.mark.skipif(
+    not all(SOURCES), reason="MINDSPEED_SOURCE and MEGATRON_SOURCE are not set"
+)
+
+
+def losses(folder, tensor: int, pipeline: int) -> list[list[float]]:
+    """Of every rank of the last stage."""
+    launch.tool(
+        "torchrun", "--nproc-per-node", tensor * pipeline, "--master-port", 29523,
+        launch.PROGRAMS / "megatron_gpt.py", tensor, pipeline, folder,
+        "--tensor-model-parallel-size", tensor, "--pipeline-model-parallel-size", pipeline,
+        PYTHONPATH=os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")]), CUDA_DEVICE_MAX_CONNECTIONS="1",
+    )  # fmt: skip
+    return [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("losses*.json"))]
+
+
+def test_tensor_parallel_as_one_device(tmp_path):
+    (tmp_path / "one").mkdir()
+    (one,) = losses(tmp_path / "one", 1, 1)
+    (tmp_path / "two").mkdir()
+    first, second = losses(tmp_path / "two", 2, 1)
+    assert one[-1] < 0.8 * one[0]
+    assert first == pytest.approx(second, rel=1e-6)
+    assert first == pytest.approx(one, rel=1e-3)
+
+
+def test_a_pipeline_of_two_stages_trains(tmp_path):
+    (found,) = losses(tmp_path, 1, 2)
+    assert found[-1] < 0.8 * found[0]

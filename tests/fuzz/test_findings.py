@@ -1,0 +1,50 @@
+"""Calls that the fuzzer has found once, as it printed them: each must be answered by a result or by an error that says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.calls import Call
+from tests.fuzz.mutations import Mutation
+
+LENGTHS = "kwargs.actual_seq_lengths_query"
+
+FINDINGS = [
+    # a block index from data, in Python
+    Call("npu.npu_advance_step_flashattn", 1, 0, (Mutation("args.2", "values", ("most", 0)),)),
+    Call("npu.npu_moe_distribute_combine", 0, 0, (Mutation("args.2", "values", ("most", 0)),)),
+    # loops over as many rows as a length said
+    Call(
+        "npu.npu_lightning_indexer", 1, 0,
+        (Mutation(LENGTHS, "dtype", "int64"), Mutation(LENGTHS, "values", ("most", 0))), strict=0,
+    ),
+    Call(
+        "npu.npu_sparse_flash_attention", 1, 0,
+        (Mutation(LENGTHS, "dtype", "int64"), Mutation(LENGTHS, "values", ("most", 0))), strict=0,
+    ),
+    Call(
+        "npu.npu_sparse_lightning_indexer_grad_kl_loss", 1, 0,
+        (Mutation("kwargs.actual_seq_qlen.1", "value", 2**40),), strict=0,
+    ),
+    Call(
+        "npu.npu_nsa_compress_grad", 0, 1448195060,
+        (Mutation("args.3", "value", 1), Mutation("kwargs.actual_seq_len.0", "value", 2**31 - 1)),
+        strict=0,
+    ),
+    # sizes that PyTorch's convolution believes
+    Call("npu.npu_convolution_backward", 0, 0, (Mutation("args.4.0", "value", 2**40),), strict=0),
+    Call(
+        "npu.npu_conv_transpose3d_backward", 0, 0, (Mutation("args.4.0", "value", 2**40),), strict=0
+    ),
+    Call(
+        "npu.npu_convolution_transpose_backward", 1, 0,
+        (Mutation("args.4.0", "value", 2**40),), strict=0,
+    ),
+    Call("npu.npu_roi_alignbk", 1, 0, (Mutation("args.2.3", "value", 2**62 - 1),)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", FINDINGS, ids=[f"{n} {c.target}" for n, c in enumerate(FINDINGS)])
+def test_found_once(call):
+    outcome = call.judged()
+    assert not outcome.found, outcome.message

@@ -1,0 +1,61 @@
+"""What a capture reads and saves: indices are data of the device, and untouched memory costs nothing."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+import torch
+
+import torch_npu  # noqa: F401
+
+
+def captured(function):
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = function()
+    return graph, result
+
+
+def test_integer_indices_are_read_at_each_replay():
+    x = torch.arange(12.0, device="npu").view(4, 3)
+    rows, columns = torch.tensor([0, 2], device="npu"), torch.tensor([1, 1], device="npu")
+    graph, (some, elements) = captured(lambda: (x[rows], x[rows, columns]))
+    rows.copy_(torch.tensor([3, 1]))
+    graph.replay()
+    assert some.tolist() == [[9.0, 10.0, 11.0], [3.0, 4.0, 5.0]] and elements.tolist() == [
+        10.0,
+        4.0,
+    ]
+
+
+def test_a_mask_as_index_has_a_size_that_the_host_must_read():
+    x = torch.arange(4.0, device="npu")
+    mask = x > 1
+    with pytest.raises(RuntimeError, match="aten::index makes the host wait"):
+        captured(lambda: x[mask])
+
+
+def test_repetitions_are_captured_if_their_number_is_given():
+    x, counts = torch.arange(3.0, device="npu"), torch.tensor([1, 0, 2], device="npu")
+    graph, result = captured(lambda: x.repeat_interleave(counts, output_size=3))
+    counts.copy_(torch.tensor([0, 2, 1]))
+    graph.replay()
+    assert result.tolist() == [1.0, 1.0, 2.0]
+    with pytest.raises(RuntimeError, match="makes the host wait"):
+        captured(lambda: x.repeat_interleave(counts))
+
+
+def test_a_large_buffer_of_which_little_was_touched_is_not_copied():
+    """A KV cache takes most of a device's memory; a capture that writes into it saves the pages that exist."""
+    cache = torch.zeros(2 << 30, dtype=torch.int8, device="npu")
+    cache[1000:1010] = 7
+    slots = torch.tensor([5, 1 << 30, (2 << 30) - 1], device="npu")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    graph, _ = captured(lambda: cache.index_fill_(0, slots, 3))
+    assert cache[slots].tolist() == [0, 0, 0], "a capture computes nothing"
+    assert cache[1000:1010].tolist() == [7] * 10
+    graph.replay()
+    assert cache[slots].tolist() == [3, 3, 3]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 256 << 10, f"{grown >> 10} MiB"

@@ -1,0 +1,70 @@
+"""`make matrix`: the tests with each version of torch; writes the table of docs/compatibility.md.
+
+    python -m tools.matrix 2.13.0 2.10.0          # PYTEST_ARGS="tests/ops" narrows it
+
+Each version has its own copy of the tree, environment and objects (make test TORCH=...).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "compatibility.md"
+BEGIN, END = "<!-- results: make matrix -->", "<!-- end of results -->"
+HEAD = "| torch | Python | tests | passed | failed | skipped or expected to fail |\n|---|---|---|---|---|---|\n"
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """Passed, failed and skipped tests of a JUnit report."""
+    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+    total, failed, skipped = (
+        sum(int(suite.get(name, 0)) for suite in suites for name in names)
+        for names in (("tests",), ("failures", "errors"), ("skipped",))
+    )
+    return total - failed - skipped, failed, skipped
+
+
+def row(torch: str, python: str, tests: str, report: Path) -> str:
+    """One line of the table."""
+    if not report.exists():
+        return f"| {torch} | {python} | {tests} | the tests did not start | | |\n"
+    return f"| {torch} | {python} | {tests} | {' | '.join(map(str, counts(report)))} |\n"
+
+
+def run(torch: str, arguments: str) -> Path:
+    """Runs the tests with a torch; the JUnit report."""
+    report = ROOT / "build" / "pairs" / f"{torch}.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    wanted = f"{arguments or '-n logical --maxprocesses 8 --dist loadfile'} --junitxml={report}"
+    command = ["make", "test", f"TORCH={torch}", f"PYTHON={Path(sys._base_executable).name}"]  # type: ignore[attr-defined]
+    subprocess.run([*command, f"PYTEST_ARGS={wanted}"], cwd=ROOT, check=False)
+    return report
+
+
+def rewritten(page: str, rows: list[str]) -> str:
+    """The page with other results."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{HEAD}{''.join(rows)}\n{END}{rest.split(END)[1]}"
+
+
+def main(versions: list[str]) -> int:
+    arguments = os.environ.get("PYTEST_ARGS", "")
+    rows, bad = [], 0
+    for torch in versions:
+        report = run(torch, arguments)
+        bad += not report.exists() or counts(report)[1] > 0
+        rows.append(row(torch, platform.python_version(), arguments or "all", report))
+    PAGE.write_text(rewritten(PAGE.read_text("utf-8"), rows), "utf-8")
+    print("".join(rows), end="")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
