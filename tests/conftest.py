@@ -48,6 +48,13 @@ def _chip_of_the_operator(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def own_segments() -> Iterator[None]:
+    """Blocks of the test are cut from new segments: what other tests left behind decides neither sizes nor places."""
+    with torch.npu.use_mem_pool(torch.npu.MemPool()):
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_of_other_modules() -> None:
     """Garbage of the tests before is not freed while these count memory."""

@@ -90,6 +90,7 @@ def test_host_view_sees_writes_without_a_copy():
     assert x.tolist() == [2, 7, 2]
 
 
+@pytest.mark.usefixtures("own_segments")
 def test_a_kernel_copies_no_bytes():
     x = torch.ones(1 << 20, device="npu")
     torch.npu.reset_peak_memory_stats()

@@ -244,6 +244,7 @@ def test_a_block_freed_last_serves_the_next_request_of_its_size():
     assert {t.data_ptr() for t in again} == places
 
 
+@pytest.mark.usefixtures("own_segments")
 def test_a_freed_block_counts_as_free_and_joins_its_neighbors():
     torch.npu.empty_cache()
     parts = [torch.empty(1 << 16, device="npu") for _ in range(4)]  # side by side in a new segment

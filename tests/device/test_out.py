@@ -137,14 +137,15 @@ def test_resize_keeps_the_bytes_and_draws_from_the_device():
 
 
 def test_storage_resize_gives_memory_back_and_takes_it_again():
-    x = torch.ones(1 << 20, device="npu:6")  # a device that nothing else uses
-    before = torch.npu.memory_allocated(6)
-    x.untyped_storage().resize_(0)
-    assert before - torch.npu.memory_allocated(6) == 4 << 20
-    x.untyped_storage().resize_(4 << 20)
-    assert torch.npu.memory_allocated(6) == before
-    x.fill_(2)
-    assert x.sum().item() == 2 << 20
+    with torch.npu.use_mem_pool(torch.npu.MemPool(), "npu:6"):  # blocks of just the size asked for
+        x = torch.ones(1 << 20, device="npu:6")
+        before = torch.npu.memory_allocated(6)
+        x.untyped_storage().resize_(0)
+        assert before - torch.npu.memory_allocated(6) == 4 << 20
+        x.untyped_storage().resize_(4 << 20)
+        assert torch.npu.memory_allocated(6) == before
+        x.fill_(2)
+        assert x.sum().item() == 2 << 20
 
 
 def test_set_shares_the_source():

@@ -17,6 +17,7 @@ def empty():
     torch.npu.set_per_process_memory_fraction(1.0)
 
 
+@pytest.mark.usefixtures("own_segments")
 def test_statistics_follow_tensors():
     before = torch.npu.memory_allocated()
     x = torch.empty(3 * MIB, dtype=torch.uint8, device="npu")
@@ -25,6 +26,9 @@ def test_statistics_follow_tensors():
     assert torch.npu.memory_allocated() == before
     assert torch.npu.max_memory_allocated() == before + 3 * MIB
     assert torch.npu.memory_reserved() >= 3 * MIB
+
+
+def test_an_emptied_cache_holds_nothing_that_is_free():
     own = torch.empty(
         64 * MIB, dtype=torch.uint8, device="npu"
     )  # in a segment that nothing else is in
@@ -105,6 +109,7 @@ def test_raw_allocations():
         torch.npu.caching_allocator_alloc(-8)
 
 
+@pytest.mark.usefixtures("own_segments")
 def test_mem_get_info_counts_what_is_reserved():
     free, total = torch.npu.mem_get_info()
     x = torch.empty(64 * MIB, dtype=torch.uint8, device="npu")
@@ -176,6 +181,7 @@ def test_head_of_the_summary():
     )
 
 
+@pytest.mark.usefixtures("own_segments")
 def test_snapshots_are_read_by_pytorch():
     from torch_npu.npu import _memory_viz
 

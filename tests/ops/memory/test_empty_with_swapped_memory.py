@@ -20,6 +20,7 @@ def test_the_page():
     assert out.tolist() == torch.full((2, 2), 3.14).tolist() and out.device.type == "npu"
 
 
+@pytest.mark.usefixtures("own_segments")
 def test_device_memory_does_not_count_it():
     torch.npu.synchronize()
     before = torch.npu.memory_allocated(), torch.npu.memory_reserved(), torch.npu.mem_get_info()
