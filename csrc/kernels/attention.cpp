@@ -1,7 +1,7 @@
 // The forward of blocked attention. See attention.h.
 #include "attention.h"
 
-#include "attention_few.h"
+#include "attention_decode.h"
 
 namespace softnpu::attention::inline CPU_CAPABILITY {
 namespace {
