@@ -290,14 +290,17 @@ void Queues::wait_until(const std::function<bool()>& done, const std::function<s
     std::unique_lock<std::mutex> lock(s.mutex);
     s.changed.wait_for(lock, 100ms, done);
   };
-  for (;;) {
-    {
-      const std::lock_guard<std::mutex> lock(s.mutex);
-      if (done()) return;
-    }
+  auto is_done = [&] {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    return done();
+  };
+  while (!is_done()) {
     if (shuffled() && run_one()) continue;
     const bool deadlocked = !others_alive || !others_alive() || std::chrono::steady_clock::now() - begun > 60s;
-    if (deadlocked) throw DeadLock(who());
+    if (deadlocked) {
+      if (is_done()) return;  // the last of the others did it, and ended
+      throw DeadLock(who());
+    }
     while_waiting ? while_waiting(sleep) : sleep();
   }
 }

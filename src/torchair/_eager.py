@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
 
 from torchair import _streams
 from torchair.ops import _record, _tagged
@@ -35,10 +36,10 @@ class Eager(Interpreter):
         one.outer = torch.npu.current_stream()
         if self.used:
             _streams.set_outer(one.outer)
-        if not torch.npu.is_current_stream_capturing():
-            return one.run(*args)
-        others = one._others()
-        for stream in others:  # a capture sees streams that start from its own and come back
+        # A capture sees streams that start from its own and come back. Without one, streams of the program's own wait
+        # for what it says, those of scopes for the graph.
+        others = one._others() if torch.npu.is_current_stream_capturing() else one._scopes()
+        for stream in others:
             stream.wait_stream(one.outer)
         results = one.run(*args)
         for stream in others:
@@ -48,18 +49,42 @@ class Eager(Interpreter):
     def _others(self) -> list[Any]:
         """The graph's streams besides the one on which it was called."""
         found = [_streams.stream(index) for index in sorted(self.used)]
-        found += [_tagged.stream_of(tag) for tag in sorted(set(self.tags.values()))]
-        return [stream for stream in found if stream.stream_id != self.outer.stream_id]
+        return self._inner(found) + self._scopes()
+
+    def _scopes(self) -> list[Any]:
+        """Of these, the streams of scopes."""
+        return self._inner([_tagged.stream_of(tag) for tag in sorted(set(self.tags.values()))])
+
+    def _inner(self, streams: list[Any]) -> list[Any]:
+        return [stream for stream in streams if stream.stream_id != self.outer.stream_id]
+
+    def _stream_of(self, n: Node) -> Any:
+        """The stream that the node names, if it does."""
+        if n in self.tags:
+            return _tagged.stream_of(self.tags[n])
+        return _streams.stream(self.indices[n]) if n in self.indices else None
 
     def run_node(self, n: Node) -> Any:
-        if n in self.tags:
-            stream = _tagged.stream_of(self.tags[n])
-        elif n in self.indices:
-            stream = _streams.stream(self.indices[n])
-        else:
+        stream = self._stream_of(n)
+        if self.tags and not torch.npu.is_current_stream_capturing():
+            self._order(n, stream or self.outer)
+        if stream is None:
             return super().run_node(n)
         with torch.npu.stream(stream):
             return super().run_node(n)
+
+    def _order(self, n: Node, here: Any) -> None:
+        """GE makes the streams of scopes wait for what their nodes read, and keeps it until it is read."""
+        for source in n.all_input_nodes:
+            if source not in self.tags and n not in self.tags:
+                continue
+            stream = self._stream_of(source) or self.outer
+            if stream.stream_id == here.stream_id:
+                continue
+            here.wait_stream(stream)
+            for value in tree_leaves(self.env.get(source)):
+                if isinstance(value, torch.Tensor) and value.device.type == "npu":
+                    value.record_stream(here)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if _streams.kind(target) == "fork":

@@ -165,6 +165,7 @@ def test_streams_and_events():
     end, _ = acl.rt.create_event_with_flag(8)
     assert acl.rt.event_elapsed_time(start, end)[1] == 107006
     x = torch.zeros(4, device="npu")
+    torch.npu.synchronize()
     data = np.ones(4, np.float32)
     assert acl.rt.record_event(start, stream) == 0
     address = acl.util.numpy_to_ptr(data)

@@ -10,6 +10,7 @@ from torch import nn
 
 import torch_npu
 from tests.ops.support import make
+from tests.sanitizer import found_in
 from torch_npu import contrib
 from torch_npu.contrib import module
 from torch_npu.contrib.module import multihead_attention as attention
@@ -115,6 +116,14 @@ def test_drop_path():
     assert torch.equal(model.eval()(x), x) and torch.equal(contrib.NpuDropPath(0)(x), x)
     with pytest.raises(RuntimeError, match="expected a tensor, got list"):
         contrib.NpuDropPath(0.5)([1])
+
+
+def test_the_numbers_of_drop_path_are_there_when_they_are_read():
+    module.NpuDropPath.task_dict.clear()
+    model = nn.Sequential(contrib.NpuDropPath(0.25))
+    contrib.NpuDropPath.enable_droppath_ensemble(model)
+    x = torch.ones(400, 3, 2).npu()
+    assert found_in(lambda: [model(x) for _ in range(4)]) == []
 
 
 @pytest.mark.parametrize("name", ["NpuCachedDropout", "NpuPreGenDropout"])

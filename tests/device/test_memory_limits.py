@@ -201,6 +201,7 @@ def test_pinned_memory():
     assert torch.equal(moved.cpu(), x)
     back = torch.empty(10, pin_memory=True)
     back.copy_(moved, non_blocking=True)
+    torch.npu.synchronize()
     assert torch.equal(back, x)
     with pytest.raises(RuntimeError, match="[Oo]nly dense CPU tensors can be pinned|cannot pin"):
         moved.pin_memory()

@@ -117,6 +117,21 @@ def test_the_right_program_is_silent(program):
     assert found_in(lambda: program(True)) == []
 
 
+def test_copies_between_devices_are_ordered_with_both():
+    def program():
+        for _ in range(3):
+            x = torch.ones(1000, device="npu:0")
+            y = x.to("npu:1")
+            x.add_(1)
+            y.add_(1)
+            x.copy_(y)
+            y.add_(1)
+            del x
+            torch.zeros(1000, device="npu:0")
+
+    assert found_in(program) == []
+
+
 def test_the_allocators_own_reuse_is_silent():
     def program():
         s, t = streams()

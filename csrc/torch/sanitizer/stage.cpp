@@ -88,12 +88,12 @@ sanitizer::Footprint* footprint_of(int device, StreamId stream) {
 SanitizedRun::SanitizedRun(const Task& task) : task_(task), device_(task.device()), stream_(current_stream(device_)) {
   Sanitizer& sanitizer = Sanitizer::get();
   sanitizer::Footprint* capture = footprint_of(device_, stream_);
-  // A copy between two devices is ordered with the current streams of both.
   task_.each_input([&](const at::Tensor& tensor) {
     if (!on_npu(tensor) || tensor.device().index() == device_) return;
     const int other = tensor.device().index();
-    sanitizer.join_streams(device_, stream_, other, current_stream(other), capture);
+    others_.emplace_back(other, current_stream(other));
   });
+  join_others(capture);
   launch_ = sanitizer.launch(device_, stream_, sanitizer.intern(task_.name()), capture);
   stack_.emplace(launch_.stack);
   if (capture != nullptr) sanitizer.captured(task_.name());
@@ -111,6 +111,13 @@ SanitizedRun::SanitizedRun(const Task& task) : task_(task), device_(task.device(
   });
 }
 
+// A copy between two devices is ordered with the current streams of both.
+void SanitizedRun::join_others(sanitizer::Footprint* capture) {
+  for (const auto& [device, stream] : others_) {
+    Sanitizer::get().join_streams(device_, stream_, device, stream, capture);
+  }
+}
+
 void SanitizedRun::finish() {
   Sanitizer& sanitizer = Sanitizer::get();
   task_.each_output([&](const at::Tensor& tensor) {
@@ -119,11 +126,7 @@ void SanitizedRun::finish() {
     if (memory.kind == Memory::kNone) return;
     sanitizer.access(launch_, memory, region_of(tensor), shape_of(tensor), false, true);
   });
-  task_.each_input([&](const at::Tensor& tensor) {
-    if (!on_npu(tensor) || tensor.device().index() == device_) return;
-    const int other = tensor.device().index();
-    sanitizer.join_streams(device_, stream_, other, current_stream(other), launch_.capture);
-  });
+  join_others(launch_.capture);
   if (launch_.capture == nullptr && task_.holds_host()) sanitizer.host_waits(device_, stream_);
   sanitizer.finish(launch_);
   stack_.reset();

@@ -5,6 +5,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "device/sanitizer.h"
 
@@ -37,9 +39,13 @@ class SanitizedRun {
   SanitizedRun(const SanitizedRun&) = delete;
 
  private:
+  void join_others(sanitizer::Footprint* capture);
+
   const Task& task_;
   const int device_;
   const StreamId stream_;
+  // Devices that it reads besides its own, with their current streams: the arguments are gone when it has run.
+  std::vector<std::pair<int, StreamId>> others_;
   sanitizer::Launch launch_;
   std::optional<sanitizer::AtStack> stack_;
 };

@@ -7,6 +7,7 @@ import torch
 
 import torchair
 from softnpu import chips
+from tests.sanitizer import found_in
 from tests.torchair.support import randn
 from torchair.ops import _tagged
 from torchair.scope import _attributes
@@ -90,6 +91,25 @@ def test_stream_switch_attributes():
     }
     with pytest.raises(TypeError, match="stream_tag must be a str, received int"):
         torchair.scope.npu_stream_switch(1)
+
+
+def test_the_graph_orders_the_streams_of_scopes():
+    """As GE does: what a node reads is there, what it reads stays until then, and results are the caller's."""
+
+    def f(x):
+        y = x * 2
+        with torchair.scope.npu_stream_switch("ordered"):
+            z = y.sin()
+        return (z + 1).cos(), y.exp()
+
+    compiled = torch.compile(f, backend="npu", fullgraph=True)
+
+    def program():
+        x = randn(512)
+        for one, other in zip(compiled(x), f(x), strict=True):
+            torch.testing.assert_close(one, other)
+
+    assert found_in(lambda: [program() for _ in range(3)]) == []
 
 
 def test_operators_run_on_their_streams():

@@ -67,9 +67,11 @@ class NpuDropPath(nn.Module):
             cls.droppath_stream = torch_npu.npu.Stream()
 
         def make(module: nn.Module, inputs: Any) -> None:
-            torch_npu.npu.current_stream().wait_stream(cls.droppath_stream)
+            stream = torch_npu.npu.current_stream()
+            cls.droppath_stream.wait_stream(stream)  # what it recycles is free by then
             with torch_npu.npu.stream(cls.droppath_stream), torch.no_grad():
                 for task in cls.task_dict.values():
                     task.fill()
+            stream.wait_stream(cls.droppath_stream)
 
         model.register_forward_pre_hook(make)
