@@ -109,7 +109,9 @@ def test_bad_depth():
 
 
 def test_bad_bias():
-    with pytest.raises(RuntimeError, match=r"'bias' must be of shape \(2\).*\(3,\)"):
+    with pytest.raises(
+        RuntimeError, match=r"'bias' must be of a shape that broadcasts to \(2, 2\).*\(3,\)"
+    ):
         torch_npu.npu_linear(make(2, 4), make(2, 4), make(3))
     with pytest.raises(RuntimeError, match="'bias' must be a floating tensor like 'input'.*int32"):
         torch_npu.npu_linear(make(2, 4), make(2, 4), make(2, dtype=torch.int32, high=3))

@@ -75,9 +75,10 @@ def check_codes(rows: _experts.Rows, x_scale_dtype: int | None, weight_scale_dty
     must.hold(same, "weight_dtype", "given if and only if 'x_dtype' is", text)
 
 
-def check_operands(rows: _experts.Rows, group_list: torch.Tensor) -> None:
+def check_operands(rows: _experts.Rows, names: dict[str, str], group_list: torch.Tensor) -> None:
+    """Dtypes and shapes; `names` are the operator's words."""
     new = _chip.on_950()
-    _experts.check(rows, NAMES, _FORMS_OF_950 if new else _FORMS)
+    _experts.check(rows, names, _FORMS_OF_950 if new else _FORMS)
     check_sizes(rows)
     _experts.check_list(group_list, rows.weight.shape[0], fewer=not rows.mx)
     if not rows.mx:

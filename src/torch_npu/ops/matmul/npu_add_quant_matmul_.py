@@ -40,15 +40,16 @@ def check_matrices(x1, x2, x1_dtype, x2_dtype):
     single = x2.shape[0] == 1 or x2.shape[1] == 1
     must.hold(single or not is_transposed(x2), "x2", "not transposed", x2.stride(), ErrCode.PARAM)
     hifloat8 = high(x1_dtype) or high(x2_dtype)
-    for name, tensor, code in (("x1", x1, x1_dtype), ("x2", x2, x2_dtype)):
+    for name, typed, tensor, code in (
+        ("x1", "x1_dtype", x1, x1_dtype),
+        ("x2", "x2_dtype", x2, x2_dtype),
+    ):
         if hifloat8:
-            must.hold(high(code), f"{name}_dtype", "hifloat8 for both or none", _dtypes.text(code))
+            must.hold(high(code), typed, "hifloat8 for both or none", _dtypes.text(code))
             must.hold(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype)
         else:
             known = code is None or _dtypes.name(code) == str(tensor.dtype).removeprefix("torch.")
-            must.hold(
-                known, f"{name}_dtype", "None, hifloat8 or the dtype itself", _dtypes.text(code)
-            )
+            must.hold(known, typed, "None, hifloat8 or the dtype itself", _dtypes.text(code))
             must.dtype(name, tensor, *FLOAT8)
     return hifloat8
 

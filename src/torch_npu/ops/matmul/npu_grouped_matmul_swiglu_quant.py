@@ -9,7 +9,8 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _dynamic
 from torch_npu.ops._shared._gemm import matrix_shape
 from torch_npu.ops.matmul import _experts
-from torch_npu.ops.matmul._swiglu_rules import NAMES, check_sizes
+from torch_npu.ops.matmul._swiglu_rules import NAMES as _NAMES
+from torch_npu.ops.matmul._swiglu_rules import check_sizes
 from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import quantized_rows
 
 
@@ -62,7 +63,7 @@ def _(x, weight):
 def _(x, weight, group_list, weight_scale, x_scale, bias, offset):
     must.unset("offset", offset)
     rows = _experts.Rows(x, weight, weight_scale, x_scale, bias)
-    _experts.check(rows, NAMES, ("a8w8", "a8w4"))
+    _experts.check(rows, _NAMES, ("a8w8", "a8w4"))
     if rows.form == "a8w8":
         must.unset("bias", bias)
     else:

@@ -13,6 +13,7 @@ from torch_npu.ops._shared import _mx_matmul as _mx
 from torch_npu.ops._shared._gemm import is_transposed
 from torch_npu.ops.matmul import _experts
 from torch_npu.ops.matmul import _swiglu_rules as _rules
+from torch_npu.ops.matmul._swiglu_rules import NAMES as _NAMES
 
 
 def _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype):
@@ -220,7 +221,7 @@ def _(
     _rules.check_lists(weight, weight_scale, mx)
     rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)
     _rules.check_codes(rows, x_scale_dtype, weight_scale_dtype)
-    _rules.check_operands(rows, group_list)
+    _rules.check_operands(rows, _NAMES, group_list)
     must.choice("group_list_type", group_list_type, (None, 0, 1))
     _rules.check_extras(rows, smooth_scale, weight_assist_matrix)
     _rules.check_modes(rows, dequant_mode, dequant_dtype, quant_mode, quant_dtype)

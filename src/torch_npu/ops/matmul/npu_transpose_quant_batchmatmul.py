@@ -109,15 +109,16 @@ def _(
     must.choice("perm_x2", order, ([0, 1, 2], [0, 2, 1]))
     must.choice("batch_split_factor", batch_split_factor, (None, 1))
     high = _hifloat8(x1_dtype) or _hifloat8(x2_dtype)
-    for name, tensor, code in (("x1", x1, x1_dtype), ("x2", x2, x2_dtype)):
+    for name, typed, tensor, code in (
+        ("x1", "x1_dtype", x1, x1_dtype),
+        ("x2", "x2_dtype", x2, x2_dtype),
+    ):
         if high:
-            must.hold(
-                _hifloat8(code), f"{name}_dtype", "hifloat8 for both or none", _dtypes.text(code)
-            )
+            must.hold(_hifloat8(code), typed, "hifloat8 for both or none", _dtypes.text(code))
             must.hold(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype)
         else:
             must.dtype(name, tensor, *FLOAT8)
-            _formats.check(f"{name}_dtype", code, str(tensor.dtype).removeprefix("torch."))
+            _formats.check(typed, code, str(tensor.dtype).removeprefix("torch."))
     rows, batch, depth = x1.shape
     columns = x2.shape[order[2]]
     expected = (batch, depth, None) if order == [0, 1, 2] else (batch, None, depth)
