@@ -78,7 +78,7 @@ def test_bad_arguments():
         ((self, x1, x2, s2[:, :3]), good, r"'x2_scale' must be of shape \(1, 6, 2\)"),
         ((self, x1, x2, s2), {**good, "x1_scale": None}, "'x1_scale' must be given always"),
         ((self, x1.contiguous(), x2, s2), good, r"'x1' must be \(M, K\), a transposed view"),
-        ((self, x1, x2.t().contiguous().t(), s2), good, "'x2' must be not transposed"),
+        ((self, x1, x2.t().contiguous().t(), s2), good, "'x2' must be contiguous, not transposed"),
         ((self, x1, x2, s2), {**good, "group_sizes": [1, 32]}, "'group_sizes' must be of 3 num"),
         ((self, x1, x2, s2), {**good, "group_sizes": [1, 1, 64]}, "'group_sizes' must be"),
         ((self, x1, x2, s2), {**good, "x1_dtype": 290}, "'x2_dtype' must be hifloat8 for both"),

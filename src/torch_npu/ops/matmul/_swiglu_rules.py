@@ -52,6 +52,8 @@ def check_lists(weight: Sequence[torch.Tensor], scale: Sequence[torch.Tensor], m
     for name, tensors in (("weight", weight), ("weight_scale", scale)):
         must.hold(len(tensors) > 0, name, "not an empty list", len(tensors), ErrCode.PARAM)
     several = mx and weight[0].dim() == 2
+    if not several:
+        must.ndim("weight", weight[0], 3)
     count = len(weight) if several else 1
     for name, tensors, dims in (("weight", weight, 2), ("weight_scale", scale, 3)):
         expected = f"a list of {count} tensors" if several else "a list of one tensor"
@@ -61,7 +63,9 @@ def check_lists(weight: Sequence[torch.Tensor], scale: Sequence[torch.Tensor], m
             must.shape(name, tensor, tuple(tensors[0].shape))
 
 
-def check_codes(rows: _experts.Rows, x_scale_dtype: int | None, weight_scale_dtype: int | None):
+def check_codes(
+    rows: _experts.Rows, x_scale_dtype: int | None, weight_scale_dtype: int | None
+) -> None:
     """The types that codes give to bytes."""
     for name, code in (
         ("weight_scale_dtype", weight_scale_dtype),

@@ -38,7 +38,8 @@ def check_matrices(x1, x2, x1_dtype, x2_dtype):
     expected = "(M, K), a transposed view of a contiguous (K, M)"
     must.hold(lying, "x1", expected, f"strides {x1.stride()}", ErrCode.PARAM)
     single = x2.shape[0] == 1 or x2.shape[1] == 1
-    must.hold(single or not is_transposed(x2), "x2", "not transposed", x2.stride(), ErrCode.PARAM)
+    plain = single or not is_transposed(x2)
+    must.hold(plain, "x2", "contiguous, not transposed", x2.stride(), ErrCode.PARAM)
     hifloat8 = high(x1_dtype) or high(x2_dtype)
     for name, typed, tensor, code in (
         ("x1", "x1_dtype", x1, x1_dtype),

@@ -94,12 +94,12 @@ def _(dlayer, dpost, dres, *, x, phi, alpha, gamma, hc_eps, result1, result3, re
 npu_mhc_pre.samples = [
     Sample(
         lambda make: (
-            make(2, 3, 4, 16, dtype=torch.bfloat16),
-            make(24, 64),
+            make(2, 3, 4, 64, dtype=torch.bfloat16),
+            make(24, 256),
             make(3),
             make(24),
         ),
-        lambda make: {"gamma": make(4, 16), "out_flag": 1},
+        lambda make: {"gamma": make(4, 64), "out_flag": 1},
     ),
     Sample(
         lambda make: (make(3, 6, 16, dtype=torch.float16), make(12, 96), make(2), make(12)),
