@@ -7,6 +7,7 @@ import torch
 
 import torch_npu
 from tests.ops.activation._elementwise import SHAPES, check_extremes, check_strided, check_values
+from tests.ops.families import on
 from tests.ops.support import gradcheck, make
 
 
@@ -18,7 +19,7 @@ def plain(x):
     return x / (1 + torch.exp(-1.702 * x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_forward(shape, dtype):
     check_values(torch_npu.fast_gelu, scalar, plain, shape, dtype)
@@ -36,8 +37,11 @@ def test_gradients():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])
 def test_bad_dtype(dtype):
-    with pytest.raises(
-        RuntimeError,
-        match=f"fast_gelu: argument 'self' must be of dtype torch.float16 or torch.float32.*{dtype}",
-    ):
+    text = f"fast_gelu: argument 'self' must be of dtype torch.float16 or torch.float32.*{dtype}"
+    with on("310P"), pytest.raises(RuntimeError, match=text):
         torch_npu.fast_gelu(make(3, dtype=dtype, low=0, high=2))
+
+
+def test_bad_rank():
+    with pytest.raises(RuntimeError, match="'self' must be a tensor of 0 to 8 dimensions"):
+        torch_npu.fast_gelu(make(*[1] * 9))

@@ -13,6 +13,7 @@ from tests.ops.activation._elementwise import (
     check_strided,
     check_values,
 )
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, gradcheck, make
 
 
@@ -24,7 +25,7 @@ def plain(x):
     return x * torch.sigmoid(x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_forward(shape, dtype):
     check_values(torch_npu.npu_silu, scalar, plain, shape, dtype)
@@ -35,7 +36,7 @@ def test_strided_and_extremes():
     check_extremes(torch_npu.npu_silu)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_in_place(shape, dtype):
     x = make(*shape, dtype=dtype, low=-6, high=6)
@@ -54,7 +55,7 @@ def test_in_place_on_a_view():
     assert_accurate(base[:, ::2], by_number(scalar, before[:, ::2]), plain(before[:, ::2]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_backward_operator_uses_the_result(dtype):
     grad, x, y = (make(5, n, dtype=dtype, low=-2, high=2)[:, :7] for n in (7, 8, 9))
 
@@ -74,10 +75,11 @@ def test_gradients():
 
 @pytest.mark.parametrize("operator", ["npu_silu", "npu_silu_"])
 def test_bad_dtype(operator):
-    with pytest.raises(
-        RuntimeError, match=f"{operator}: argument 'self' must be of dtype .*bfloat16"
-    ):
+    text = f"{operator}: argument 'self' must be of dtype .*bfloat16"
+    with on("310P"), pytest.raises(RuntimeError, match=text):
         getattr(torch_npu, operator)(make(3, dtype=torch.bfloat16))
+    with pytest.raises(RuntimeError, match=f"{operator}: argument 'self' must be of dtype .*int32"):
+        getattr(torch_npu, operator)(make(3, dtype=torch.int32, low=0, high=3))
 
 
 def test_backward_bad_shape():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, gradcheck, make
 
 
@@ -51,10 +52,26 @@ def test_bad_mask_dtype():
 
 
 def test_bad_mask_size():
-    with pytest.raises(RuntimeError, match=r"argument 'mask' must be of shape \(16\), .*\(1,\)"):
+    with pytest.raises(
+        RuntimeError, match=r"argument 'mask' must be of at least 16 bytes, .*\(1,\)"
+    ):
         torch_npu.npu_dropout_do_mask(make(4), make(1, dtype=torch.uint8, low=0, high=5), 0.5)
 
 
 def test_bad_probability():
     with pytest.raises(RuntimeError, match="argument 'p' must be from 0 to 1, but received -0.5"):
         torch_npu.npu_dropout_do_mask(make(4), make(16, dtype=torch.uint8, low=0, high=5), -0.5)
+
+
+def test_a_longer_mask():
+    x, mask = make(5, 6), make(48, dtype=torch.uint8, low=0, high=256)
+    want = torch_npu.npu_dropout_do_mask(x, mask[:16].clone(), 0.3)[0]
+    assert torch.equal(torch_npu.npu_dropout_do_mask(x, mask, 0.3)[0].cpu(), want.cpu())
+
+
+def test_chips_and_ranks():
+    mask = make(16, dtype=torch.uint8, low=0, high=5)
+    with on("310P"), pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
+        torch_npu.npu_dropout_do_mask(make(4, dtype=torch.bfloat16), mask, 0.5)
+    with pytest.raises(RuntimeError, match="'self' must be a tensor of 0 to 8 dimensions"):
+        torch_npu.npu_dropout_do_mask(make(*[1] * 9), mask, 0.5)

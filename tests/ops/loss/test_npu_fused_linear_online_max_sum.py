@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make, max_error
 
 
@@ -115,13 +116,15 @@ def reference_backward(grad, x, w, outside, target, softmax):
     return g @ w, g.t() @ x
 
 
-@pytest.mark.parametrize("given", ["softmax", "sums"])
+@pytest.mark.parametrize("given,size", [("softmax", 130), ("sums", 130), ("sums", 7)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_backward(dtype, given):
-    x, w = make(11, 16, dtype=dtype), make(130, 16, dtype=dtype)
-    grad, target = make(11, seed=4), make(11, dtype=torch.int32, low=0, high=130)
+@pytest.mark.parametrize("packed", [True, False])
+def test_backward(dtype, given, size, packed):
+    x, w = make(11, 16, dtype=dtype), make(size, 16, dtype=dtype)
+    grad, target = make(11, seed=4), make(11, dtype=torch.int32, low=0, high=size)
     outside = [bool(i % 3 == 0) for i in range(11)]
-    mask = torch.tensor(bits(outside), dtype=torch.uint8).to(x.device)
+    mask = torch.tensor(bits(outside), dtype=torch.uint8) if packed else torch.tensor(outside)
+    mask = mask.to(x.device)
     z = x.cpu().double() @ w.cpu().double().t()
     m, s = z.max(-1).values, (z - z.max(-1).values[:, None]).exp().sum(-1)
     softmax = (z - m[:, None]).exp() / s[:, None]
@@ -151,6 +154,10 @@ def test_refusals():
         run(x, w.half(), target, 0, 24)
     with pytest.raises(RuntimeError, match=r"'target' must be of shape \(11\)"):
         run(x, w, target[:4], 0, 24)
+    with pytest.raises(RuntimeError, match="'weight' must be of at least 1 row"):
+        run(x, w[:0], target, 0, 24)
+    with on("A5"), pytest.raises(NotImplementedError, match="'device' must be of the family A2"):
+        run(x, w, target, 0, 24)
 
 
 def test_refusals_of_the_loss():
@@ -158,8 +165,7 @@ def test_refusals_of_the_loss():
     m, s, p = make(6), make(6, low=1, high=2), make(6)
     with pytest.raises(RuntimeError, match="'label_smoothing' must be 0.0, but received 0.1"):
         run(m, s, p, label_smoothing=0.1)
-    with pytest.raises(NotImplementedError, match="'input' must be left at None"):
-        run(m, s, p, input=m)
+    assert torch.equal(run(m, s, p, input=m, weight=m)[0].cpu(), run(m, s, p)[0].cpu())
     with pytest.raises(RuntimeError, match=r"'sum_exp_logits' must be of shape \(6\)"):
         run(m, s[:3], p)
 
@@ -170,5 +176,7 @@ def test_refusals_of_the_backward():
     mask, t = make(1, dtype=torch.uint8, low=0, high=9), make(4, dtype=torch.int32, low=0, high=9)
     with pytest.raises(RuntimeError, match="'logits_max' must be given without 'softmax'"):
         run(g, x, w, mask, t)
-    with pytest.raises(RuntimeError, match=r"'weight' must be of at least 128 rows.*\(64, 8\)"):
+    with pytest.raises(RuntimeError, match=r"'weight' must be of 128 to 65280 rows.*\(64, 8\)"):
         run(g, x, w[:64], mask, t, softmax=make(4, 64))
+    with pytest.raises(RuntimeError, match=r"'target_mask' must be of shape \(4\)"):
+        run(g, x, w, mask.bool(), t, softmax=make(4, 128))

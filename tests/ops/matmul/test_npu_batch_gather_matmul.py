@@ -7,7 +7,7 @@ import torch_npu
 from tests.ops.support import assert_accurate, make
 
 
-def inputs(rows=5, width=12, columns=12, rank=4, inner=8, a=True):
+def inputs(rows=5, width=32, columns=32, rank=16, inner=48, a=True):
     half = torch.float16
     return {
         "self": make(rows, width, dtype=half, seed=1),
@@ -44,10 +44,11 @@ def test_against_loops(layer, a):
     assert torch.equal(given["self"].cpu(), y.cpu())
 
 
-def test_a_slice_of_the_columns():
-    given = inputs(columns=5)
+@pytest.mark.parametrize("size", [16, 8])
+def test_a_slice_of_the_columns(size):
+    given = inputs(columns=16)
     want = reference(**given, scale=2.0, y_offset=4)
-    y = torch_npu.npu_batch_gather_matmul(**given, scale=2.0, y_offset=4, y_slice_size=5)
+    y = torch_npu.npu_batch_gather_matmul(**given, scale=2.0, y_offset=4, y_slice_size=size)
     assert_accurate(y, want, want.half())
 
 
@@ -61,10 +62,25 @@ def test_the_default_scale():
     "options,message",
     [
         ({"layer_idx": 2}, r"'layer_idx' must be in \[0, 1\], but received 2"),
-        ({"y_offset": 1}, "'y_offset' must be such that 12 columns fit in 12, but received 1"),
-        ({"y_slice_size": 6}, r"'weight_b' must be of shape \(\*, \*, 6, \*\)"),
+        ({"y_offset": 1}, "'y_offset' must be such that 32 columns fit in 32, but received 1"),
+        ({"y_slice_size": 33}, "'y_slice_size' must be -1 for 32, or from 0 to 32"),
     ],
 )
 def test_refusals(options, message):
     with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_batch_gather_matmul(**inputs(), **options)
+
+
+@pytest.mark.parametrize(
+    "sizes,message",
+    [
+        ({"width": 40, "columns": 16}, "'self' must be of a size divisible by 16.*40"),
+        ({"inner": 40}, "'x' must be of a size divisible by 16.*40"),
+        ({"columns": 24}, "'weight_b' must be of a size divisible by 16.*24"),
+        ({"rank": 144}, "'weight_b' must be of a rank divisible by 16.*144"),
+        ({"columns": 16}, "'y_slice_size' must be -1 for 32, or from 0 to 16"),
+    ],
+)
+def test_sizes(sizes, message):
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_batch_gather_matmul(**inputs(**sizes))

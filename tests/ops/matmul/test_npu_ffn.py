@@ -156,8 +156,7 @@ def test_quantized(result, deq, by_column, experts):
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("experts", [False, True])
-@pytest.mark.parametrize("with_offset", [False, True])
-def test_weight_quantized(dtype, experts, with_offset):
+def test_weight_quantized(dtype, experts):
     lead = (2,) if experts else ()
     x = make(6, 8, dtype=dtype)
     w1, w2 = (
@@ -165,8 +164,8 @@ def test_weight_quantized(dtype, experts, with_offset):
         make(*lead, 16, 8, dtype=I8, low=-9, high=9),
     )
     s1, s2 = make(*lead, 16, dtype=dtype, seed=1), make(*lead, 8, dtype=dtype, seed=2)
-    o1 = make(*lead, 16, dtype=dtype, seed=3) if with_offset else None
-    o2 = make(*lead, 8, dtype=dtype, seed=4) if with_offset else None
+    o1 = make(*lead, 16, dtype=dtype, seed=3)
+    o2 = make(*lead, 8, dtype=dtype, seed=4)
     b2 = make(*lead, 8, dtype=F32 if dtype == BF16 else F16)
     y = torch_npu.npu_ffn(
         x, w1, w2, "silu",
@@ -206,7 +205,7 @@ def experts(**changes):
 REFUSED = [
     (lambda: {"x": make(4, 8)}, "npu_ffn: argument 'x' must be of dtype .*float32"),
     (lambda: {"activation": "tanh"}, "'activation' must be 'fastgelu', .*but received 'tanh'"),
-    (lambda: {"activation": "swiglu"}, r"'weight2' must be of shape \(8, 8\).*\(16, 8\)"),
+    (lambda: {"activation": "swiglu"}, r"'weight2' must be of shape \(8, \*\).*\(16, 8\)"),
     (
         lambda: {"activation": "swiglu", "weight2": make(8, 8, dtype=F16)},
         "'inner_precise' must be 1 for 'swiglu', but received None",
@@ -267,6 +266,8 @@ def test_quantized_parameters():
     quantized_call()
     with pytest.raises(RuntimeError, match="'deq_scale2' must be given in the quantized form"):
         quantized_call(deq_scale2=None)
+    with pytest.raises(RuntimeError, match="'offset' must be given in the quantized form"):
+        quantized_call(offset=None)
     with pytest.raises(RuntimeError, match=r"'scale' must be of shape \(1,\) or \(16,\).*\(3,\)"):
         quantized_call(scale=make(3))
     with pytest.raises(RuntimeError, match="'deq_scale1' must be of dtype torch.bfloat16"):
@@ -275,3 +276,19 @@ def test_quantized_parameters():
         RuntimeError, match="'output_dtype' must be None, torch.float16 or torch.bfloat16"
     ):
         quantized_call(output_dtype=F32)
+
+
+def test_weights_with_scales_need_offsets():
+    weights = {"weight1": make(8, 16, dtype=I8, high=3), "weight2": make(16, 8, dtype=I8, high=3)}
+    scales = {f"antiquant_scale{n}": make(size, dtype=F16) for n, size in ((1, 16), (2, 8))}
+    with pytest.raises(RuntimeError, match="'antiquant_offset1' must be given in the weight-quan"):
+        call(**weights, **scales)
+
+
+def test_capitals_and_another_width_behind_a_gate():
+    x, w1, w2 = make(3, 8, dtype=F16), make(8, 12, dtype=F16), make(6, 5, dtype=F16)
+    y = torch_npu.npu_ffn(x, w1, w2, "SwiGLU", inner_precise=1)
+    hidden = x.cpu().double() @ w1.cpu().double()
+    left, right = hidden.chunk(2, -1)
+    want = left * (right / (1 + (-right).exp())) @ w2.cpu().double()
+    torch.testing.assert_close(y.cpu().double(), want, rtol=2e-3, atol=1e-3)

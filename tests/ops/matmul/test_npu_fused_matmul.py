@@ -35,7 +35,9 @@ def reference(x1, x2, bias, x3, kind, rounded=None):
 @pytest.mark.parametrize("kind", ["", "add", "mul", "relu", "gelu_erf", "gelu_tanh", "16cast32"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_operations(dtype, kind):
-    if kind == "16cast32" and dtype == torch.float32:
+    if dtype == torch.float32 and kind in ("16cast32", "gelu_erf", "gelu_tanh"):
+        with pytest.raises(RuntimeError, match="'x1' must be of dtype .*float32"):
+            torch_npu.npu_fused_matmul(make(4, 6), make(6, 8), fused_op_type=kind)
         return
     x1, x2 = make(5, 48, dtype=dtype), make(48, 7, dtype=dtype)
     bias = None if kind.startswith("gelu") else make(7, dtype=dtype)
@@ -49,7 +51,7 @@ def test_operations(dtype, kind):
 
 
 def test_batches_and_views():
-    x1, x2 = make(2, 1, 4, 6), make(3, 8, 6).transpose(1, 2)
+    x1, x2 = make(2, 3, 4, 6), make(2, 3, 8, 6).mT
     y = torch_npu.npu_fused_matmul(x1, x2, fused_op_type="relu")
     assert y.shape == (2, 3, 4, 8)
     want = reference(x1, x2, None, None, "relu")
@@ -61,7 +63,7 @@ def test_batches_and_views():
     [
         ({"fused_op_type": "sub"}, "'fused_op_type' must be .*but received 'sub'"),
         ({"fused_op_type": "add"}, "'x3' must be given with fused_op_type 'add'"),
-        ({"fused_op_type": "16cast32"}, "'x1' must be of dtype .*float32"),
+        ({"x3": make(8), "fused_op_type": "mul"}, r"'x3' must be of shape \(4, 8\).*\(8,\)"),
     ],
 )
 def test_refusals(options, message):
@@ -73,7 +75,10 @@ def test_what_does_not_take_part_is_refused():
     with pytest.raises(NotImplementedError, match="'x3' must be left at None"):
         torch_npu.npu_fused_matmul(make(4, 6), make(6, 8), x3=make(4, 8))
     with pytest.raises(NotImplementedError, match="'bias' must be left at None"):
-        torch_npu.npu_fused_matmul(make(4, 6), make(6, 8), bias=make(8), fused_op_type="gelu_erf")
+        half = (make(4, 6).half(), make(6, 8).half())
+        torch_npu.npu_fused_matmul(*half, bias=make(8), fused_op_type="gelu_erf")
+    with pytest.raises(RuntimeError, match="'bias' must be None where 'x1' has no columns"):
+        torch_npu.npu_fused_matmul(make(4, 0), make(0, 8), bias=make(8))
 
 
 def test_shapes():
@@ -81,6 +86,24 @@ def test_shapes():
         torch_npu.npu_fused_matmul(make(4, 6), make(5, 8))
     with pytest.raises(RuntimeError, match="'x1' must be a tensor of 2 to 3 dimensions"):
         torch_npu.npu_fused_matmul(make(2, 2, 4, 6), make(6, 8), x3=make(8), fused_op_type="add")
+    with pytest.raises(RuntimeError, match=r"'x2' must be of leading dimensions \(2,\), as 'x1'"):
+        torch_npu.npu_fused_matmul(make(2, 4, 6), make(6, 8))
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (1, 4, 8), (3, 4, 8)])
+def test_the_second_operand_of_a_batch(shape):
+    x1, x2, x3 = make(3, 4, 6).half(), make(3, 6, 8).half(), make(*shape, seed=5).half()
+    y = torch_npu.npu_fused_matmul(x1, x2, x3=x3, fused_op_type="add")
+    want = reference(x1, x2, None, x3, "add")
+    assert_accurate(y, want, reference(x1, x2, None, x3, "add", rounded=torch.float16).half())
+
+
+def test_a_batch_of_wide_results():
+    x1, x2 = make(3, 4, 6).half(), make(3, 6, 8).half()
+    y = torch_npu.npu_fused_matmul(x1, x2, fused_op_type="16cast32")
+    want = reference(x1, x2, None, None, "")
+    assert y.dtype == torch.float32
+    assert_accurate(y, want, want.float())
 
 
 def test_the_gelu_takes_the_unrounded_product():

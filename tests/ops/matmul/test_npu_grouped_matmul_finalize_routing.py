@@ -32,10 +32,10 @@ def close(y, want):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_int8(kind, shared, index):
-    x, w = ints(9, 40), ints(3, 40, 16, seed=1)
-    scale, tokens, logit = make(3, 16, low=0), make(9, low=0), make(9)
+    x, w = ints(9, 48), ints(3, 48, 256, seed=1)
+    scale, tokens, logit = make(3, 256, low=0), make(9, low=0), make(9)
     row = make(9, dtype=index, low=0, high=5)
-    extra = make(2, 16, dtype=torch.bfloat16) if shared else None
+    extra = make(2, 256, dtype=torch.bfloat16) if shared else None
     groups = torch.tensor((4, 4, 8) if kind == 0 else (4, 0, 4)).npu()
     y = torch_npu.npu_grouped_matmul_finalize_routing(
         x,
@@ -52,18 +52,21 @@ def test_int8(kind, shared, index):
         group_list_type=kind,
         dtype=torch.float32,
     )
-    products = torch.zeros(9, 16, dtype=torch.float64)
+    products = torch.zeros(9, 256, dtype=torch.float64)
     for e, part in ((0, slice(0, 4)), (2, slice(4, 8))):
         raw = x.cpu().double()[part] @ w.cpu().double()[e] * scale.cpu().double()[e]
         products[part] = raw * tokens.cpu().double()[part, None]
     close(y, routed(products, logit, row, 5, extra, 0.5, 3))
 
 
-def test_defaults():
-    x, w, scale, tokens = ints(6, 16), ints(2, 16, 8), make(2, 8), make(6)
+@pytest.mark.parametrize("given", [True, False])
+def test_defaults(given):
+    x, w, scale = ints(6, 16), ints(2, 16, 256), make(2, 256)
+    tokens = make(6) if given else torch.ones(6)
     row = torch.tensor([5, 0, 0, 1, 2, 5]).npu()
+    extra = {"pertoken_scale": tokens} if given else {}
     y = torch_npu.npu_grouped_matmul_finalize_routing(
-        x, w, torch.tensor([2, 4]).npu(), scale=scale, pertoken_scale=tokens, row_index=row
+        x, w, torch.tensor([2, 4]).npu(), scale=scale, row_index=row, **extra
     )
     raw = torch.cat([x.cpu().double()[:2] @ w.cpu().double()[0] * scale.cpu().double()[0],
                      x.cpu().double()[2:] @ w.cpu().double()[1] * scale.cpu().double()[1]])  # fmt: skip
@@ -72,10 +75,10 @@ def test_defaults():
 
 def test_int4_weights():
     words = {"dtype": torch.int32, "low": -(2**31), "high": 2**31 - 1}
-    x, w = ints(6, 32), make(2, 32, 2, **words)
-    exact = (make(2, 16, low=0.5, high=2).view(torch.int32) & ~0x1FFF).view(torch.float32)
-    packed = torch_npu.npu_trans_quant_param(exact.reshape(-1)).reshape(2, 1, 16)
-    bias, tokens, logit = make(2, 16), make(6, low=0), make(6)
+    x, w = ints(6, 192), make(2, 192, 9, **words)
+    exact = (make(2, 72, low=0.5, high=2).view(torch.int32) & ~0x1FFF).view(torch.float32)
+    packed = torch_npu.npu_trans_quant_param(exact.reshape(-1)).reshape(2, 1, 72)
+    bias, tokens, logit = make(2, 72), make(6, low=0), make(6)
     row = make(6, dtype=torch.int64, low=0, high=6)
     y = torch_npu.npu_grouped_matmul_finalize_routing(
         x,
@@ -88,8 +91,8 @@ def test_int4_weights():
         row_index=row,
         tuning_config=[3],
     )
-    right = plain.nibbles(w).reshape(2, 32, 16).double()
-    products = torch.zeros(6, 16, dtype=torch.float64)
+    right = plain.nibbles(w).reshape(2, 192, 72).double()
+    products = torch.zeros(6, 72, dtype=torch.float64)
     for e, part in ((0, slice(0, 2)), (1, slice(2, 6))):
         raw = (x.cpu().double()[part] - 8) @ right[e] * exact.cpu().double()[e]
         products[part] = (raw + bias.cpu().double()[e]) * tokens.cpu().double()[part, None]
@@ -122,8 +125,29 @@ def test_microscaling():
     close(y, routed(products, logit, row, 4))
 
 
+def test_int8_on_ascend950():
+    x, w, scale, logit = ints(6, 10), ints(2, 10, 6), make(2, 1, 6), make(6)
+    bias, row = make(2, 6, dtype=torch.bfloat16), torch.tensor([5, 0, 0, 1, 2, 5]).npu()
+    args = (x, w, torch.tensor([2, 4]).npu())
+    given = {"scale": scale, "row_index": row, "bias": bias, "logit": logit}
+    call = torch_npu.npu_grouped_matmul_finalize_routing
+    with on("A5"):
+        y = call(*args, **given)
+        for wrong, text in [
+            ({"scale": scale[:, 0]}, r"'scale' must be of shape \(2, 1, 6\)"),
+            ({"logit": None}, "'logit' must be given on Ascend950"),
+        ]:
+            with pytest.raises(RuntimeError, match=text):
+                call(*args, **{**given, **wrong})
+    products = torch.zeros(6, 6, dtype=torch.float64)
+    for e, part in ((0, slice(0, 2)), (1, slice(2, 6))):
+        raw = x.cpu().double()[part] @ w.cpu().double()[e] * scale.cpu().double()[e]
+        products[part] = raw + bias.cpu().double()[e]
+    close(y, routed(products, logit, row, 6))
+
+
 def test_bad_arguments():
-    x, w, scale, tokens = ints(6, 16), ints(2, 16, 8), make(2, 8), make(6)
+    x, w, scale, tokens = ints(6, 16), ints(2, 16, 256), make(2, 256), make(6)
     groups, row = torch.tensor([2, 4]).npu(), torch.tensor([5, 0, 0, 1, 2, 5]).npu()
     good = {"scale": scale, "pertoken_scale": tokens, "row_index": row}
     for args, options, text in [
@@ -135,12 +159,20 @@ def test_bad_arguments():
         ((x, w, groups), {"dtype": torch.float16}, "'dtype' must be None or torch.float32"),
         ((x, w, groups.int()), {}, "'group_list' must be of dtype torch.int64"),
         ((x, w[:, :15], groups), {}, "'w' must be of depth 16, as 'x', but received 15"),
+        ((x, w[..., :64], groups), {"scale": scale[:, :64]}, "'w' must be of depths divisible by"),
+        ((x, w, groups), {"output_bs": 7}, "'output_bs' must be from 0 to 6, the rows of 'x'"),
+        ((x, w, groups), {"tuning_config": [7]}, "'tuning_config' must be from 0 to 6"),
+        ((x, w, groups), {"scale": scale.half()}, "'scale' must be of dtype torch.float32 or"),
         (
             (x, w, groups),
-            {"shared_input": make(3, 8, dtype=torch.bfloat16), "shared_input_offset": 4},
+            {"shared_input": make(3, 256, dtype=torch.bfloat16), "shared_input_offset": 4},
             "'shared_input_offset' must be such that the rows",
         ),
-        ((x, w, groups), {"shared_input": make(3, 8)}, "'shared_input' must be of dtype torch.bf"),
+        (
+            (x, w, groups),
+            {"shared_input": make(3, 256)},
+            "'shared_input' must be of dtype torch.bf",
+        ),
         ((x, w, groups + 2), {}, "'group_list' must be such that the groups cover 6 rows"),
     ]:
         match = "npu_grouped_matmul_finalize_routing: argument " + text

@@ -48,6 +48,11 @@ def hidden_of(x, weight, scale, tokens, ends, extra=None, smooth=None):
     return out
 
 
+def middle(chip):
+    """Ascend950 refuses the default of dequant_dtype."""
+    return {"dequant_dtype": torch.float32} if chip == "A5" else {}
+
+
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("chip", ["A2", "A5"])
@@ -58,7 +63,7 @@ def test_int8(kind, dtype, chip):
     given = torch.tensor(ends if kind == 0 else (4, 0, 4)).npu()
     with on(chip):
         q, s = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
-            x, [w], [scale], tokens, given, group_list_type=kind
+            x, [w], [scale], tokens, given, group_list_type=kind, **middle(chip)
         )
     want = hidden_of(*(t.cpu().double() for t in (x, w, scale, tokens)), ends)
     assert q.dtype == torch.int8 and q.shape == (9, 8) and not q[8].any() and s[8] == 0
@@ -78,15 +83,46 @@ def test_first_version():
         torch_npu.npu_grouped_matmul_swiglu_quant(x, w, ends.int(), scale, tokens)
     with pytest.raises(RuntimeError, match="'weight' must be of depth 40, as 'x', but received 39"):
         torch_npu.npu_grouped_matmul_swiglu_quant(x, w[:, :39], ends, scale, tokens)
+    with on("A5"), pytest.raises(NotImplementedError, match="'device' must be of the family A2"):
+        torch_npu.npu_grouped_matmul_swiglu_quant(x, w, ends, scale, tokens)
+
+
+def test_a_list_of_fewer_groups():
+    x, w = ints(9, 40), ints(3, 40, 16, seed=1)
+    scale, tokens = make(3, 16, low=0, high=0.01), make(9, low=0, high=0.01)
+    first = torch.tensor([4, 7]).npu()
+    want = hidden_of(*(t.cpu().double() for t in (x, w, scale, tokens)), (4, 7))
+    q, s = torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [w], [scale], tokens, first)
+    compare(q, s, want)
+    q, s, _ = torch_npu.npu_grouped_matmul_swiglu_quant(x, w, first, scale, tokens)
+    compare(q, s, want)
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_first_version_by_int4(groups):
+    x, w = ints(7, 32), make(2, 32, 2, **WORDS)
+    shape = (2, 16) if groups is None else (2, groups, 16)
+    packed = torch_npu.npu_trans_quant_param(make(32 * (groups or 1), low=0.01)).reshape(shape)
+    assist, tokens, ends = make(2, 16), make(7, low=0, high=0.1), torch.tensor([3, 7]).npu()
+    q, s, _ = torch_npu.npu_grouped_matmul_swiglu_quant(x, w, ends, packed, tokens, bias=assist)
+    mode = {"weight_assist_matrix": [assist], "dequant_mode": 0 if groups is None else 1}
+    want = torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [w], [packed], tokens, ends, **mode)
+    torch.testing.assert_close(s, want[1], rtol=1e-3, atol=0)
+    assert (q.int() - want[0].int()).abs().max() <= 1
+    with pytest.raises(RuntimeError, match="'bias' must be given with int4 weights"):
+        torch_npu.npu_grouped_matmul_swiglu_quant(x, w, ends, packed, tokens)
 
 
 @pytest.mark.parametrize("smooth", [None, (2, 8), (2,)])
-def test_int4(smooth):
+@pytest.mark.parametrize("packed", [False, True])
+def test_int4(smooth, packed):
     x, w = make(7, 4, **WORDS), make(2, 32, 2, **WORDS)
-    scale, tokens = make(2, 16, low=0, high=0.1), make(7, low=0, high=0.1)
+    scale, tokens = make(2, 16, low=0.01, high=0.1), make(7, low=0, high=0.1)
+    scale = (scale.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    given = torch_npu.npu_trans_quant_param(scale.flatten()).reshape(2, 16) if packed else scale
     factor = None if smooth is None else make(*smooth, low=0.5, high=2)
     q, s = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
-        x, [w], [scale], tokens, torch.tensor([3, 7]).npu(), smooth_scale=factor
+        x, [w], [given], tokens, torch.tensor([3, 7]).npu(), smooth_scale=factor
     )
     left, right = plain.nibbles(x).reshape(7, 32), plain.nibbles(w).reshape(2, 32, 16)
     wide = [t.cpu().double() for t in (left, right, scale, tokens)]
@@ -119,15 +155,16 @@ def test_int8_by_int4(groups):
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("dst", [mx.E4M3, mx.E5M2])
-def test_microscaling(swapped, dst):
-    (x, a), (w, b) = eights(5, 70), eights(*((2, 128, 70) if swapped else (2, 70, 128)), seed=1)
+@pytest.mark.parametrize("apart", [False, True])
+def test_microscaling(swapped, dst, apart):
+    (x, a), (w, b) = eights(5, 70), eights(*((2, 124, 70) if swapped else (2, 70, 124)), seed=1)
     w, b = (w.mT, b.mT) if swapped else (w, b)
-    (s1, p1), (s2, p2) = powers(5, 2, 2), powers(2, 2, 128, 2, seed=1)
+    (s1, p1), (s2, p2) = powers(5, 2, 2), powers(2, 2, 124, 2, seed=1)
     with on("A5"):
         q, scale = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
             x,
-            [w],
-            [s2],
+            [w[0], w[1]] if apart else [w],
+            [s2[0], s2[1]] if apart else [s2],
             s1,
             torch.tensor([2, 4]).npu(),
             dequant_mode=2,
@@ -139,7 +176,7 @@ def test_microscaling(swapped, dst):
         )
     spread = torch.stack([p1[:, k // 64, k // 32 % 2] for k in range(70)], 1)
     columns = torch.stack([p2[:, k // 64, :, k // 32 % 2] for k in range(70)], 1)
-    want = torch.zeros(5, 64, dtype=torch.float64)
+    want = torch.zeros(5, 62, dtype=torch.float64)
     for e, rows in parts((2, 4)):
         want[rows] = swiglu((a * spread)[rows] @ (b[e] * columns[e]))
     values, bytes_ = mx.quantize(want.float().double().numpy(), dst)
@@ -157,8 +194,9 @@ def test_hifloat8_and_float8_by_rows():
     want = hidden_of(a, b, scale.cpu().double(), tokens.cpu().double(), (2, 5))
     with on("A5"):
         q, s = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
-            x, [w], [scale], tokens, ends, x_dtype=HIFLOAT8, weight_dtype=HIFLOAT8, quant_dtype=292
-        )
+            x, [w], [scale], tokens, ends, x_dtype=HIFLOAT8, weight_dtype=HIFLOAT8,
+            quant_dtype=292, **middle("A5"),
+        )  # fmt: skip
     torch.testing.assert_close(s.cpu().double(), want.abs().amax(-1) / 448, rtol=1e-4, atol=0)
     back = q.cpu().double() * s.cpu().double()[:, None]
     assert ((back - want).abs() <= want.abs() / 16 + want.abs().amax(-1, True) * 2e-5).all()
@@ -177,7 +215,8 @@ def test_bad_arguments():
         (replaced(1, [w[:, :15]]), {}, "'weight' must be of depth 16, as 'x', but received 15"),
         (replaced(2, [scale[:, :7]]), {}, r"'weight_scale' must be of shape \(2, 8\)"),
         (replaced(3, tokens[:3]), {}, r"'x_scale' must be of shape \(6\)"),
-        (replaced(4, ends[:1]), {}, r"'group_list' must be of shape \(2\)"),
+        (replaced(4, ends.repeat(2)), {}, "'group_list' must be of at most 2 numbers, the experts"),
+        (replaced(2, [scale[:, None]]), {}, r"'weight_scale' must be of shape \(2, 8\)"),
         (good, {"quant_mode": 1}, "'quant_mode' must be 0, but received 1"),
         (good, {"group_list_type": 2}, "'group_list_type' must be None, 0 or 1"),
         (good, {"quant_dtype": 292}, "'quant_dtype' must be None, 0 or 1"),
@@ -196,3 +235,48 @@ def test_bad_arguments():
     for name in ("bias", "smooth_scale"):
         with pytest.raises(NotImplementedError, match=f"'{name}' must be left at None"):
             torch_npu.npu_grouped_matmul_swiglu_quant_v2(*good, **{name: tokens})
+
+
+def test_microscaling_of_4_bit_weights():
+    (x, a), (s1, p1) = eights(5, 64), powers(5, 1, 2)
+    w = make(2, 128, 32, dtype=torch.uint8, low=0, high=256, seed=2).mT
+    s2, p2 = powers(2, 1, 128, 2, seed=1)
+    given = {
+        "dequant_mode": 2, "quant_mode": 2, "dequant_dtype": torch.float32, "quant_dtype": mx.E4M3,
+        "weight_dtype": 296, "weight_scale_dtype": E8M0, "x_scale_dtype": E8M0,
+    }  # fmt: skip
+    ends = torch.tensor([2, 5]).npu()
+    with on("A5"):
+        q, _ = torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [w], [s2], s1, ends, **given)
+        with pytest.raises(RuntimeError, match="'weight' must be transposed beside 8-bit floats"):
+            plain_ = make(2, 64, 64, dtype=torch.uint8, low=0, high=256)
+            torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [plain_], [s2], s1, ends, **given)
+    b = torch.from_numpy(mx.decode(w.mT.contiguous(), mx.E2M1)).mT
+    rows = torch.stack([p1[:, 0, k // 32] for k in range(64)], 1)
+    columns = torch.stack([p2[:, 0, :, k // 32] for k in range(64)], 1)
+    want = torch.zeros(5, 64, dtype=torch.float64)
+    for e, part in parts((2, 5)):
+        want[part] = swiglu((a * rows)[part] @ (b[e] * columns[e]))
+    values, _ = mx.quantize(want.float().double().numpy(), mx.E4M3)
+    assert (mx.decode(q, mx.E4M3) == values).mean() > 0.97
+
+
+def test_rules_of_ascend950():
+    x, w, scale, tokens = ints(6, 16), ints(2, 16, 8), make(2, 8), make(6)
+    good = (x, [w], [scale], tokens, torch.tensor([2, 6]).npu())
+    with on("A5"):
+        with pytest.raises(RuntimeError, match="'dequant_dtype' must be the type float32, float16"):
+            torch_npu.npu_grouped_matmul_swiglu_quant_v2(*good)
+        with pytest.raises(NotImplementedError, match="'tuning_config' must be left at None"):
+            torch_npu.npu_grouped_matmul_swiglu_quant_v2(*good, **middle("A5"), tuning_config=[3])
+
+
+def test_int8_by_int4_needs_its_matrix():
+    x, w, tokens = ints(7, 32), make(2, 32, 2, **WORDS), make(7)
+    packed = torch_npu.npu_trans_quant_param(make(32, low=0.01)).reshape(2, 16)
+    args = (x, [w], [packed], tokens, torch.tensor([3, 7]).npu())
+    with pytest.raises(RuntimeError, match="'weight_assist_matrix' must be given for int8 by int4"):
+        torch_npu.npu_grouped_matmul_swiglu_quant_v2(*args)
+    with pytest.raises(RuntimeError, match="'dequant_mode' must be 0, but received 1"):
+        extra = {"weight_assist_matrix": [make(2, 16)], "dequant_mode": 1}
+        torch_npu.npu_grouped_matmul_swiglu_quant_v2(*args, **extra)

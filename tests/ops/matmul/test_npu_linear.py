@@ -109,7 +109,20 @@ def test_bad_depth():
 
 
 def test_bad_bias():
-    with pytest.raises(RuntimeError, match=r"'bias' must be of shape \(2\).*\(3,\)"):
+    with pytest.raises(
+        RuntimeError, match=r"'bias' must be of a shape that broadcasts to \(2, 2\).*\(3,\)"
+    ):
         torch_npu.npu_linear(make(2, 4), make(2, 4), make(3))
     with pytest.raises(RuntimeError, match="'bias' must be a floating tensor like 'input'.*int32"):
         torch_npu.npu_linear(make(2, 4), make(2, 4), make(2, dtype=torch.int32, high=3))
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1), (3, 4), (1,)])
+def test_a_bias_is_broadcast(shape):
+    x, weight, bias = make(3, 8), make(4, 8), make(*shape, requires_grad=True)
+    y = torch_npu.npu_linear(x, weight, bias)
+    want = x.cpu().double() @ weight.cpu().double().T + bias.detach().cpu().double()
+    torch.testing.assert_close(y.detach().cpu().double(), want, rtol=1e-5, atol=1e-5)
+    grad = make(3, 4, seed=7)
+    y.backward(grad)
+    torch.testing.assert_close(bias.grad.cpu(), grad.cpu().sum_to_size(shape), rtol=1e-5, atol=1e-5)

@@ -15,15 +15,14 @@ def _atlas_inference():
         yield
 
 
-def rows_of(x, scale=None, smooth=None, whole=False):
+def rows_of(x, scale=None, smooth=None):
     """int8 rows and their scales by numpy float32."""
     x = x.cpu().float().numpy()
     x = x if smooth is None else x * smooth.cpu().float().numpy()
     if scale is not None:
         s = scale.cpu().float().numpy().reshape(-1, 1)
     else:
-        s = np.abs(x).max(keepdims=True) if whole else np.abs(x).max(-1, keepdims=True)
-        s = s / np.float32(127)
+        s = np.abs(x).max(-1, keepdims=True) / np.float32(127)
     q = np.clip(np.rint(x / np.where(s == 0, np.float32(1), s)), -128, 127)
     return torch.from_numpy(q).double(), torch.from_numpy(np.asarray(s)).double()
 
@@ -41,46 +40,54 @@ def ints(*shape):
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("smoothed", [True, False])
 def test_product(mode, given, smoothed):
-    x, w, ws = make(5, 40, dtype=torch.float16), ints(7, 40), make(7, low=0, high=0.01)
+    x, w, ws = make(5, 48, dtype=torch.float16), ints(16, 48), make(16, low=0, high=0.01)
     whole = mode == "pertensor"
-    scale = make(1 if whole else 5, low=0.005, high=0.01) if given else None
-    smooth = make(40, dtype=torch.float16) if smoothed else None
+    scale = make(*(() if whole else (5,)), low=0.005, high=0.01) if given else None
+    smooth = make(48, dtype=torch.float16) if smoothed else None
+    if whole and not given:
+        with pytest.raises(RuntimeError, match="'x_scale' must be given for quant_mode 'pert"):
+            torch_npu.npu_quant_matmul_dequant(x, w, ws, quant_mode=mode)
+        return
     y = torch_npu.npu_quant_matmul_dequant(
         x, w, ws, x_scale=scale, smooth_scale=smooth, quant_mode=mode
     )
-    q, s = rows_of(x, scale, smooth, whole)
+    q, s = rows_of(x, scale, smooth)
     close(y, q @ w.cpu().double().t() * ws.cpu().double() * s)
 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_groups(given):
-    x, w, ws = make(9, 24, dtype=torch.float16), ints(3, 6, 24), make(3, 6, low=0, high=0.01)
+    x, w, ws = make(9, 32, dtype=torch.float16), ints(3, 16, 32), make(3, 16, low=0, high=0.01)
     scale = make(9, low=0.005, high=0.01) if given else None
     y = torch_npu.npu_quant_grouped_matmul_dequant(
         x, w, ws, torch.tensor([2, 2, 9]).npu(), x_scale=scale
     )
     q, s = rows_of(x, scale)
-    want = torch.zeros(9, 6, dtype=torch.float64)
+    want = torch.zeros(9, 16, dtype=torch.float64)
     for e, part in ((0, slice(0, 2)), (2, slice(2, 9))):
         want[part] = q[part] @ w.cpu().double()[e].t() * ws.cpu().double()[e] * s[part]
     close(y, want)
 
 
 def test_packed_scales_and_strides():
-    x, w = make(24, 6, dtype=torch.float16).t(), ints(24, 8).t()
-    exact = (make(8, low=0.5, high=2).view(torch.int32) & ~0x1FFF).view(torch.float32)
-    y = torch_npu.npu_quant_matmul_dequant(x, w, torch_npu.npu_trans_quant_param(exact))
-    q, s = rows_of(x)
+    x, w = make(32, 6, dtype=torch.float16).t(), ints(16, 32)
+    exact = (make(16, low=0.5, high=2).view(torch.int32) & ~0x1FFF).view(torch.float32)
+    packed, scale = torch_npu.npu_trans_quant_param(exact), make(6, low=0.005, high=0.01).half()
+    y = torch_npu.npu_quant_matmul_dequant(x, w, packed, x_scale=scale)
+    q, s = rows_of(x, scale)
     want = q @ w.cpu().double().t() * exact.cpu().double() * s
     assert ((y.cpu().double() - want).abs() <= want.abs() * 2.0**-11 + 1e-3).all()
 
 
 def test_bad_arguments():
-    x, w, ws = make(4, 16, dtype=torch.float16), ints(8, 16), make(8)
+    x, w, ws = make(4, 16, dtype=torch.float16), ints(32, 16), make(32)
     for args, options, text in [
         ((x.float(), w, ws), {}, "'x' must be of dtype torch.float16"),
         ((x, w[:, :5], ws), {}, "'quantized_weight' must be of rows of 16, as 'x'"),
-        ((x, w, ws[:3]), {}, r"'weight_scale' must be of shape \(8\)"),
+        ((x, w[:24], ws), {}, "'quantized_weight' must be of rows and columns divisible by 16"),
+        ((x, ints(16, 32).t(), ws), {}, "'quantized_weight' must be contiguous"),
+        ((x, w, ws[:3]), {}, r"'weight_scale' must be of shape \(32\)"),
+        ((x, w, ws), {"x_scale": ws[:4].half()}, "'x_scale' must be of dtype torch.float32"),
         ((x, w, ws), {"x_scale": ws}, r"'x_scale' must be of shape \(4\)"),
         ((x, w, ws), {"quant_mode": "row"}, "'quant_mode' must be None, 'pertoken' or"),
         ((x, w, ws), {"smooth_scale": ws}, "'smooth_scale' must be of dtype torch.float16"),

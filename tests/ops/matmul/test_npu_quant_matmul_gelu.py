@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.quant import plain
 from tests.ops.support import make
 
@@ -42,6 +43,10 @@ def test_int8(tanh, scale, bias, one):
     x1, x2 = ints(5, 300), ints(300, 7, seed=2)
     s1, s2 = make(5, low=1e-3, high=3e-3), make(1 if one else 7, dtype=scale, low=0.01, high=0.03)
     b = None if bias is None else make(7, dtype=bias, low=-3, high=3)
+    if scale == torch.bfloat16 and bias == torch.float16:
+        with pytest.raises(RuntimeError, match="'bias' must be of dtype .*float16"):
+            torch_npu.npu_quant_matmul_gelu(x1, x2, s1, s2, bias=b)
+        return
     y = torch_npu.npu_quant_matmul_gelu(
         x1, x2, s1, s2, bias=b, approximate="gelu_tanh" if tanh else "gelu_erf"
     )
@@ -51,10 +56,19 @@ def test_int8(tanh, scale, bias, one):
 
 def test_batches_bias_and_strides():
     x1, x2 = ints(3, 1, 4, 16), ints(2, 8, 16, seed=2).mT
-    s1, s2, bias = make(4, low=0, high=0.01), make(8, low=0, high=0.1), make(3, 2, 1, 8)
+    s1, s2, bias = make(4, low=0, high=0.01), make(8, low=0, high=0.1), make(8)
     y = torch_npu.npu_quant_matmul_gelu(x1, x2, s1, s2, bias=bias, approximate=None)
     assert y.shape == (3, 2, 4, 8)
     compare(y, reference(x1, x2, s1, s2, bias), torch.float16)
+    y = torch_npu.npu_quant_matmul_gelu(x1[:, 0], x2[0], s1, s2, bias=bias.expand(3, 1, 8))
+    compare(y, reference(x1[:, 0], x2[0], s1, s2, bias), torch.float16)
+
+
+def test_long_rows_of_int8():
+    x1, x2 = ints(2, 65537), ints(65537, 3, seed=2)
+    s1, s2 = make(2, low=0, high=1e-5), make(3, low=0, high=0.1)
+    y = torch_npu.npu_quant_matmul_gelu(x1, x2, s1, s2)
+    compare(y, reference(x1, x2, s1, s2), torch.float16)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -79,7 +93,7 @@ def test_bad_arguments():
         ((x1, x2, s1[:2], s2), {}, r"'x1_scale' must be of shape \(4\), but received \(2,\)"),
         ((x1, x2, s1, s2[:3]), {}, r"'x2_scale' must be of shape \(8,\) or \(1,\)"),
         ((x1, x2, s1, s2.half()), {}, "'x2_scale' must be of dtype torch.float32 or"),
-        ((x1, x2, s1, s2), {"bias": s1}, r"'bias' must be of shape \(8,\) or \(1, 8\)"),
+        ((x1, x2, s1, s2), {"bias": s1}, r"'bias' must be of shape \(8,\), but received"),
         ((x1, x2, s1, s2), {"approximate": "none"}, "'approximate' must be 'gelu_tanh' or"),
         (
             (x1[None].repeat(3, 1, 1), x2[None].repeat(2, 1, 1), s1, s2),
@@ -89,3 +103,5 @@ def test_bad_arguments():
     ]:
         with pytest.raises(RuntimeError, match="npu_quant_matmul_gelu: argument " + text):
             torch_npu.npu_quant_matmul_gelu(*args, **options)
+    with on("A5"), pytest.raises(NotImplementedError, match="'device' must be of the family A2"):
+        torch_npu.npu_quant_matmul_gelu(x1, x2, s1, s2)

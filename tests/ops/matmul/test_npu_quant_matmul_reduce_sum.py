@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import make
 
 
@@ -46,3 +47,11 @@ def test_bad_arguments():
     ]:
         with pytest.raises(RuntimeError, match="npu_quant_matmul_reduce_sum: argument " + text):
             torch_npu.npu_quant_matmul_reduce_sum(*args, x1_scale=scales[0], x2_scale=scales[1])
+
+
+def test_chips():
+    x1 = make(2, 4, 16, dtype=torch.int8, low=-9, high=9)
+    x2 = make(2, 16, 8, dtype=torch.int8, low=-9, high=9)
+    scales = {"x1_scale": make(2, 4), "x2_scale": make(8, dtype=torch.bfloat16)}
+    with on("A5"), pytest.raises(NotImplementedError, match="'device' must be of the family A2"):
+        torch_npu.npu_quant_matmul_reduce_sum(x1, x2, **scales)

@@ -82,10 +82,10 @@ def test_hf32_keeps_11_bits_of_the_factors():
 @pytest.mark.parametrize("gamma", [True, False])
 @pytest.mark.parametrize("post", [True, False])
 def test_backward_operator(gamma, post):
-    given = inputs((2, 3), 4, 16, gamma=gamma)
+    given = inputs((2, 3), 4, 64, gamma=gamma)
     result = torch_npu.npu_mhc_pre(**given, out_flag=1)
     grads = [make(*r.shape, dtype=r.dtype, seed=20 + i) for i, r in enumerate(result[:3])]
-    more = make(2, 3, 4, 16, dtype=torch.bfloat16, seed=30) if post else None
+    more = make(2, 3, 4, 64, dtype=torch.bfloat16, seed=30) if post else None
     got = torch_npu.npu_mhc_pre_backward(
         *(given[k] for k in ("x", "phi", "alpha")),
         *grads,
@@ -100,7 +100,7 @@ def test_backward_operator(gamma, post):
         leaves["x"].grad += more.cpu().double()
     for mine, (name, leaf) in zip(got, leaves.items(), strict=True):
         if leaf is None:
-            assert mine.shape == (4, 16) and not mine.cpu().any()
+            assert mine.shape == (4, 64) and not mine.cpu().any()
         elif name == "x":
             assert mine.dtype == torch.bfloat16
             assert_accurate(mine, leaf.grad, leaf.grad.bfloat16(), slack=1e-5)
@@ -127,8 +127,16 @@ def test_the_saved_results_are_not_differentiable():
     assert [r.requires_grad for r in result] == [True, True, True, False, False, False]
 
 
-def test_gradients_need_out_flag():
+def test_gradients_of_whole_blocks():
     given = inputs((2,), 4, 16)
+    given["phi"].requires_grad_()
+    result = torch_npu.npu_mhc_pre(**given, out_flag=1)
+    with pytest.raises(RuntimeError, match="'x' must be of a last size divisible by 64"):
+        result[1].sum().backward()
+
+
+def test_gradients_need_out_flag():
+    given = inputs((2,), 4, 64)
     given["phi"].requires_grad_()
     with pytest.raises(RuntimeError, match="npu_mhc_pre_backward: argument 'inv_rms' must be"):
         sum(r.float().sum() for r in torch_npu.npu_mhc_pre(**given)[:3]).backward()

@@ -127,3 +127,13 @@ def test_too_many_channels_for_a_gradient():
         RuntimeError, match="npu_group_norm_swish_grad: argument 'num_groups' must be such .* 4000"
     ):
         torch_npu.npu_group_norm_swish_grad(x, x, 1, weight, weight, mean, rstd, [True] * 3)
+
+
+def test_the_gradient_takes_one_dtype():
+    x, weight, bias = inputs((2, 6, 5), torch.float16)
+    _, mean, rstd = torch_npu.npu_group_norm_swish(x, 2, weight, bias)
+    call, mask = torch_npu.npu_group_norm_swish_grad, [True] * 3
+    with pytest.raises(RuntimeError, match="'weight' must be of the dtype of 'input'"):
+        call(x, x, 2, weight.float(), bias.float(), mean, rstd, mask)
+    with pytest.raises(RuntimeError, match="'rstd' must be of the dtype of 'input'"):
+        call(x, x, 2, weight, bias, mean, rstd.float(), mask)

@@ -43,9 +43,21 @@ def test_int4_and_strides():
     quantized.rounds_to(y, quantized.affine(want, scale, offset), slack=HALVES)
 
 
-@pytest.mark.parametrize("offset", [torch.int8, torch.int32, FLOAT, HALF])
-def test_float8_on_ascend950(offset):
-    x, gamma, beta, scale, zero = inputs(4, 32, dtype=FLOAT, offset=offset)
+@pytest.mark.parametrize(
+    "dtype,factor,offset",
+    [
+        (FLOAT, FLOAT, FLOAT),
+        (HALF, FLOAT, FLOAT),
+        (BF16, FLOAT, torch.int32),
+        (HALF, HALF, HALF),
+        (BF16, BF16, torch.int8),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 32])
+def test_float8_on_ascend950(dtype, factor, offset, size):
+    x, gamma, beta, *_ = inputs(4, 32, dtype=dtype)
+    scale = make(size, low=0.02, high=0.05).to(factor)
+    zero = make(size, dtype=offset, low=-5, high=6)
     with on("A5"):
         y = torch_npu.npu_rms_norm_quant(x, gamma, beta, scale, zero, dst_dtype=291)
     want, _ = quantized.norm(x, gamma, beta)
@@ -58,7 +70,9 @@ def test_bad_arguments():
         ((x.float(), gamma, beta, scale, offset), {}, "'x' must be of dtype torch.float16 or"),
         ((x, gamma[:3], beta, scale, offset), {}, r"'gamma' must be of shape \(12,\) or \(1, 12\)"),
         ((x, gamma, beta.float(), scale, offset), {}, "'beta' must be of the dtype of 'x'"),
-        ((x, gamma, beta, scale.float(), offset), {}, "'scale' must be of dtype torch.float16"),
+        ((x, gamma, beta[None], scale, offset), {}, r"'beta' must be of shape \(12\)"),
+        ((x, gamma, beta, scale.float(), offset), {}, "'scale' must be of the dtype of 'x'"),
+        ((x, gamma, beta, scale, offset), {"epsilon": 0.0}, "'epsilon' must be positive"),
         ((x, gamma, beta, gamma, offset), {}, r"'scale' must be of shape \(1\)"),
         ((x, gamma, beta, scale, scale), {}, "'offset' must be of dtype torch.int8"),
         ((x[:0], gamma, beta, scale, offset), {}, "'x' must be not empty"),
@@ -109,7 +123,12 @@ def test_v2_bad_arguments():
             "'scale' must be of dtype torch.float16 or torch.float32",
         ),
         ((x, gamma, scale), {"offset": gamma}, r"'offset' must be of shape \(1\)"),
-        ((x, gamma, scale), {"offset": offset.bool()}, "'offset' must be of dtype torch.int8"),
+        (
+            (x, gamma, scale),
+            {"offset": offset.bool()},
+            "'offset' must be of dtype torch.float16 or",
+        ),
+        ((x, gamma, scale.float()), {"offset": offset}, "'offset' must be of dtype torch.float32"),
     ]:
         with (
             on("A5"),
@@ -118,3 +137,9 @@ def test_v2_bad_arguments():
             torch_npu.npu_rms_norm_quant_v2(*args, **options)
     with pytest.raises(NotImplementedError, match="'device' must be Ascend950"):
         torch_npu.npu_rms_norm_quant_v2(x, gamma, scale, beta=beta)
+
+
+def test_integers_of_4_bits_are_not_on_the_inference_series():
+    args = inputs(4, 16)
+    with on("310P"), pytest.raises(RuntimeError, match="'dst_dtype' must be the type int8"):
+        torch_npu.npu_rms_norm_quant(*args, dst_dtype=torch.quint4x2)

@@ -35,6 +35,9 @@ def test_dynamic(kind, dtype, size):
     top = want.abs().amax(-1) / 127
     torch.testing.assert_close(scale.cpu().double(), top, rtol=1e-5, atol=0)
     rounds_to(y, want / top[..., None])
+    if size is not None:
+        again = {"input_scale": factor, "input_offset": factor, "approximate": kind}
+        assert torch.equal(torch_npu.npu_gelu_quant(x, **again)[0].cpu(), y.cpu())
 
 
 @pytest.mark.parametrize("offset", [True, False])
@@ -67,6 +70,7 @@ def test_bad_arguments():
         (x, {"approximate": "erf"}, "'approximate' must be 'none' or 'tanh'"),
         (x, {"quant_mode": "row"}, "'quant_mode' must be 'dynamic' or 'static'"),
         (x, {"quant_mode": "static"}, "'input_scale' must be given for static quantization"),
+        (x, {"input_offset": make(8)}, "'input_scale' must be given with 'input_offset'"),
         (x, {"input_scale": make(5)}, r"'input_scale' must be of shape \(1,\) or \(8,\)"),
         (x, {"dst_type": 290}, "'round_mode' must be 'round', but received 'rint'"),
     ]:

@@ -62,7 +62,10 @@ def test_the_best_candidate(with_offset, dtype, low, high):
     ("changes", "message"),
     [
         ({"search_step": 0.0}, "'search_step' must be positive"),
-        ({"search_end": 0.5}, r"'search_end' must be at least search_start \(0.7\)"),
+        ({"search_step": 1e-4}, "'search_step' must be such that at most 4096 factors are tried"),
+        ({"search_start": 0.0}, "'search_start' must be positive"),
+        ({"search_end": 0.7}, r"'search_end' must be above search_start \(0.7\)"),
+        ({"data_max": make()}, "'data_max' must be a tensor of 1 dimensions"),
         ({"max_percentile": 1.5}, r"'max_percentile' must be in \(0, 1\]"),
         ({"cumsum": make(4)}, "'cumsum' must be of dtype torch.int32"),
         ({"data_min": make(2)}, "'data_min' must be of one element"),

@@ -57,8 +57,12 @@ def test_bad_arguments():
         ((x, p1[:2], p2), {}, r"'kronecker_p1' must be of shape \(3, 3\)"),
         ((x, p1, p2.bfloat16()), {}, "'kronecker_p2' must be of the dtype of 'x'"),
         ((x[..., :12], p1, p2[:12, :12]), {}, "'x' must be of a last dimension divisible by 8"),
+        ((x[:0], p1, p2), {}, r"'x' must be of sizes above 0, up to 262144.*\(0, 3, 16\)"),
+        (inputs(1, 1, 264, torch.float16), {}, "'x' must be of sizes above 0.*264"),
         ((x, p1, p2), {"clip_ratio": 0.0}, r"'clip_ratio' must be in \(0, 1\]"),
         ((x, p1, p2), {"dst_dtype": 296}, "'dst_dtype' must be the type int32 or int4"),
     ]:
         with pytest.raises(RuntimeError, match="npu_kronecker_quant: argument " + text):
             torch_npu.npu_kronecker_quant(*args, **options)
+    with on("310P"), pytest.raises(NotImplementedError, match="'device' must be of the family"):
+        torch_npu.npu_kronecker_quant(x, p1, p2)

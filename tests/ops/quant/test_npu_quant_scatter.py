@@ -41,11 +41,18 @@ def both(data, *args, **kwargs):
     return copy
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("scale", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("point", [None, torch.int32, torch.bfloat16])
-def test_offsets(dtype, scale, point):
-    data, indices = cache(3, 6, 32), plain.npu([0, 5, 2], torch.int32)
+@pytest.mark.parametrize(
+    "dtype,scale,points",
+    [
+        (torch.float16, torch.float32, torch.int32),
+        (torch.bfloat16, torch.bfloat16, torch.bfloat16),
+    ],
+)
+@pytest.mark.parametrize("shifted", [True, False])
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_offsets(dtype, scale, points, shifted, kind):
+    data, indices = cache(3, 6, 32), plain.npu([0, 5, 2], kind)
+    point = points if shifted else None
     updates = make(3, 1, 32, dtype=dtype, low=-9, high=9)
     scales = make(1, 1, 32, dtype=scale, low=0.03, high=0.3)
     points = None if point is None else make(32, low=-9, high=9).to(point)
@@ -81,7 +88,9 @@ def test_float8_on_ascend950(dtype):
     data = plain.npu(torch.zeros(1, 2, 32).to(dtype))
     updates, scales = make(1, 1, 32, dtype=torch.float16), make(32, low=0.1, high=0.5)
     with on("A5"):
-        out = torch_npu.npu_quant_scatter(data, plain.npu([1], torch.int32), updates, scales)
+        out = torch_npu.npu_quant_scatter(
+            data, plain.npu([1], torch.int32), updates, scales, dst_type=dtype
+        )
     want = torch.from_numpy(plain.f32(updates) / plain.f32(scales)).to(dtype)
     assert out.dtype == dtype and torch.equal(out[:, 1:].cpu().float(), want.float())
     assert not out[:, :1].cpu().float().any()
@@ -149,8 +158,21 @@ def test_bad_options():
     refuses("'axis' must be neither the first nor the last dimension", *args, axis=-1)
     refuses("'quant_axis' must be -1 or 2, but received 1", *args, quant_axis=1)
     refuses("'reduce' must be 'update', but received 'add'", *args, reduce="add")
-    refuses("'dst_type' must be the type int8", *args, dst_type=292)
-    refuses("'round_mode' must be None or 'rint'", *args, round_mode="floor")
+    with on("A5"):
+        refuses("'dst_type' must be the type int8, float8_e4m3fn", *args, dst_type=torch.int32)
+        refuses("'round_mode' must be 'rint', but received 'floor'", *args, round_mode="floor")
+        refuses("'round_mode' must be 'round', but received 'rint'", *args, dst_type=290)
+    args = *args[:3], make(32, dtype=torch.bfloat16)
+    refuses("'quant_scales' must be of dtype torch.float32", *args)
+
+
+def test_without_a_type_the_bytes_are_int8_on_ascend950():
+    data = plain.npu(torch.zeros(1, 2, 8).to(torch.float8_e4m3fn))
+    updates, scales = make(1, 1, 8, dtype=torch.float16, low=-9, high=9), make(8, low=0.1, high=1)
+    with on("A5"):
+        out = torch_npu.npu_quant_scatter(data, plain.npu([1], torch.int32), updates, scales)
+    want = plain.whole(plain.f32(updates) / plain.f32(scales), -128, 127)
+    assert torch.equal(out.cpu().view(torch.int8)[:, 1:], want)
 
 
 def test_alignment():

@@ -69,14 +69,14 @@ def test_groups(dtype, sizes, limit, mode):
 
 
 def test_plain():
-    x = make(256, 4).t().contiguous()
+    x = make(6, 4).t().contiguous()
     y, found, origin = torch_npu.npu_swiglu_group_quant(x, quant_mode=3, dst_type_max=100.0)
     want = hidden(x.cpu().double())
     close_hifloat8(y, want / (want.abs().max() / 100))
     assert origin.numel() == 0 and found.shape == (1,)
 
 
-@pytest.mark.parametrize("limit", [0.0, 0.6])
+@pytest.mark.parametrize("limit", [-1.0, 0.6])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("given", [True, False])
@@ -115,7 +115,13 @@ def test_autograd():
 def test_bad_arguments():
     x = make(2, 256)
     for given, options, text in [
-        (x[:, :128], {"quant_mode": 3}, "'x' must be of a last dimension divisible by 256"),
+        (x[:, :127], {"quant_mode": 3}, "'x' must be of an even last dimension, not empty"),
+        (x[:0], {"quant_mode": 3}, "'x' must be of an even last dimension, not empty"),
+        (
+            x,
+            {"quant_mode": 2, "scale": make(1), "dst_type_max": 0.0},
+            "'dst_type_max' must be positive",
+        ),
         (x, {}, "'quant_mode' must be 2 or 3, but received 0"),
         (x, {"quant_mode": 2}, "'scale' must be given for quant_mode 2"),
         (x, {"quant_mode": 2, "scale": make(3)}, r"'scale' must be of shape \(1\)"),
@@ -130,6 +136,11 @@ def test_bad_arguments():
         with pytest.raises(RuntimeError, match="npu_swiglu_group_quant: argument " + text):
             torch_npu.npu_swiglu_group_quant(given, **options)
     with pytest.raises(RuntimeError, match=r"'grad_y' must be of shape \(2, 128\)"):
-        torch_npu.npu_swiglu_group_quant_backward(x, x)
+        torch_npu.npu_swiglu_group_quant_backward(x, x, clamp_limit=-1.0)
+    half = x[:, :128]
+    with pytest.raises(RuntimeError, match="'grad_y' must be of the dtype of 'x'"):
+        torch_npu.npu_swiglu_group_quant_backward(half.half(), x, clamp_limit=-1.0)
+    with pytest.raises(RuntimeError, match="'clamp_limit' must be -1 or positive, but received 0"):
+        torch_npu.npu_swiglu_group_quant_backward(half, x)
     with on("A2"), pytest.raises(NotImplementedError, match="'device' must be Ascend950"):
         torch_npu.npu_swiglu_group_quant(x, quant_mode=3)

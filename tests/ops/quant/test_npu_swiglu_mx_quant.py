@@ -39,7 +39,8 @@ def test_halves(dst, left, dim, axis):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_clamped_form(dtype):
+@pytest.mark.parametrize("algorithm", [1, 2])
+def test_clamped_form(dtype, algorithm):
     x = make(5, 132, dtype=dtype, low=-9, high=9)
     y, scale = torch_npu.npu_swiglu_mx_quant(
         x,
@@ -48,7 +49,7 @@ def test_clamped_form(dtype):
         glu_alpha=1.25,
         glu_bias=0.5,
         dst_type=mx.E4M3,
-        scale_alg=1,
+        scale_alg=algorithm,
     )
     mx.same(y, scale, mx.quantize(hidden(x, -1, 0, 1, 3.0, 1.25, 0.5), mx.E4M3, alg=1), mx.E4M3)
 
@@ -82,7 +83,7 @@ def test_groups(sizes, axis, dim, kind):
     x = make(140, 12, dtype=torch.float16, low=-4, high=4)
     x = x if dim == -1 else torch.cat((x, x * 0.5))
     index = torch.tensor(sizes)
-    index = (index.cumsum(0) if kind else index).npu()
+    index = (index.cumsum(0) if kind else index).to(torch.int32 if kind else torch.int64).npu()
     y, scale = torch_npu.npu_swiglu_mx_quant(
         x, group_index=index, axis=axis, activate_dim=dim, group_mode=kind, round_mode="floor"
     )
@@ -103,7 +104,8 @@ def test_bad_arguments():
         (x, {"clamp_limit": 0.0}, "'clamp_limit' must be positive and finite"),
         (x, {"scale_alg": 1}, "'scale_alg' must be 0, but received 1"),
         (x, {"group_index": index}, r"'group_index' must be a list whose sum is at most .* \(4\)"),
-        (x, {"group_index": index.int()}, "'group_index' must be of dtype torch.int64"),
+        (x, {"group_index": index.float()}, "'group_index' must be of dtype torch.int64"),
+        (x[:0], {}, "'x' must be not empty"),
     ]:
         with pytest.raises(RuntimeError, match="npu_swiglu_mx_quant: argument " + text):
             torch_npu.npu_swiglu_mx_quant(given, **options)

@@ -161,3 +161,26 @@ def test_in_a_graph():
     want = reference(before, indices, updates, 1)
     assert torch.equal(local.cpu(), reference(before * 2, indices, updates, 1))
     assert torch.equal(data.cpu(), want) and torch.allclose(total.cpu(), want.sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_bytes_on_ascend950(dtype):
+    data, updates = make(2, 6, 4).to(dtype), make(2, 1, 4, seed=3).to(dtype)
+    with pytest.raises(RuntimeError, match="'self' must be of dtype"):
+        torch_npu.scatter_update(data, index([5, 0]), updates, 1)
+    with on("A5"):
+        got = torch_npu.scatter_update(data, index([5, 0]), updates, 1)
+    raw = (data.view(torch.uint8), index([5, 0]), updates.view(torch.uint8), 1)
+    assert torch.equal(got.cpu().view(torch.uint8), reference(*raw))
+
+
+def test_a_scalar_index():
+    data, updates = make(2, 6, 4), make(1, 2, 4, seed=3)
+    got = torch_npu.scatter_update(data, index(3), updates, 1)
+    assert torch.equal(got.cpu(), reference(data, index([3]), updates, 1))
+
+
+def test_bfloat16_is_not_on_the_inference_series():
+    data, updates = make(2, 6, dtype=torch.bfloat16), make(2, 1, dtype=torch.bfloat16)
+    with on("310P"), pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
+        torch_npu.scatter_update(data, index([5, 0]), updates, 1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 
@@ -40,3 +41,13 @@ def test_refusals(gradient, values, message):
 def test_integers_are_refused():
     with pytest.raises(RuntimeError, match="npu_attn_softmax_: argument 'self' must be of dtype"):
         torch_npu.npu_attn_softmax_(make(3, 4, dtype=torch.int32, low=0, high=4))
+
+
+def test_a_scalar_and_chips():
+    x = make()
+    torch_npu.npu_attn_softmax_(x)
+    assert float(x) == 1.0
+    with pytest.raises(RuntimeError, match="'self' must be a tensor of 0 to 8 dimensions"):
+        torch_npu.npu_attn_softmax_(make(*[1] * 9))
+    with on("310P"), pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
+        torch_npu.npu_attn_softmax_(make(3, dtype=torch.bfloat16))

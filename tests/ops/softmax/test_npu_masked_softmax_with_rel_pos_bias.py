@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 
@@ -57,3 +58,13 @@ def test_the_precision_mode_is_reserved():
         torch_npu.npu_masked_softmax_with_rel_pos_bias(
             make(2, 3, 4, 5, 8), None, make(4, 5, 8), inner_precision_mode=1
         )
+
+
+def test_sizes_and_chips():
+    call = torch_npu.npu_masked_softmax_with_rel_pos_bias
+    with pytest.raises(RuntimeError, match="'x' must be not empty"):
+        call(make(0, 2, 3, 4), None, make(2, 3, 4))
+    with on("310P"):
+        with pytest.raises(RuntimeError, match="'x' must be of a last dimension of whole 32 bytes"):
+            call(make(1, 2, 3, 4), None, make(2, 3, 4))
+        assert call(make(1, 2, 3, 8), None, make(2, 3, 8)).shape == (1, 2, 3, 8)

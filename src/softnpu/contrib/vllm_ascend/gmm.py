@@ -11,7 +11,8 @@ from softnpu.contrib.vllm_ascend._define import ascend_op
 from torch_npu.ops import _check as must
 from torch_npu.ops._shared import _chip, _dynamic
 from torch_npu.ops.matmul import _experts
-from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import NAMES, _broad, quantized_rows
+from torch_npu.ops.matmul._swiglu_rules import NAMES
+from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import _broad, quantized_rows
 
 __all__ = [
     "grouped_matmul_swiglu_quant",

@@ -11,8 +11,10 @@ import math
 
 import torch
 
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
+from torch_npu.ops._shared._floats import vector_floats
 
 ALIGNMENT = 128
 
@@ -54,9 +56,13 @@ def check_probability(p: float, name: str = "p") -> None:
 
 
 def check_input(name: str, x: torch.Tensor) -> None:
-    must.dtype(name, x, torch.float16, torch.bfloat16, torch.float32)
+    must.dtype(name, x, *vector_floats())
+    must.ndim(name, x, 0, 8)
 
 
 def check_bit_mask(mask: torch.Tensor, x: torch.Tensor) -> None:
+    """At least the bits of x; more are not read."""
     must.dtype("mask", mask, torch.uint8)
-    must.shape("mask", mask, (aligned(x.numel()) // 8,))
+    need = aligned(x.numel()) // 8
+    expected = f"of at least {need} bytes"
+    must.hold(mask.numel() >= need, "mask", expected, tuple(mask.shape), ErrCode.PARAM)

@@ -23,7 +23,8 @@ def scale_of(values: torch.Tensor) -> torch.Tensor:
     """The fp32 scale, whether it comes as a float or packed."""
     if values.dtype not in PACKED:
         return values.float()
-    words = values.contiguous().view(torch.int32)
+    # a copy: one value of a longer tensor is contiguous, whatever its stride, and yet cannot be viewed
+    words = values.clone(memory_format=torch.contiguous_format).view(torch.int32)
     return words[..., 0::2].contiguous().view(torch.float32)
 
 

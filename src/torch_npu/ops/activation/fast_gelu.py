@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops._shared._sigmoid import FAST_GELU, swish
 
 
@@ -18,7 +19,7 @@ def fast_gelu(self):
     $$ \mathrm{fast\_gelu}(x) = \frac{x}{1 + e^{-1.702 x}} $$
 
     Args:
-        self: float16 or float32.
+        self: up to 8 dimensions; float16, float32, and bfloat16 but on Atlas training and inference series.
 
     Returns:
         The result, with the shape and dtype of `self`.
@@ -28,7 +29,8 @@ def fast_gelu(self):
 
 @fast_gelu.check
 def _(self):
-    must.dtype("self", self, torch.float16, torch.float32)
+    must.dtype("self", self, *vector_floats())
+    must.ndim("self", self, 0, 8)
 
 
 @fast_gelu.native

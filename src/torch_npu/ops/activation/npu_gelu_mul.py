@@ -40,7 +40,7 @@ def _(input, approximate):
     must.choice("approximate", approximate, APPROXIMATIONS)
     shape = tuple(input.shape)
     must.hold(
-        shape[-1] % 2 == 0 and shape[-1] <= MAX_LAST,
+        shape[-1] % 2 == 0 and 0 < shape[-1] <= MAX_LAST,
         "input",
         f"of an even last dimension up to {MAX_LAST}",
         shape,

@@ -8,8 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
-
-DTYPES = (torch.float16, torch.float32)
+from torch_npu.ops._shared._floats import vector_floats
 
 
 @npu_op("npu_mish(Tensor self) -> Tensor", compiled="fuse")
@@ -17,7 +16,7 @@ def npu_mish(self):
     r"""The Mish activation of each element: $y = x \tanh(\ln(1 + e^x))$.
 
     Args:
-        self: x; float16 or float32.
+        self: x; float16, float32, and bfloat16 but on Atlas training and inference series.
 
     Returns:
         y, with the shape and dtype of `self`.
@@ -27,7 +26,7 @@ def npu_mish(self):
 
 @npu_mish.check
 def _(self):
-    must.dtype("self", self, *DTYPES)
+    must.dtype("self", self, *vector_floats())
 
 
 @npu_mish.native
@@ -66,7 +65,7 @@ def npu_mish_backward(grad, input):
 
 @npu_mish_backward.check
 def _(grad, input):
-    must.dtype("input", input, *DTYPES)
+    must.dtype("input", input, *vector_floats())
     must.same_dtype("grad", grad, "input", input)
     must.shape("grad", grad, tuple(input.shape))
 

@@ -8,9 +8,8 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops._shared._sigmoid import swish
-
-DTYPES = (torch.float16, torch.float32)
 
 
 @npu_op("npu_silu(Tensor self) -> Tensor", compiled="fuse")
@@ -18,7 +17,7 @@ def npu_silu(self):
     r"""The sigmoid linear unit (Swish) of each element: $y = x \cdot \mathrm{sigmoid}(x)$.
 
     Args:
-        self: x; float16 or float32.
+        self: x; float16, float32, and bfloat16 but on Atlas training and inference series.
 
     Returns:
         y, with the shape and dtype of `self`.
@@ -28,7 +27,7 @@ def npu_silu(self):
 
 @npu_silu.check
 def _(self):
-    must.dtype("self", self, *DTYPES)
+    must.dtype("self", self, *vector_floats())
 
 
 @npu_silu.native
@@ -55,7 +54,7 @@ def npu_silu_(self):
 
 @npu_silu_.check
 def _(self):
-    must.dtype("self", self, *DTYPES)
+    must.dtype("self", self, *vector_floats())
 
 
 @npu_silu_.native
@@ -93,7 +92,7 @@ def npu_silu_backward(grad_output, x0, x1):
 
 @npu_silu_backward.check
 def _(grad_output, x0, x1):
-    must.dtype("grad_output", grad_output, *DTYPES)
+    must.dtype("grad_output", grad_output, *vector_floats())
     for name, tensor in (("x0", x0), ("x1", x1)):
         must.same_dtype(name, tensor, "grad_output", grad_output)
         must.shape(name, tensor, tuple(grad_output.shape))

@@ -17,7 +17,7 @@ def _npu_dropout(self, p):
     The random bits come from the device's default generator.
 
     Args:
-        self: the input x, any shape; float16, bfloat16 or float32.
+        self: the input x, up to 8 dimensions; float16, float32, and bfloat16 but on older series.
         p: the probability of dropping an element, from 0 to 1.
 
     Returns:

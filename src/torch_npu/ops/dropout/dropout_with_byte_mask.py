@@ -21,7 +21,7 @@ def dropout_with_byte_mask(self, p, train):
     $$ y_i = \frac{x_i \, m_i}{1 - p}, \qquad P(m_i = 0) = p $$
 
     Args:
-        self: the input x, any shape; float16, bfloat16 or float32.
+        self: the input x, up to 8 dimensions; float16, float32, and bfloat16 but on older series.
         p: the probability of dropping an element, from 0 to 1.
         train: whether to drop at all.
 
@@ -62,7 +62,7 @@ def _dropout_with_byte_mask(self, p):
     $$ y_i = \frac{x_i \, m_i}{1 - p}, \qquad P(m_i = 0) = p $$
 
     Args:
-        self: the input x, any shape; float16, bfloat16 or float32.
+        self: the input x, up to 8 dimensions; float16, float32, and bfloat16 but on older series.
         p: the probability of dropping an element, from 0 to 1.
 
     Returns:

@@ -15,7 +15,7 @@ def npu_dropout_do_mask(self, mask, p):
     $$ y_i = \frac{x_i \, m_i}{1 - p} $$
 
     Args:
-        self: the input x, any shape; float16, bfloat16 or float32.
+        self: the input x, up to 8 dimensions; float16, float32, and bfloat16 but on older series.
         mask: uint8 of ceil(numel / 128) * 16 bytes; bit i, the lowest of a byte first, keeps
             element i.
         p: the probability with which the mask was made, from 0 to 1.

@@ -26,7 +26,7 @@ def npu_dropout_gen_mask(size, p):
     Args:
         size: the shape of the tensor that the mask is for.
         p: the probability of dropping an element, from 0 to 1.
-        dtype: the dtype of the tensor that the mask is for; the mask itself is uint8.
+        dtype: of no effect; the mask is uint8.
         layout: strided.
         device: an NPU; the current one if not given.
         pin_memory: not for device memory.
@@ -45,7 +45,7 @@ def _(size, p, dtype, layout, device, pin_memory):
     must.hold(all(s >= 0 for s in size), "size", "a list of sizes", list(size))
     must.countable("size", math.prod(size) + _mask.ALIGNMENT, list(size))
     _mask.check_probability(p)
-    must.hold(dtype is None or dtype.is_floating_point, "dtype", "a floating-point dtype", dtype)
+    must.anything(dtype)
     must.choice("layout", layout, (None, torch.strided))
     must.hold(device is None or device.type in ("npu", "meta"), "device", "an NPU", device)
     must.hold(not pin_memory, "pin_memory", "False", pin_memory)

@@ -7,6 +7,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._floats import vector_floats
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 
@@ -27,7 +28,7 @@ def npu_binary_cross_entropy_with_logits_backward(
 
     Args:
         grad_output: dy, broadcast to the shape of `self`.
-        self: x, the logits; float16, bfloat16 or float32.
+        self: x, the logits; float16, float32, and bfloat16 but on Atlas training and inference series.
         target: t, with the shape of `self`.
         weight_opt: w, broadcast; None for 1.
         pos_weight_opt: p, broadcast; None for 1.
@@ -49,7 +50,7 @@ def npu_binary_cross_entropy_with_logits_backward(
 
 @npu_binary_cross_entropy_with_logits_backward.check
 def _(grad_output, self, target, weight_opt, pos_weight_opt, reduction):
-    kinds = (torch.float16, torch.bfloat16, torch.float32)
+    kinds = vector_floats()
     must.dtype("self", self, *kinds)
     shape = tuple(self.shape)
     must.dtype("target", target, *kinds)

@@ -15,6 +15,7 @@ from torch_npu.ops.loss._packed import unpack
     " Tensor weight, Tensor target_mask, Tensor masked_target, float label_smoothing=0.0,"
     " Tensor? logits_max=None, Tensor? sum_exp_logits=None, Tensor? softmax=None)"
     " -> (Tensor, Tensor)",
+    chips=("A2", "A3"),
     ge="FusedLinearCrossEntropyLossGrad",
     product=True,
 )
@@ -31,8 +32,8 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
     Args:
         grad: g, (tokens,) float32.
         input: x, (tokens, H); float16 or bfloat16.
-        weight: W, (V, H) with V at least 128, of the dtype of `input`.
-        target_mask: one bit a token, set where the target is outside the slice; uint8.
+        weight: W, (V, H), of the dtype of `input`; with `softmax` V from 128 to 65280 and H at most 65535.
+        target_mask: one bit a token in uint8, or one bool, set where the target is outside the slice.
         masked_target: t, the index in the slice, (tokens,) int32 or int64.
         label_smoothing: 0.
         logits_max: m, (tokens,) float32; required without `softmax`.
@@ -45,7 +46,8 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
     tokens, x, w = input.shape[0], wide(input), wide(weight)
     if softmax is None:
         softmax = (x @ w.t() - logits_max[:, None]).exp() / sum_exp_logits[:, None]
-    inside = ~unpack(target_mask, tokens)
+    packed = target_mask.dtype == torch.uint8
+    inside = ~(unpack(target_mask, tokens) if packed else target_mask)
     hit = torch.arange(weight.shape[0], device=input.device) == masked_target[:, None]
     logits = (wide(softmax) - (hit & inside[:, None]).to(x.dtype)) * wide(grad)[:, None]
     return (logits @ w).to(input.dtype), (logits.t() @ x).to(input.dtype)
@@ -71,11 +73,17 @@ def _(
     must.same_dtype("weight", weight, "input", input)
     must.shape("weight", weight, (None, width))
     rows = weight.shape[0]
-    must.hold(rows >= 128, "weight", "of at least 128 rows", tuple(weight.shape))
-    must.dtype("target_mask", target_mask, torch.uint8)
+    if softmax is not None:
+        whole = 128 <= rows <= 65280 and width <= 65535
+        expected = "of 128 to 65280 rows of at most 65535 with 'softmax'"
+        must.hold(whole, "weight", expected, tuple(weight.shape))
+    must.dtype("target_mask", target_mask, torch.uint8, torch.bool)
     must.ndim("target_mask", target_mask, 1)
-    held = tuple(target_mask.shape)
-    must.hold(held[0] * 8 >= tokens, "target_mask", f"of at least {tokens} bits", held)
+    if target_mask.dtype == torch.bool:
+        must.shape("target_mask", target_mask, (tokens,))
+    else:
+        held = tuple(target_mask.shape)
+        must.hold(held[0] * 8 >= tokens, "target_mask", f"of at least {tokens} bits", held)
     must.dtype("masked_target", masked_target, torch.int32, torch.int64)
     must.shape("masked_target", masked_target, (tokens,))
     must.choice("label_smoothing", label_smoothing, (0.0,))

@@ -14,6 +14,7 @@ from torch_npu.ops.loss._packed import pack
     "npu_fused_linear_online_max_sum(Tensor input, Tensor weight, Tensor target,"
     " int vocab_start_index, int vocab_end_index, bool return_logits=False)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    chips=("A2", "A3"),
     product=True,
 )
 def npu_fused_linear_online_max_sum(
@@ -29,7 +30,7 @@ def npu_fused_linear_online_max_sum(
 
     Args:
         input: x, (tokens, H) with H at most 65534; float16 or bfloat16.
-        weight: W, the slice's rows, (V, H), of the dtype of `input`.
+        weight: W, the slice's rows, (V, H) with V above 0, of the dtype of `input`.
         target: t, the index of each token's word, (tokens,) int32 or int64.
         vocab_start_index: start, not negative.
         vocab_end_index: end, not below start.
@@ -41,19 +42,16 @@ def npu_fused_linear_online_max_sum(
         `target`; and z, of the dtype of `input`, or None.
 
     Differs from upstream: its page counts a target equal to `vocab_end_index` as inside, its kernel
-    as outside; here it is outside. The maximum of a slice without rows is -inf.
+    as outside; here it is outside.
     """
     logits = (wide(input) @ wide(weight).t()).to(input.dtype)
     z = wide(logits)
     outside = (target < vocab_start_index) | (target >= vocab_end_index)
     index = (target - vocab_start_index).masked_fill(outside, 0)
-    if weight.shape[0]:
-        largest = z.amax(-1)
-        shifted = z - largest[:, None]
-        total = shifted.exp().sum(-1)
-        chosen = shifted.gather(1, index.long()[:, None])[:, 0].masked_fill(outside, 0)
-    else:
-        largest, total, chosen = z.new_full(z.shape[:1], -torch.inf), z.sum(-1), z.sum(-1)
+    largest = z.amax(-1)
+    shifted = z - largest[:, None]
+    total = shifted.exp().sum(-1)
+    chosen = shifted.gather(1, index.long()[:, None])[:, 0].masked_fill(outside, 0)
     returned = logits if return_logits else None
     return largest, total, chosen, pack(outside, fill=True), index.to(target.dtype), returned
 
@@ -66,6 +64,7 @@ def _(input, weight, target, vocab_start_index, vocab_end_index):
     must.hold(shape[1] <= 65534, "input", "of a second size of at most 65534", shape)
     must.same_dtype("weight", weight, "input", input)
     must.shape("weight", weight, (None, shape[1]))
+    must.hold(weight.shape[0] > 0, "weight", "of at least 1 row", tuple(weight.shape))
     must.dtype("target", target, torch.int32, torch.int64)
     must.shape("target", target, (shape[0],))
     start, end = vocab_start_index, vocab_end_index

@@ -4,7 +4,7 @@
 |---|---|---|---|---|
 | a8w8 | int8 | int8 | (E, N) | (M) |
 | a8w4 | int8 | int32, eight int4 each | packed, (E, N) or (E, G, N) | (M) |
-| a4w4 | int32, eight int4 each | the same | (E, N) | (M) |
+| a4w4 | int32, eight int4 each | the same | packed or float32, (E, N) | (M) |
 | float8 | 8-bit floats, hifloat8 | the same | (E, N) | (M) |
 | mx | 8-bit or 4-bit floats | the same | bytes, (E, ceil(K / 64), N, 2) | bytes, (M, ceil(K / 64), 2) |
 """
@@ -41,7 +41,7 @@ class Rows:
     x: torch.Tensor
     weight: torch.Tensor
     scale: torch.Tensor
-    per_token: torch.Tensor
+    per_token: torch.Tensor | None
     assist: torch.Tensor | None = None
     x_dtype: int | None = None
     weight_dtype: int | None = None
@@ -66,14 +66,16 @@ class Rows:
     def product(self, group: _groups.Group) -> torch.Tensor:
         """The rows of a group times the weight of its expert, scaled."""
         part = slice(group.start, group.start + group.size)
-        x, weight, tokens = self.x[part], self.weight[group.weight], self.per_token[part]
+        x, weight = self.x[part], self.weight[group.weight]
+        tokens = None if self.per_token is None else self.per_token[part]
         if self.mx:
+            assert tokens is not None
             left = _mx.left(x, self.x_dtype, tokens)
             return torch.matmul(
                 left, _mx.right(weight, self.weight_dtype, self._powers(group.weight))
             )
         scale = scale_of(self.scale[group.weight])
-        tokens = tokens.float().reshape(-1, 1)
+        tokens = 1.0 if tokens is None else tokens.float().reshape(-1, 1)
         if self.form == "a8w4":
             shifted = x.to(torch.int16) - A8W4_SHIFT
             matrix = unpack_matrix(weight)
@@ -107,8 +109,13 @@ class Rows:
                 finish(group, self.product(group))
 
 
-def check(rows: Rows, names: dict[str, str], formats: Sequence[str]) -> None:
-    """Dtypes and shapes of the operands; `names` are the operator's words for weight, scale and scales of x."""
+def check(
+    rows: Rows, names: dict[str, str], formats: Sequence[str], *, single: bool = False
+) -> None:
+    """Dtypes and shapes of the operands; `names` are the operator's words for weight, scale and scales of x.
+
+    `single` asks for scales of one group of depths in three dimensions, (E, 1, N).
+    """
     x, weight = rows.x, rows.weight
     must.ndim("x", x, 2)
     must.ndim(names["weight"], weight, 3)
@@ -132,13 +139,21 @@ def check(rows: Rows, names: dict[str, str], formats: Sequence[str]) -> None:
     height, columns = matrix_shape(weight)
     must.hold(height == depth, names["weight"], f"of depth {depth}, as 'x'", height, ErrCode.PARAM)
     scale, floats = rows.scale, (torch.float32, torch.bfloat16, torch.float16)
-    must.dtype(names["scale"], scale, *(PACKED if form == "a8w4" else floats))
-    plain = tuple(scale.shape) in ((experts, columns), (experts, 1, columns))
-    grouped = form == "a8w4" and scale.dim() == 3 and tuple(scale.shape[::2]) == (experts, columns)
-    expected = f"of shape ({experts}, {columns})" + (
-        f" or ({experts}, G, {columns})" if form == "a8w4" else ""
+    kinds = {"a8w4": PACKED, "a4w4": (torch.float32, *PACKED), "float8": floats[:2]}
+    must.dtype(names["scale"], scale, *kinds.get(form, floats))
+    plain = (experts, 1, columns) if single else (experts, columns)
+    grouped = form == "a8w4" and not single and scale.dim() == 3
+    fits = tuple(scale.shape) == plain or (
+        grouped and tuple(scale.shape[::2]) == (experts, columns)
     )
-    must.hold(plain or grouped, names["scale"], expected, tuple(scale.shape), ErrCode.PARAM)
+    expected = f"of shape {plain}" + (
+        f" or ({experts}, G, {columns})" if form == "a8w4" and not single else ""
+    )
+    must.hold(fits, names["scale"], expected, tuple(scale.shape), ErrCode.PARAM)
+    if grouped:
+        groups = scale.shape[1]
+        even = groups > 0 and depth % groups == 0
+        must.hold(even, names["scale"], f"of groups that divide {depth}", groups, ErrCode.PARAM)
     must.dtype(names["per_token"], rows.per_token, torch.float32)
     must.shape(names["per_token"], rows.per_token, (x.shape[0],))
 
@@ -162,8 +177,14 @@ def _check_mx(rows: Rows, names: dict[str, str]) -> None:
     must.shape(names["per_token"], rows.per_token, (count, pairs, 2))
 
 
-def check_list(group_list: torch.Tensor, experts: int) -> None:
-    """An int64 list of one number for each expert."""
+def check_list(group_list: torch.Tensor, experts: int, *, fewer: bool = False) -> None:
+    """An int64 list of one number for each expert, or with `fewer` for the first ones."""
     must.dtype("group_list", group_list, torch.int64)
-    must.shape("group_list", group_list, (experts,))
-    must.hold(experts <= GROUPS, "group_list", f"of at most {GROUPS} groups", experts)
+    must.ndim("group_list", group_list, 1)
+    count = group_list.shape[0]
+    if fewer:
+        expected = f"of at most {experts} numbers, the experts"
+        must.hold(count <= experts, "group_list", expected, count, ErrCode.PARAM)
+    else:
+        must.shape("group_list", group_list, (experts,))
+    must.hold(count <= GROUPS, "group_list", f"of at most {GROUPS} groups", count)

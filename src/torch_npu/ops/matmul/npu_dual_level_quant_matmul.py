@@ -96,6 +96,8 @@ def _(
         x2.shape[1],
         ErrCode.PARAM,
     )
+    sizes = (x1.shape[0], x2.shape[0], x1.shape[1])
+    must.hold(all(sizes), "x1", "and 'x2' not empty", tuple(x1.shape), ErrCode.PARAM)
     depth = x1.shape[1] * 2
     wide, pairs = -(-depth // _WIDE), _mx.pairs(depth)
     for name, scale, shape in (

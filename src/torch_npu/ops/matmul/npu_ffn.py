@@ -23,14 +23,16 @@ _PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 #: the gated forms: the left half times the activation of the right half
 _GATED = {"geglu": _PLAIN["gelu"], "swiglu": _PLAIN["silu"], "reglu": _PLAIN["relu"]}
 
+_KINDS = must.one_of((*_PLAIN, *_GATED), quoted=True)
 _EXPERTS, _LIMIT = 256, 65536
 
 
 def _activate(x: torch.Tensor, activation: str) -> torch.Tensor:
-    if activation in _PLAIN:
-        return _PLAIN[activation](x)
+    kind = activation.lower()
+    if kind in _PLAIN:
+        return _PLAIN[kind](x)
     left, right = x.chunk(2, -1)
-    return left * _GATED[activation](right)
+    return left * _GATED[kind](right)
 
 
 def _counts(tokens: Sequence[int] | None, index: Sequence[int] | None) -> list[int] | None:
@@ -71,7 +73,7 @@ def _check_sizes(x, weight1, weight2, activation, experts):
     gated = activation in _GATED
     must.hold(not gated or n1 % 2 == 0, "weight1", f"of an even N1 for '{activation}'", n1)
     k2 = n1 // 2 if gated else n1
-    must.shape("weight2", weight2, (*lead, k2, k1))
+    must.shape("weight2", weight2, (*lead, k2, None if gated else k1))
     must.hold(max(k1, k2) < _LIMIT, "weight1", f"of K1 and K2 below {_LIMIT}", (k1, k2))
 
 
@@ -99,8 +101,8 @@ def _check_forms(x, weights, biases, quant, antiquant, output_dtype):
             must.shape(f"deq_scale{number}", quant[f"deq_scale{number}"], columns)
         if restored:
             scale, offset = f"antiquant_scale{number}", f"antiquant_offset{number}"
-            must.present(scale, antiquant[scale], "in the weight-quantized form")
             for part in (scale, offset):
+                must.present(part, antiquant[part], "in the weight-quantized form")
                 must.same_dtype(part, antiquant[part], "x", x)
                 must.shape(part, antiquant[part], columns)
     if integer:
@@ -112,6 +114,7 @@ def _check_quantized(weight1, quant, output_dtype):
     lead, columns = tuple(weight1.shape[:-2]), weight1.shape[-1]
     scale, offset = quant["scale"], quant["offset"]
     must.present("scale", scale, "in the quantized form")
+    must.present("offset", offset, "in the quantized form")
     must.dtype("scale", scale, torch.float32)
     one = lead or (1,)
     shapes = [one, (*lead, columns)]
@@ -145,9 +148,7 @@ def _network(x, activation, p):
         step = torch.float16 if p["deq_scale1"].dtype in PACKED else torch.float32
         hidden = _activate(quantized(x, 1).to(step).float(), activation).to(step)
         hidden = hidden * p["scale"].to(step)
-        if p["offset"] is not None:
-            hidden = hidden + p["offset"].to(step)
-        return quantized(saturate(hidden, torch.int8), 2)
+        return quantized(saturate(hidden + p["offset"].to(step), torch.int8), 2)
     return plain(_activate(plain(wide(x), 1), activation), 2)
 
 
@@ -184,15 +185,15 @@ def npu_ffn(
     Args:
         x: (*, K1), 2 to 8 dimensions; float16, bfloat16, or int8 in the quantized form.
         weight1: (K1, N1), or (E, K1, N1) with experts; the dtype of `x`, or int8.
-        weight2: (K2, N2), or (E, K2, N2); like `weight1`, with N2 = K1.
+        weight2: (K2, N2), or (E, K2, N2); like `weight1`; N2 = K1 but for the gated activations.
         activation: fastgelu, gelu, relu, silu (N1 = K2), or geglu, swiglu, reglu (N1 = 2 K2; the
-            left half times the activation of the right half).
+            left half times the activation of the right half), in capitals or not.
         expert_tokens: how many rows of `x` each expert takes, in order; at most 256 experts.
         expert_tokens_index: where each expert's rows end, instead of `expert_tokens`.
         bias1, bias2: (N1,) and (N2,), with experts (E, N); float16 for float16, float32 for
             bfloat16, int32 in the quantized form.
         scale: float32, (1,) or (E,) by tensor, (N1,) or (E, N1) by column.
-        offset: float32, (1,) or (E,); none is 0.
+        offset: float32, (1,) or (E,).
         deq_scale1, deq_scale2: (N1,) and (N2,), with experts (E, N); int64 packed or float32 for
             float16 results (only packed where `scale` is by column), bfloat16 for bfloat16 results.
         antiquant_scale1, antiquant_scale2, antiquant_offset1, antiquant_offset2: (N1,) and (N2,),
@@ -250,12 +251,13 @@ def _(
     output_dtype,
 ):
     must.dtype("x", x, torch.float16, torch.bfloat16, torch.int8)
-    must.choice("activation", activation, (*_PLAIN, *_GATED))
+    kind = activation.lower()
+    must.hold(kind in (*_PLAIN, *_GATED), "activation", _KINDS, repr(activation))
     must.choice("inner_precise", inner_precise, (None, 0, 1))
     experts = expert_tokens is not None or expert_tokens_index is not None
-    _check_sizes(x, weight1, weight2, activation, experts)
+    _check_sizes(x, weight1, weight2, kind, experts)
     _check_experts(x, weight1, expert_tokens, expert_tokens_index)
-    if activation in _GATED:
+    if kind in _GATED:
         fits = x.dtype == weight1.dtype == torch.float16
         must.hold(fits, "x", f"float16, with float16 weights, for '{activation}'", x.dtype)
         must.hold(

@@ -10,8 +10,10 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _chip, _formats
 from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import is_transposed
 from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.matmul import _experts
+from torch_npu.ops.matmul._swiglu_rules import mixed
 
 _NAMES = {
     "weight": "w",
@@ -23,7 +25,47 @@ _NAMES = {
 
 def _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype):
     mx = _mx.asked(scale_dtype, scale)
-    return _experts.Rows(x, w, scale, pertoken_scale, None if mx else bias, x_dtype, w_dtype, mx)
+    assist = None if _chip.on_950() else bias
+    return _experts.Rows(x, w, scale, pertoken_scale, assist, x_dtype, w_dtype, mx)
+
+
+def _check_sizes(rows):
+    """The blocks of the kernels: those of A2 and A3, and of 4-bit floats."""
+    depth, columns = rows.x.shape[1], rows.columns
+    if rows.mx:
+        depth = _mx.shape(rows.x, rows.x_dtype)[-1]
+        if mixed(rows):
+            must.hold(is_transposed(rows.weight), "w", "transposed beside 8-bit floats", "plain")
+            step = "of depths and columns divisible by 32 beside 8-bit floats"
+            must.hold(depth % 32 == columns % 32 == 0, "w", step, (depth, columns))
+        elif _mx.is_float4(rows.x, rows.x_dtype):
+            must.hold(depth > 2, "x", "of a depth above 2 for 4-bit floats", depth)
+        return
+    if _chip.on_950():
+        return
+    if rows.form == "a8w8":
+        fits = depth % 16 == 0 and columns % 32 == 0 and columns >= 256
+        expected = "of depths divisible by 16 and at least 256 columns, divisible by 32"
+    else:
+        fits = depth % 64 == 0 and depth > 128 and columns % 8 == 0 and columns > 64
+        expected = "of depths above 128, divisible by 64, and columns above 64, divisible by 8"
+    must.hold(fits, "w", expected, (depth, columns), ErrCode.PARAM)
+
+
+def _check_extras(rows, bias, logit, row_index):
+    new, count = _chip.on_950(), rows.x.shape[0]
+    if new or rows.form == "a8w4":
+        must.dtype("bias", bias, torch.bfloat16 if new else torch.float32)
+        must.shape("bias", bias, (rows.weight.shape[0], rows.columns))
+    else:
+        must.unset("bias", bias)
+    if new:
+        must.present("logit", logit, "on Ascend950")
+    must.dtype("logit", logit, torch.float32)
+    must.shape("logit", logit, (count,))
+    narrow = (torch.int32,) if rows.form == "a8w8" else ()
+    must.dtype("row_index", row_index, torch.int64, *narrow)
+    must.shape("row_index", row_index, (count,))
 
 
 @npu_op(
@@ -60,28 +102,31 @@ def npu_grouped_matmul_finalize_routing(
 
     Args:
         x: (M, K): int8; on Ascend950 8-bit floats or bytes with two float4_e2m1.
-        w: (E, K, N): int8, or int32 with eight int4 each; on Ascend950 as `x`, perhaps the transpose of a contiguous
-            one.
+        w: (E, K, N): int8, or int32 with eight int4 each; on Ascend950 as `x`, or 4-bit floats beside float8_e4m3fn,
+            perhaps the transpose of a contiguous one.
         group_list: (E) int64; rows past the last group do not count.
-        scale: (E, N) float32; for int4 (E, 1, N) int64, packed by `npu_trans_quant_param`; on Ascend950 bytes of
-            powers of two, (E, ceil(K / 64), N, 2).
-        bias: for int4 (E, N) float32, added before `pertoken_scale`; on Ascend950 (E, N) bfloat16.
+        scale: (E, N) float32 or bfloat16; for int4 (E, 1, N) int64, packed by `npu_trans_quant_param`; on Ascend950
+            (E, 1, N) or bytes of powers of two, (E, ceil(K / 64), N, 2).
+        bias: for int4 (E, N) float32, added before `pertoken_scale`; on Ascend950 (E, N) bfloat16, added after it.
         offset: of int4 weights; not here.
-        pertoken_scale: (M) float32; on Ascend950 bytes of powers of two, (M, ceil(K / 64), 2).
+        pertoken_scale: (M) float32, None for 1; beside powers of two such bytes, (M, ceil(K / 64), 2).
         shared_input: (B', N) bfloat16, added to the rows from `shared_input_offset` on.
-        logit: (M) float32, factors of the rows.
-        row_index: (M), int32 or int64: to which row of y each row of the product goes; required.
+        logit: (M) float32, factors of the rows; required on Ascend950.
+        row_index: (M), int64, for int8 by int8 also int32: to which row of y each row of the product goes; required.
         dtype: float32.
         shared_input_weight: the factor of `shared_input`.
         shared_input_offset: its first row.
-        output_bs: how many rows y has; 0 is M.
+        output_bs: how many rows y has, at most M; 0 is M.
         group_list_type: 1 sizes (the default), 0 ends.
-        tuning_config: the expected number of rows of a group; changes no result.
-        x_dtype, w_dtype: float4_e2m1fn_x2 for such bytes.
+        tuning_config: the expected number of rows of a group, at most M; changes no result.
+        x_dtype, w_dtype: float4_e2m1fn_x2 or hifloat8 for such bytes.
         scale_dtype, pertoken_scale_dtype: float8_e8m0fnu for bytes of powers of two.
 
     Returns:
         y of shape (output_bs, N), float32.
+
+    Constraints:
+        A2 and A3: K a multiple of 16 and N of 32, N at least 256; for int4 K a multiple of 64 above 128, N of 8 above 64.
 
     Differs from upstream:
         Upstream takes int8 weights in the format NZ alone; here ND is the same.
@@ -89,9 +134,11 @@ def npu_grouped_matmul_finalize_routing(
     rows = _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype)
     y = x.new_zeros(output_bs or x.shape[0], rows.columns, dtype=torch.float32)
 
+    new = _chip.on_950()
+
     def finish(group, product):
         part = slice(group.start, group.start + group.size)
-        if rows.mx and bias is not None:
+        if new and bias is not None:
             product = product + bias[group.weight].float()
         if logit is not None:
             product = product * logit[part].unsqueeze(-1)
@@ -135,12 +182,8 @@ def _(
     scale_dtype,
     pertoken_scale_dtype,
 ):
-    for name, given in (
-        ("scale", scale),
-        ("pertoken_scale", pertoken_scale),
-        ("row_index", row_index),
-    ):
-        must.present(name, given, "always")
+    must.present("scale", scale, "always")
+    must.present("row_index", row_index, "always")
     if offset is not None:
         raise NotImplementedError(
             "npu_grouped_matmul_finalize_routing: 'offset' is not implemented"
@@ -152,27 +195,28 @@ def _(
         _formats.check(name, code, "float8_e8m0fnu")
     for name, code in (("x_dtype", x_dtype), ("w_dtype", w_dtype)):
         _formats.check(name, code, _mx.FLOAT4[0], "hifloat8")
-    same = (x_dtype is None) == (w_dtype is None)
-    must.hold(same, "w_dtype", "given if and only if 'x_dtype' is", _dtypes.text(w_dtype))
     rows = _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype)
+    same = (x_dtype is None) == (w_dtype is None) or mixed(rows)
+    must.hold(same, "w_dtype", "given if and only if 'x_dtype' is", _dtypes.text(w_dtype))
+    new = _chip.on_950()
     if rows.mx:
         _mx.check_chip("scale_dtype")
-    _experts.check(rows, _NAMES, ("mx", "a8w8", "float8") if _chip.on_950() else ("a8w8", "a8w4"))
+        must.present("pertoken_scale", pertoken_scale, "beside powers of two")
+    forms = ("mx", "a8w8", "float8") if new else ("a8w8", "a8w4")
+    _experts.check(rows, _NAMES, forms, single=new or rows.form == "a8w4")
+    if rows.form == "a8w8":
+        must.dtype("scale", scale, torch.float32, torch.bfloat16)
+    elif rows.form == "float8" and x_dtype is None:
+        must.dtype("x", x, torch.float8_e4m3fn)
+    _check_sizes(rows)
     experts, columns, count = w.shape[0], rows.columns, x.shape[0]
     _experts.check_list(group_list, experts)
     must.choice("group_list_type", group_list_type, (None, 0, 1))
     must.choice("dtype", dtype, (None, torch.float32))
-    if rows.form in ("a8w4", "mx"):
-        must.dtype("bias", bias, torch.bfloat16 if rows.mx else torch.float32)
-        must.shape("bias", bias, (experts, columns))
-    else:
-        must.unset("bias", bias)
-    must.dtype("logit", logit, torch.float32)
-    must.shape("logit", logit, (count,))
-    must.dtype("row_index", row_index, torch.int32, torch.int64)
-    must.shape("row_index", row_index, (count,))
+    _check_extras(rows, bias, logit, row_index)
     high = output_bs or count
-    must.hold(high > 0, "output_bs", "0 or positive", output_bs)
+    expected = "0 or positive" if new else f"from 0 to {count}, the rows of 'x'"
+    must.hold(high > 0 and (new or high <= count), "output_bs", expected, output_bs)
     if must.has_data(row_index):
         index = row_index.cpu().long()
         first_bad("row_index", f"in [0, {high})", index, (index < 0) | (index >= high))
@@ -183,8 +227,9 @@ def _(
         fits = start >= 0 and start + shared_input.shape[0] <= high
         expected = f"such that the rows of 'shared_input' lie within the {high} of the result"
         must.hold(fits, "shared_input_offset", expected, start, ErrCode.PARAM)
-    for size in tuning_config or ():
-        must.hold(size >= 0, "tuning_config", "not negative", size)
+    for size in () if new else (tuning_config or ())[:1]:
+        expected = f"from 0 to {count}, the rows of 'x'"
+        must.hold(0 <= size <= count, "tuning_config", expected, size)
     factor = 1.0 if shared_input_weight is None else shared_input_weight
     must.hold(factor == factor, "shared_input_weight", "a number", shared_input_weight)
 
@@ -193,15 +238,15 @@ npu_grouped_matmul_finalize_routing.samples = [
     Sample(
         lambda make: (
             make(7, 16, dtype=torch.int8, low=-9, high=9),
-            make(2, 16, 8, dtype=torch.int8, low=-9, high=9),
+            make(2, 16, 256, dtype=torch.int8, low=-9, high=9),
             make(2, dtype=torch.int64, low=3, high=4),
         ),
         lambda make: {
-            "scale": make(2, 8, low=0),
+            "scale": make(2, 256, low=0),
             "pertoken_scale": make(7, low=0),
             "logit": make(7, seed=4),
             "row_index": make(7, dtype=torch.int64, low=0, high=5),
-            "shared_input": make(3, 8, dtype=torch.bfloat16),
+            "shared_input": make(3, 256, dtype=torch.bfloat16),
             "shared_input_weight": 0.5,
             "shared_input_offset": 1,
             "output_bs": 5,

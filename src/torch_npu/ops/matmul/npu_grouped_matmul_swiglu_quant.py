@@ -6,45 +6,52 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops._shared import _chip, _dynamic
+from torch_npu.ops._shared import _dynamic
+from torch_npu.ops._shared._gemm import matrix_shape
 from torch_npu.ops.matmul import _experts
-from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import NAMES, quantized_rows
+from torch_npu.ops.matmul._swiglu_rules import NAMES as _NAMES
+from torch_npu.ops.matmul._swiglu_rules import check_sizes
+from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import quantized_rows
 
 
 @npu_op(
     "npu_grouped_matmul_swiglu_quant(Tensor x, Tensor weight, Tensor group_list, "
     "Tensor weight_scale, Tensor x_scale, *, Tensor? bias=None, Tensor? offset=None)"
     " -> (Tensor, Tensor, Tensor)",
+    chips=("A2", "A3"),
     product=True,
 )
-def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale):
-    """The A8W8 form of `npu_grouped_matmul_swiglu_quant_v2`: int8 rows and weights, ends of groups, int8 results.
+def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale, bias):
+    """The forms A8W8 and A8W4 of `npu_grouped_matmul_swiglu_quant_v2`: int8 rows, ends of groups, int8 results.
 
     Args:
         x: (M, K), int8.
-        weight: (E, K, N), int8.
-        group_list: (E) int64, where each group of rows ends.
-        weight_scale: (E, N); float32, float16 or bfloat16.
+        weight: (E, K, N), int8, or int32 with eight int4 each.
+        group_list: int64, where each group of rows ends; at most E numbers.
+        weight_scale: (E, N); float32, float16 or bfloat16. Beside int4 (E, N) or (E, G, N), packed.
         x_scale: (M), float32.
-        bias, offset: reserved.
+        bias: beside int4 (E, N) float32, as `weight_assist_matrix` of the second version; else reserved.
+        offset: reserved.
 
     Returns:
         int8 (M, N / 2), the scales of its rows (M) in float32, and an empty place for offsets.
 
+    Constraints:
+        N is even and up to 10240, K below 65536, beside int4 below 20000.
+
     Differs from upstream:
-        Upstream takes weights in the format NZ alone; here ND is the same.
+        Upstream takes int8 weights in the format NZ alone; here ND is the same.
     """
-    rows = _experts.Rows(x, weight, weight_scale, x_scale)
-    order = _dynamic.PLAIN if _chip.on_950() else _dynamic.HALF
+    rows = _experts.Rows(x, weight, weight_scale, x_scale, bias)
     q, scale = quantized_rows(
-        "npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8", order
+        "npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8", _dynamic.HALF
     )
     return q, scale, q.new_zeros((), dtype=torch.float32)
 
 
 @npu_grouped_matmul_swiglu_quant.meta
 def _(x, weight):
-    rows, columns = x.shape[0], weight.shape[-1] // 2
+    rows, columns = x.shape[0], matrix_shape(weight)[1] // 2
     return (
         x.new_empty(rows, columns),
         x.new_empty(rows, dtype=torch.float32),
@@ -54,12 +61,17 @@ def _(x, weight):
 
 @npu_grouped_matmul_swiglu_quant.check
 def _(x, weight, group_list, weight_scale, x_scale, bias, offset):
-    must.unset("bias", bias)
     must.unset("offset", offset)
-    rows = _experts.Rows(x, weight, weight_scale, x_scale)
-    _experts.check(rows, NAMES, ("a8w8",))
-    must.hold(weight.shape[-1] % 2 == 0, "weight", "of an even number of columns", weight.shape[-1])
-    _experts.check_list(group_list, weight.shape[0])
+    rows = _experts.Rows(x, weight, weight_scale, x_scale, bias)
+    _experts.check(rows, _NAMES, ("a8w8", "a8w4"))
+    if rows.form == "a8w8":
+        must.unset("bias", bias)
+    else:
+        must.present("bias", bias, "with int4 weights")
+        must.dtype("bias", bias, torch.float32)
+        must.shape("bias", bias, (weight.shape[0], rows.columns))
+    check_sizes(rows)
+    _experts.check_list(group_list, weight.shape[0], fewer=True)
 
 
 npu_grouped_matmul_swiglu_quant.samples = [

@@ -5,24 +5,19 @@ from __future__ import annotations
 import torch
 
 from torch_npu import _dtypes
-from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops._shared import _chip, _dynamic, _formats
+from torch_npu.ops._shared import _dynamic
 from torch_npu.ops._shared import _mx as mx_quant
 from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._gemm import is_transposed
 from torch_npu.ops.matmul import _experts
-
-NAMES = {
-    "weight": "weight",
-    "weight_dtype": "weight_dtype",
-    "scale": "weight_scale",
-    "per_token": "x_scale",
-}
+from torch_npu.ops.matmul import _swiglu_rules as _rules
+from torch_npu.ops.matmul._swiglu_rules import NAMES as _NAMES
 
 
 def _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype):
-    asked = _mx.asked(weight_scale_dtype, weight_scale)
+    asked = _mx.asked(weight_scale_dtype, weight_scale[0] if weight_scale else None)
     return asked or _mx.asked(x_scale_dtype, x_scale)
 
 
@@ -51,12 +46,12 @@ def quantized_rows(operator, rows, group_list, kind, smooth, name, order=_dynami
     return _dynamic.symmetric(hidden, name, order=order)
 
 
-def _quantized_blocks(operator, rows, group_list, kind, name, middle):
+def _quantized_blocks(operator, rows, group_list, kind, name):
     count, width = rows.x.shape[0], rows.columns // 2
     hidden = rows.x.new_zeros(count, width, dtype=torch.float32)
 
     def finish(group, y):
-        hidden[group.start : group.start + group.size] = _gate(y.to(middle).float())
+        hidden[group.start : group.start + group.size] = _gate(y)
 
     rows.run(operator, group_list, kind, finish)
     # the kernel keeps the activation in float32 up to its blocks
@@ -68,16 +63,22 @@ def _name(quant_dtype, mx):
     return found if mx or (found and found != "uint8") else "int8"
 
 
-def _middle(dequant_dtype):
-    name = None if dequant_dtype is None else _dtypes.name(dequant_dtype)
-    return getattr(torch, name) if name in ("float16", "bfloat16") else torch.float32
+def _joined(tensors, dims):
+    """All experts in one tensor of so many dimensions; a list has a matrix for each."""
+    first = tensors[0]
+    if first.dim() == dims:
+        return first
+    # 4-bit floats lie two to a byte along the contiguous dimension, which stays so
+    if dims == 3 and is_transposed(first):
+        return torch.stack([t.mT for t in tensors]).mT
+    return torch.stack(list(tensors))
 
 
 def _rows(x, weight, weight_scale, x_scale, assist, x_dtype, weight_dtype, mx):
     return _experts.Rows(
         x,
-        weight[0],
-        weight_scale[0],
+        _joined(weight, 3),
+        _joined(weight_scale, 4) if mx else weight_scale[0],
         x_scale,
         assist[0] if assist else None,
         x_dtype,
@@ -103,7 +104,6 @@ def npu_grouped_matmul_swiglu_quant_v2(
     group_list,
     smooth_scale,
     weight_assist_matrix,
-    dequant_dtype,
     quant_dtype,
     group_list_type,
     x_dtype,
@@ -123,44 +123,47 @@ def npu_grouped_matmul_swiglu_quant_v2(
     |---|---|---|---|---|---|
     | A8W8 | int8 | int8 | (E, N) float32, float16 or bfloat16 | (M) float32 | all |
     | A8W4 | int8 | int32, eight int4 each | (E, N) or (E, G, N), packed | (M) float32 | A2, A3 |
-    | A4W4 | int32, eight int4 each | the same | (E, N) float32 | (M) float32 | A2, A3 |
+    | A4W4 | int32, eight int4 each | the same | (E, N) packed or float32 | (M) float32 | A2, A3 |
     | float8 | float8_e4m3fn, float8_e5m2, hifloat8 | likewise | (E, N) float32 or bfloat16 | (M) float32 | Ascend950 |
-    | MX | float8, float4_e2m1 | likewise | (E, ceil(K / 64), N, 2) bytes | (M, ceil(K / 64), 2) bytes | Ascend950 |
+    | MX | float8, float4_e2m1 | likewise, or float4 beside float8_e4m3fn | (E, ceil(K / 64), N, 2) bytes | (M, ceil(K / 64), 2) bytes | Ascend950 |
 
     Args:
         x: (M, K).
-        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one.
-        weight_scale, x_scale: see the table; one tensor in the list.
-        group_list: (E) int64: where each group of rows ends, or how many it has; rows past the last are 0.
+        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one; MX also E matrices (K, N).
+        weight_scale, x_scale: see the table; one tensor in the list, or one for each matrix.
+        group_list: int64, at most E numbers (MX: E): where each group of rows ends, or how many it has; rows past the
+            last are 0.
         smooth_scale: A4W4: (E, N / 2) or (E), float32.
-        weight_assist_matrix: A8W4: one tensor (E, N) float32, added before `x_scale`.
+        weight_assist_matrix: A8W4: one tensor (E, N) float32, added before `x_scale`; required.
         bias: reserved.
         dequant_mode: 0; A8W4 with (E, G, N) scales 1; MX 2.
-        dequant_dtype: 0; on Ascend950 float32, float16 or bfloat16, to which MX rounds the product.
+        dequant_dtype: 0; on Ascend950, where 0 is refused, float32, float16, bfloat16 or int8 (MX: float32).
         quant_mode: 0 a scale for each row, 2 MX.
         quant_dtype: int8 (the default, and 0); on Ascend950 also float8_e4m3fn, float8_e5m2, hifloat8, and for MX
-            the 8-bit floats and float4_e2m1fn_x2.
+            the 8-bit floats and from 4-bit floats float4_e2m1fn_x2.
         group_list_type: 0 ends, 1 sizes.
-        tuning_config: the expected number of rows of a group; changes no result.
-        x_dtype, weight_dtype: for bytes that hold float4_e2m1fn_x2 or hifloat8, both or none.
+        tuning_config: the expected number of rows of a group; changes no result. None on Ascend950.
+        x_dtype, weight_dtype: for bytes that hold float4_e2m1fn_x2 or hifloat8, both or none, but for float4 weights
+            beside float8_e4m3fn.
         weight_scale_dtype, x_scale_dtype: float8_e8m0fnu for MX.
 
     Returns:
         The quantized (M, N / 2) and its scales: (M) float32, or (M, ceil(N / 128), 2) float8_e8m0fnu.
 
     Constraints:
-        A2 and A3: N up to 10240, K below 65536 (A8W8) or 20000. MX: N a multiple of 128.
+        A2 and A3: N up to 10240, K below 65536 (A8W8) or 20000. MX with 4-bit floats: N a multiple of 4 and K above 2;
+        beside float8_e4m3fn a transposed weight, N a multiple of 128 and K of 32.
 
     Differs from upstream:
         On A2 and A3, A8W8 takes weights in the format NZ alone; here ND is the same.
     """
-    mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
+    mx = _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype)
     rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)
     name, kind = _name(quant_dtype, mx), group_list_type or 0
     operator = "npu_grouped_matmul_swiglu_quant_v2"
     if not mx:
         return quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
-    y, scale = _quantized_blocks(operator, rows, group_list, kind, name, _middle(dequant_dtype))
+    y, scale = _quantized_blocks(operator, rows, group_list, kind, name)
     return y, scale.view(torch.float8_e8m0fnu)
 
 
@@ -180,7 +183,7 @@ def _(
     weight_scale_dtype,
     x_scale_dtype,
 ):
-    mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
+    mx = _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype)
     rows = _rows(x, weight, weight_scale, x_scale, None, x_dtype, weight_dtype, mx)
     hidden = x.new_zeros(x.shape[0], rows.columns // 2, dtype=torch.float32)
     name = _name(quant_dtype, mx)
@@ -212,63 +215,17 @@ def _(
     x_scale_dtype,
 ):
     must.unset("bias", bias)
-    for name, tensors in (("weight", weight), ("weight_scale", weight_scale)):
-        must.hold(len(tensors) == 1, name, "a list of one tensor", len(tensors), ErrCode.PARAM)
-    new = _chip.on_950()
-    mx = _is_mx(x_scale, weight_scale[0], x_scale_dtype, weight_scale_dtype)
+    mx = _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype)
     if mx:
         _mx.check_chip("weight_scale_dtype")
-    for name, code in (
-        ("weight_scale_dtype", weight_scale_dtype),
-        ("x_scale_dtype", x_scale_dtype),
-    ):
-        _formats.check(name, code, "float8_e8m0fnu")
-    for name, code in (("x_dtype", x_dtype), ("weight_dtype", weight_dtype)):
-        _formats.check(name, code, *_mx.FLOAT4, "hifloat8")
-    same = (x_dtype is None) == (weight_dtype is None)
-    must.hold(same, "weight_dtype", "given if and only if 'x_dtype' is", _dtypes.text(weight_dtype))
+    _rules.check_lists(weight, weight_scale, mx)
     rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)
-    _experts.check(rows, NAMES, ("a8w8", "float8", "mx") if new else ("a8w8", "a8w4", "a4w4"))
-    experts, columns, form = weight[0].shape[0], rows.columns, rows.form
-    must.hold(columns % 2 == 0, "weight", "of an even number of columns", columns)
-    _experts.check_list(group_list, experts)
+    _rules.check_codes(rows, x_scale_dtype, weight_scale_dtype)
+    _rules.check_operands(rows, _NAMES, group_list)
     must.choice("group_list_type", group_list_type, (None, 0, 1))
-    if form != "a4w4":
-        must.unset("smooth_scale", smooth_scale)
-    elif smooth_scale is not None:
-        must.dtype("smooth_scale", smooth_scale, torch.float32)
-        allowed = ((experts, columns // 2), (experts,))
-        fits = tuple(smooth_scale.shape) in allowed
-        must.hold(
-            fits, "smooth_scale", f"of shape {must.one_of(allowed)}", tuple(smooth_scale.shape)
-        )
-    if form != "a8w4":
-        must.unset("weight_assist_matrix", weight_assist_matrix or None)
-    elif weight_assist_matrix:
-        must.dtype("weight_assist_matrix", weight_assist_matrix[0], torch.float32)
-        must.shape("weight_assist_matrix", weight_assist_matrix[0], (experts, columns))
-    modes = {"mx": (2,), "a8w4": (0, 1)}.get(form, (0,))
-    must.choice("dequant_mode", dequant_mode or 0, modes)
-    must.choice("quant_mode", quant_mode or 0, (2,) if mx else (0,))
-    if new:
-        types = ("float32", "float16", "bfloat16", "int8", "uint8")
-        _formats.check("dequant_dtype", dequant_dtype, *types)
-        plain = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "hifloat8")
-        _formats.check(
-            "quant_dtype", quant_dtype, *((*mx_quant.FLOAT8, *mx_quant.FLOAT4[:1]) if mx else plain)
-        )
-    else:
-        must.choice("dequant_dtype", dequant_dtype, (None, 0))
-        must.choice("quant_dtype", quant_dtype, (None, 0, 1))
-        must.hold(columns <= 10240, "weight", "of at most 10240 columns", columns)
-        limit = 65536 if form == "a8w8" else 20000
-        must.hold(x.shape[1] < limit, "x", f"of a last dimension below {limit}", x.shape[1])
-    if mx:
-        must.hold(
-            columns % 128 == 0, "weight", "of columns divisible by 128 in the MX form", columns
-        )
-    for size in tuning_config or ():
-        must.hold(size >= 0, "tuning_config", "not negative", size)
+    _rules.check_extras(rows, smooth_scale, weight_assist_matrix)
+    _rules.check_modes(rows, dequant_mode, dequant_dtype, quant_mode, quant_dtype)
+    _rules.check_tuning(tuning_config)
 
 
 def _ints(make, *shape):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from softnpu import chips
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._gemm import int_product, product
@@ -31,7 +32,7 @@ def npu_linear(input, weight, bias):
     Args:
         input: (M, K); float32, float16, bfloat16 (not on the older series), int32 or int8.
         weight: (N, K), of the dtype of `input`.
-        bias: (N,); float32, float16, bfloat16 or int32.
+        bias: (N,), or another shape that broadcasts to (M, N); float32, float16, bfloat16 or int32.
 
     Returns:
         y of shape (M, N) and the dtype of `input`. Integers that do not fit wrap.
@@ -50,8 +51,12 @@ def _(input, weight, bias):
     must.same_dtype("weight", weight, "input", input)
     must.shape("weight", weight, (None, input.shape[1]))
     must.dtype("bias", bias, *cube_floats(), torch.int32)
-    must.shape("bias", bias, (weight.shape[0],))
     if bias is not None:
+        whole = (input.shape[0], weight.shape[0])
+        given = tuple(bias.shape)
+        pairs = zip(given[::-1], whole[::-1], strict=False)
+        fits = len(given) <= 2 and all(a in (1, b) for a, b in pairs)
+        must.hold(fits, "bias", f"of a shape that broadcasts to {whole}", given, ErrCode.PARAM)
         kind = "a floating" if input.is_floating_point() else "an integer"
         fits = bias.is_floating_point() == input.is_floating_point()
         must.hold(fits, "bias", f"{kind} tensor like 'input'", bias.dtype)
@@ -63,7 +68,7 @@ def _(grad, *, input, weight, bias, needs):
     if needs["input"] or needs["weight"]:
         found["input"], found["weight"] = torch.ops.npu.npu_linear_backward(grad, input, weight)
     if needs.get("bias"):
-        found["bias"] = grad.sum(0).to(bias.dtype)
+        found["bias"] = grad.sum_to_size(bias.shape).to(bias.dtype)
     return found
 
 

@@ -9,8 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._gemm import int_product, matrix_shape, unpack_matrix
 from torch_npu.ops._shared._packing import PER_WORD, unpack_int4
-
-_BIASES = (torch.int32, torch.float32, torch.bfloat16, torch.float16)
+from torch_npu.ops.matmul._quant_matmul_rules import inner_sizes
 
 
 def _result(x2_scale, bias):
@@ -21,6 +20,7 @@ def _result(x2_scale, bias):
 @npu_op(
     "npu_quant_matmul_gelu(Tensor x1, Tensor x2, Tensor x1_scale, Tensor x2_scale, *, "
     "Tensor? bias=None, str? approximate='gelu_erf') -> Tensor",
+    chips=("A2", "A3"),
     product=True,
 )
 def npu_quant_matmul_gelu(x1, x2, x1_scale, x2_scale, bias, approximate):
@@ -34,14 +34,15 @@ def npu_quant_matmul_gelu(x1, x2, x1_scale, x2_scale, bias, approximate):
             dimension.
         x1_scale: $s_1$, (M), float32.
         x2_scale: $s_2$, (N) or (1); float32 or bfloat16.
-        bias: (N), for int8 also (batch, 1, N); int32, and for int8 also float32, bfloat16 or float16.
+        bias: (N), for int8 also (batch, 1, N) beside one batch dimension; int32, and for int8 also float32 or the dtype
+            of the result.
         approximate: "gelu_erf" (the default) or "gelu_tanh".
 
     Returns:
         y of shape (..., M, N): bfloat16 if `x2_scale` or `bias` is, else float16.
 
     Constraints:
-        The last dimensions of `x1` and `x2` are at most 65535.
+        A2 and A3. int4: the contiguous dimensions of `x1` and `x2` are at most 65535.
     """
     left = unpack_int4(x1) if x1.dtype == torch.int32 else x1
     y = int_product(left, unpack_matrix(x2))
@@ -64,10 +65,7 @@ def _(x1, x2, x1_scale, x2_scale, bias, approximate):
     depth = x1.shape[-1] * (PER_WORD if packed else 1)
     rows, columns = matrix_shape(x2)
     must.hold(rows == depth, "x2", f"of {depth} rows, the depth of 'x1'", rows, ErrCode.PARAM)
-    for name, tensor in (("x1", x1), ("x2", x2)):
-        must.hold(
-            tensor.shape[-1] <= 65535, name, "of a last dimension up to 65535", tensor.shape[-1]
-        )
+    inner_sizes(x1, x2, x2_scale, x1_scale)
     try:
         batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     except RuntimeError:
@@ -84,9 +82,12 @@ def _(x1, x2, x1_scale, x2_scale, bias, approximate):
     must.hold(
         fits, "x2_scale", f"of shape ({columns},) or (1,)", tuple(x2_scale.shape), ErrCode.PARAM
     )
-    must.dtype("bias", bias, *(_BIASES[:1] if packed else _BIASES))
+    floats = (torch.float32, _result(x2_scale, bias))
+    must.dtype("bias", bias, torch.int32, *(() if packed else floats))
     if bias is not None:
-        shapes = [(columns,)] if packed else [(columns,), (*batch, 1, columns)]
+        shapes = [(columns,)]
+        if len(batch) == 1 and not packed:
+            shapes.append((*batch, 1, columns))
         expected = f"of shape {must.one_of(shapes)}"
         must.hold(tuple(bias.shape) in shapes, "bias", expected, tuple(bias.shape), ErrCode.PARAM)
     kind = "gelu_erf" if approximate is None else approximate

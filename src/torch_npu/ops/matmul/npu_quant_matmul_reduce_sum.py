@@ -13,6 +13,7 @@ from torch_npu.ops._shared._gemm import int_product
 @npu_op(
     "npu_quant_matmul_reduce_sum(Tensor x1, Tensor x2, *, Tensor? x1_scale=None, "
     "Tensor? x2_scale=None) -> Tensor",
+    chips=("A2", "A3"),
     product=True,
 )
 def npu_quant_matmul_reduce_sum(x1, x2, x1_scale, x2_scale):
@@ -28,6 +29,9 @@ def npu_quant_matmul_reduce_sum(x1, x2, x1_scale, x2_scale):
 
     Returns:
         y of shape (M, N), bfloat16.
+
+    Constraints:
+        A2 and A3.
 
     Differs from upstream:
         Upstream takes `x2` in the format NZ alone; here ND is the same.

@@ -11,6 +11,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _formats
 from torch_npu.ops._shared import _mx_matmul as _mx
 from torch_npu.ops._shared._gemm import FLOAT8, restored
+from torch_npu.ops._shared._scales import PACKED, scale_of
 
 _OUTPUTS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -46,9 +47,10 @@ def npu_transpose_quant_batchmatmul(x1, x2, dtype, x1_scale, x2_scale, perm_x2, 
         dtype: the type of the result: float16, bfloat16, and for hifloat8 inputs hifloat8.
         bias: not supported by upstream.
         x1_scale: $s_1$: (M) in float32; for microscaling (M, B, K / 64, 2) bytes of powers of two, each for 32 of K;
-            for hifloat8 (1) in float32, or None.
-        x2_scale: $s_2$: (N) in float32, or (B, K / 64, N, 2) bytes, (B, N, K / 64, 2) with `perm_x2` [0, 2, 1].
-        group_sizes: None, or for microscaling [0 or 1, 0 or 1, 32].
+            for hifloat8 (1), packed as int64, or None.
+        x2_scale: $s_2$: (N) in float32, for hifloat8 packed as int64, or (B, K / 64, N, 2) bytes, (B, N, K / 64, 2)
+            with `perm_x2` [0, 2, 1].
+        group_sizes: for microscaling [0 or 1, 0 or 1, 32]; else three numbers of no effect.
         perm_x1, perm_y: [1, 0, 2].
         perm_x2: [0, 1, 2] (the default) or [0, 2, 1].
         batch_split_factor: 1.
@@ -71,8 +73,8 @@ def npu_transpose_quant_batchmatmul(x1, x2, dtype, x1_scale, x2_scale, perm_x2, 
         right = right * columns.flatten(-2).repeat_interleave(_mx.BLOCK, -1).mT
         y = torch.matmul(left.transpose(0, 1), right)
     else:
-        y = torch.matmul(left.transpose(0, 1), right) * x2_scale
-        y = y if x1_scale is None else y * x1_scale.unsqueeze(-1)
+        y = torch.matmul(left.transpose(0, 1), right) * scale_of(x2_scale)
+        y = y if x1_scale is None else y * scale_of(x1_scale).unsqueeze(-1)
     y = y.transpose(0, 1)
     name = _formats.chosen(dtype)
     return _formats.encode(y, name) if name == "hifloat8" else y.to(_OUTPUTS[name]).contiguous()
@@ -107,19 +109,22 @@ def _(
     must.choice("perm_x2", order, ([0, 1, 2], [0, 2, 1]))
     must.choice("batch_split_factor", batch_split_factor, (None, 1))
     high = _hifloat8(x1_dtype) or _hifloat8(x2_dtype)
-    for name, tensor, code in (("x1", x1, x1_dtype), ("x2", x2, x2_dtype)):
+    for name, typed, tensor, code in (
+        ("x1", "x1_dtype", x1, x1_dtype),
+        ("x2", "x2_dtype", x2, x2_dtype),
+    ):
         if high:
-            must.hold(
-                _hifloat8(code), f"{name}_dtype", "hifloat8 for both or none", _dtypes.text(code)
-            )
+            must.hold(_hifloat8(code), typed, "hifloat8 for both or none", _dtypes.text(code))
             must.hold(tensor.element_size() == 1, name, "of one byte an element", tensor.dtype)
         else:
             must.dtype(name, tensor, *FLOAT8)
-            _formats.check(f"{name}_dtype", code, str(tensor.dtype).removeprefix("torch."))
+            _formats.check(typed, code, str(tensor.dtype).removeprefix("torch."))
     rows, batch, depth = x1.shape
     columns = x2.shape[order[2]]
     expected = (batch, depth, None) if order == [0, 1, 2] else (batch, None, depth)
     must.shape("x2", x2, expected)
+    whole = x1.numel() > 0 and x2.numel() > 0
+    must.hold(whole, "x1", "and 'x2' not empty", tuple(x1.shape), ErrCode.PARAM)
     _formats.check("dtype", dtype, *_OUTPUTS, *(("hifloat8",) if high else ()))
     if _microscaled(x1_scale, x2_scale):
         must.dtype("x1", x1, torch.float8_e4m3fn)
@@ -134,16 +139,17 @@ def _(
             must.present(name, scale, "in the microscaling form")
             must.dtype(name, scale, torch.uint8, torch.float8_e8m0fnu)
             must.shape(name, scale, shape)
-        sizes = list(group_sizes or (0, 0, 32))
+        sizes = list(group_sizes or (0, 0, 0))
         fits = len(sizes) == 3 and sizes[0] in (0, 1) and sizes[1] in (0, 1) and sizes[2] == 32
         must.hold(fits, "group_sizes", "[0 or 1, 0 or 1, 32]", sizes)
         return
     must.present("x2_scale", x2_scale, "always")
-    must.dtype("x2_scale", x2_scale, torch.float32)
+    kinds = PACKED if high else (torch.float32,)
+    must.dtype("x2_scale", x2_scale, *kinds)
     must.shape("x2_scale", x2_scale, (columns,))
-    must.dtype("x1_scale", x1_scale, torch.float32)
+    must.dtype("x1_scale", x1_scale, *kinds)
     sizes = list(group_sizes or (0, 0, 0))
-    must.hold(not any(sizes), "group_sizes", "None but for microscaling", sizes)
+    must.hold(len(sizes) == 3, "group_sizes", "of 3 numbers", sizes)
     if high:
         must.shape("x1_scale", x1_scale, (1,))
         return
@@ -158,16 +164,21 @@ def _bytes(make, *shape):
     return make(*shape, dtype=torch.uint8, low=8, high=60)
 
 
+def _packed(make, *shape):
+    # the bits of floats from 0.5 to 1
+    return make(*shape, dtype=torch.int64, low=0x3F000000, high=0x3F800000)
+
+
 npu_transpose_quant_batchmatmul.samples = [
     Sample(
         lambda make: (_bytes(make, 3, 2, 20), _bytes(make, 2, 20, 6), torch.bfloat16),
-        lambda make: {"x2_scale": make(6, low=0), "x1_dtype": 290, "x2_dtype": 290},
+        lambda make: {"x2_scale": _packed(make, 6), "x1_dtype": 290, "x2_dtype": 290},
     ),
     Sample(
         lambda make: (_bytes(make, 3, 2, 20), _bytes(make, 2, 6, 20), torch.float16),
         lambda make: {
-            "x1_scale": make(1, low=0),
-            "x2_scale": make(6, low=0),
+            "x1_scale": _packed(make, 1),
+            "x2_scale": _packed(make, 6),
             "perm_x2": [0, 2, 1],
             "x1_dtype": 290,
             "x2_dtype": 290,

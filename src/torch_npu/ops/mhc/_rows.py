@@ -18,7 +18,6 @@ def check_streams(x, alpha):
     n, width = shape[-2:]
     must.hold(x.numel() > 0, "x", "not empty", shape)
     must.hold(n in (4, 6, 8), "x", "of 4, 6 or 8 streams", shape)
-    must.hold(width <= 16384, "x", "of a last size of at most 16384", shape)
     must.hold(width % 16 == 0, "x", "of a last size divisible by 16", shape)
     must.dtype("alpha", alpha, torch.float32)
     must.ndim("alpha", alpha, 1)

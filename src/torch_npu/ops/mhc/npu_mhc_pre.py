@@ -43,7 +43,7 @@ def npu_mhc_pre(x, phi, alpha, bias, gamma, norm_eps, hc_eps, out_flag, inner_pr
         of B, S where `x` has 3 dimensions.)
 
     Constraints:
-        n 4, 6 or 8; D at most 16384 and divisible by 16.
+        n 4, 6 or 8; D divisible by 16, for gradients by 64 and at most 16384.
 
     Differs from upstream: upstream has it on Ascend950 only, here every chip computes it. The page
     gives h_post the shape (B, S, D), upstream's code (B, S, n).
@@ -94,12 +94,12 @@ def _(dlayer, dpost, dres, *, x, phi, alpha, gamma, hc_eps, result1, result3, re
 npu_mhc_pre.samples = [
     Sample(
         lambda make: (
-            make(2, 3, 4, 16, dtype=torch.bfloat16),
-            make(24, 64),
+            make(2, 3, 4, 64, dtype=torch.bfloat16),
+            make(24, 256),
             make(3),
             make(24),
         ),
-        lambda make: {"gamma": make(4, 16), "out_flag": 1},
+        lambda make: {"gamma": make(4, 64), "out_flag": 1},
     ),
     Sample(
         lambda make: (make(3, 6, 16, dtype=torch.float16), make(12, 96), make(2), make(12)),
@@ -194,6 +194,8 @@ def _(
     grad_x_post,
 ):
     n, width, rows = check_streams(x, alpha)
+    fits = width % 64 == 0 and width <= 16384
+    must.hold(fits, "x", "of a last size divisible by 64, at most 16384", tuple(x.shape))
     must.shape("alpha", alpha, (3,))
     tokens = tuple(x.shape[:-2])
     must.same_dtype("grad_h_in", grad_h_in, "x", x)
@@ -217,10 +219,10 @@ def _(
 npu_mhc_pre_backward.samples = [
     Sample(
         lambda make: (
-            make(3, 4, 16, dtype=torch.bfloat16),
-            make(24, 64),
+            make(3, 4, 64, dtype=torch.bfloat16),
+            make(24, 256),
             make(3),
-            make(3, 16, dtype=torch.bfloat16),
+            make(3, 64, dtype=torch.bfloat16),
             make(3, 4),
             make(3, 4, 4),
             make(3, low=0.5),
@@ -228,6 +230,6 @@ npu_mhc_pre_backward.samples = [
             make(3, 4, low=0.1),
             make(3, 4, low=0.1),
         ),
-        lambda make: {"gamma": make(4, 16), "grad_x_post": make(3, 4, 16).bfloat16()},
+        lambda make: {"gamma": make(4, 64), "grad_x_post": make(3, 4, 64).bfloat16()},
     ),
 ]

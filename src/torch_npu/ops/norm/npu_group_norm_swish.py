@@ -114,8 +114,8 @@ def npu_group_norm_swish_grad(
 
     Args:
         grad: the gradient of y, with the shape and dtype of `input`.
-        input, num_groups, weight, bias, swish_scale: as in the forward.
-        mean, rstd: the forward's results, of shape (N, num_groups).
+        input, num_groups, weight, bias, swish_scale: as in the forward, but all of one dtype.
+        mean, rstd: the forward's results, of shape (N, num_groups), in the dtype of `input`.
         grad_input_mask: which gradients are wanted: of input, weight and bias.
 
     Returns:
@@ -140,7 +140,8 @@ def npu_group_norm_swish_grad(
 @npu_group_norm_swish_grad.check
 def _(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask):
     _check_inputs(input, num_groups, weight, bias)
-    must.same_dtype("grad", grad, "input", input)
+    for name, tensor in (("grad", grad), ("weight", weight), ("mean", mean), ("rstd", rstd)):
+        must.same_dtype(name, tensor, "input", input)
     must.shape("grad", grad, tuple(input.shape))
     must.shape("mean", mean, (input.shape[0], num_groups))
     must.shape("rstd", rstd, (input.shape[0], num_groups))

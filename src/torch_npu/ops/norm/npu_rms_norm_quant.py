@@ -21,10 +21,27 @@ def _check_rows(x, gamma, beta):
     for name, row in (("gamma", gamma), ("beta", beta)):
         must.same_dtype(name, row, "x", x)
         _quantized.check_row(name, row, x)
+    must.shape("beta", beta, tuple(gamma.shape))
+
+
+def _check_shift(x, scale, offset):
+    """The types of scales and offsets that go together on Ascend950."""
+    must.dtype("scale", scale, *dict.fromkeys((x.dtype, torch.float32)))
+    if x.dtype == torch.float32:
+        kinds: tuple[torch.dtype, ...] = (torch.float32,)
+    elif scale.dtype == torch.float32:
+        kinds = (torch.float32, torch.int32)
+    else:
+        kinds = (x.dtype, torch.int8)
+    must.dtype("offset", offset, *kinds)
+    fits = tuple(scale.shape) in ((1,), (x.shape[-1],))
+    must.hold(fits, "scale", f"of shape (1,) or ({x.shape[-1]},)", tuple(scale.shape))
+    must.shape("offset", offset, tuple(scale.shape))
 
 
 def _check_format(x, dst_dtype):
-    _formats.check("dst_dtype", dst_dtype, *_chip.formats("int8", "int4"))
+    everywhere = ("int8",) if _chip.on_310p() else ("int8", "int4")
+    _formats.check("dst_dtype", dst_dtype, *_chip.formats(*everywhere))
     _formats.check_packing("x", x, _formats.chosen(dst_dtype))
 
 
@@ -42,11 +59,13 @@ def npu_rms_norm_quant(x, gamma, beta, scale, offset, epsilon, dst_dtype):
 
     Args:
         x: 1 to 8 dimensions; float16 or bfloat16 (Atlas inference series: float16; Ascend950 also float32).
-        gamma, beta: (N) or (1, N) for a last dimension of N; the dtype of `x`.
-        scale: one element, not 0; the dtype of `x` (Ascend950: float16, bfloat16 or float32).
-        offset: one element; int8 (Ascend950 also int32, float16, bfloat16 and float32).
-        epsilon: added to the mean square.
-        dst_dtype: int8 (the default) or quint4x2; on Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.
+        gamma, beta: (N) or (1, N), both alike, for a last dimension of N; the dtype of `x`.
+        scale: one element, not 0; the dtype of `x`. Ascend950: (1) or (N), also float32.
+        offset: of the shape of `scale`; int8. Ascend950: for float32 float32, else beside a float32 scale float32 or
+            int32, beside another its dtype or int8.
+        epsilon: added to the mean square; positive but on Ascend950.
+        dst_dtype: int8 (the default) or, not on the Atlas inference series, quint4x2; on Ascend950 also float8_e4m3fn,
+            float8_e5m2 and hifloat8.
 
     Returns:
         y in the shape of `x` (quint4x2: int32 with an eighth of the last dimension).
@@ -62,13 +81,16 @@ def npu_rms_norm_quant(x, gamma, beta, scale, offset, epsilon, dst_dtype):
 
 
 @npu_rms_norm_quant.check
-def _(x, gamma, beta, scale, offset, dst_dtype):
+def _(x, gamma, beta, scale, offset, epsilon, dst_dtype):
     _check_rows(x, gamma, beta)
-    must.dtype("scale", scale, *(_FLOATS if _chip.on_950() else (x.dtype,)))
-    must.shape("scale", scale, (1,))
-    offsets = (torch.int8, torch.int32, *_FLOATS) if _chip.on_950() else (torch.int8,)
-    must.dtype("offset", offset, *offsets)
-    must.shape("offset", offset, (1,))
+    if _chip.on_950():
+        _check_shift(x, scale, offset)
+    else:
+        must.same_dtype("scale", scale, "x", x)
+        must.shape("scale", scale, (1,))
+        must.dtype("offset", offset, torch.int8)
+        must.shape("offset", offset, (1,))
+        must.hold(epsilon > 0, "epsilon", "positive", epsilon)
     _check_format(x, dst_dtype)
 
 
@@ -106,9 +128,10 @@ def npu_rms_norm_quant_v2(x, gamma, scale, offset, beta, epsilon, div_mode, dst_
 
     Args:
         x: 1 to 8 dimensions; float16, bfloat16 or float32.
-        gamma, beta: (N) or (1, N) for a last dimension of N; the dtype of `x`.
+        gamma, beta: (N) or (1, N), both alike, for a last dimension of N; the dtype of `x`.
         scale: (1) or (N), not 0; the dtype of `x` or float32.
-        offset: of the shape of `scale`; int8, int32, the dtype of `x` or float32.
+        offset: of the shape of `scale`; for float32 float32, else beside a float32 scale float32 or int32, beside
+            another its dtype or int8.
         epsilon: added to the mean square.
         div_mode: whether the norm is divided by the scale (True) or multiplied.
         dst_dtype: int8 (the default), quint4x2, float8_e4m3fn, float8_e5m2 or hifloat8.
@@ -130,12 +153,7 @@ def npu_rms_norm_quant_v2(x, gamma, scale, offset, beta, epsilon, div_mode, dst_
 @npu_rms_norm_quant_v2.check
 def _(x, gamma, scale, offset, beta, dst_dtype):
     _check_rows(x, gamma, beta)
-    must.dtype("scale", scale, *dict.fromkeys((x.dtype, torch.float32)))
-    fits = tuple(scale.shape) in ((1,), (x.shape[-1],))
-    must.hold(fits, "scale", f"of shape (1,) or ({x.shape[-1]},)", tuple(scale.shape))
-    offsets = (torch.int8, torch.int32, x.dtype, torch.float32)
-    must.dtype("offset", offset, *dict.fromkeys(offsets))
-    must.shape("offset", offset, tuple(scale.shape))
+    _check_shift(x, scale, offset)
     _check_format(x, dst_dtype)
 
 
@@ -155,7 +173,7 @@ npu_rms_norm_quant_v2.samples = [
         ),
         lambda make: {
             "offset": make(1, dtype=torch.int8, low=-5, high=6),
-            "beta": make(16, dtype=torch.bfloat16),
+            "beta": make(1, 16, dtype=torch.bfloat16),
             "div_mode": False,
             "epsilon": 1e-5,
         },

@@ -30,7 +30,7 @@ def npu_gelu_quant(self, input_scale, input_offset, approximate, quant_mode, dst
         self: x, 2 to 8 dimensions (static: 1 to 8); float16, bfloat16 or float32.
         input_scale: one element or one for each of the last dimension; the dtype of `self` or float32. Static
             quantization needs it.
-        input_offset: static: of the shape and dtype of `input_scale`.
+        input_offset: of the shape and dtype of `input_scale`, with it; dynamic quantization does not read it.
         approximate: "none" (by erf) or "tanh".
         quant_mode: "dynamic" or "static".
         dst_type: int8 (the default), float8_e4m3fn, float8_e5m2 or hifloat8.
@@ -65,8 +65,8 @@ def _(self, input_scale, input_offset, approximate, quant_mode, dst_type, round_
     must.choice("round_mode", round_mode, ("round",) if high else ("rint",))
     if quant_mode == "static":
         must.present("input_scale", input_scale, "for static quantization")
-    else:
-        must.unset("input_offset", input_offset)
+    elif input_offset is not None:
+        must.present("input_scale", input_scale, "with 'input_offset'")
     if input_scale is not None:
         must.dtype("input_scale", input_scale, *dict.fromkeys((self.dtype, torch.float32)))
         fits = tuple(input_scale.shape) in ((1,), (self.shape[-1],))

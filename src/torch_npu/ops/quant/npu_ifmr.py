@@ -10,6 +10,9 @@ from torch_npu.ops._registry import Sample, npu_op
 
 _LOW, _HIGH, _LEVELS = -128.0, 127.0, 255.0
 
+#: the most factors
+_STEPS = 4096
+
 
 @npu_op(
     "npu_ifmr(Tensor data, Tensor data_min, Tensor data_max, Tensor cumsum, float min_percentile, "
@@ -47,9 +50,9 @@ def npu_ifmr(
         cumsum: (B,), int32: the cumulative histogram of `data` between them.
         min_percentile: in (0, 1].
         max_percentile: in (0, 1].
-        search_start: the first factor.
-        search_end: the last factor, at least `search_start`.
-        search_step: from one factor to the next, positive.
+        search_start: the first factor, positive.
+        search_end: the last factor, above `search_start`.
+        search_step: from one factor to the next, positive; at most 4096 factors.
         with_offset: whether an offset is searched.
 
     Returns:
@@ -93,13 +96,19 @@ def _(
     for name, tensor in (("data_min", data_min), ("data_max", data_max)):
         must.same_dtype(name, tensor, "data", data)
         must.hold(tensor.numel() == 1, name, "of one element", tuple(tensor.shape))
+        must.ndim(name, tensor, 1)
     must.dtype("cumsum", cumsum, torch.int32)
     must.hold(cumsum.numel() > 0, "cumsum", "not empty", tuple(cumsum.shape))
     for name, value in (("min_percentile", min_percentile), ("max_percentile", max_percentile)):
         must.hold(0 < value <= 1, name, "in (0, 1]", value)
     must.hold(search_step > 0, "search_step", "positive", search_step)
-    ok = search_end >= search_start
-    must.hold(ok, "search_end", f"at least search_start ({search_start})", search_end)
+    must.hold(search_start > 0, "search_start", "positive", search_start)
+    ok = search_end > search_start
+    must.hold(ok, "search_end", f"above search_start ({search_start})", search_end)
+    steps = round((search_end - search_start) / search_step) + 1
+    must.hold(
+        steps <= _STEPS, "search_step", f"such that at most {_STEPS} factors are tried", steps
+    )
 
 
 @npu_ifmr.meta

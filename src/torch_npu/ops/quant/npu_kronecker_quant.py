@@ -17,6 +17,7 @@ def _is_float4(dst_dtype):
 @npu_op(
     "npu_kronecker_quant(Tensor x, Tensor kronecker_p1, Tensor kronecker_p2, float? clip_ratio=None, "
     "int? dst_dtype=None, float? dst_type_max=None) -> (Tensor out, Tensor quant_scale)",
+    chips=("A2", "A3", "A5"),
     product=True,
 )
 def npu_kronecker_quant(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, dst_type_max):
@@ -28,7 +29,8 @@ def npu_kronecker_quant(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, ds
     order share a power of two, as by `npu_dynamic_mx_quant`. Each product is rounded to the dtype of `x`.
 
     Args:
-        x: (M, N1, N2); float16 or bfloat16; N2 a multiple of 8.
+        x: (M, N1, N2) with M up to 262144 and N1 and N2 up to 256, none 0; float16 or bfloat16; N2 a multiple of 8, for
+            4-bit floats of 2.
         kronecker_p1: $P_1$, (N1, N1), the dtype of `x`.
         kronecker_p2: $P_2$, (N2, N2), the dtype of `x`.
         clip_ratio: int4: in (0, 1]; None is 1.
@@ -60,7 +62,10 @@ def npu_kronecker_quant(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, ds
 def _(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, dst_type_max):
     must.dtype("x", x, torch.float16, torch.bfloat16)
     must.ndim("x", x, 3)
-    _, height, width = x.shape
+    count, height, width = x.shape
+    fits = 0 < count <= 262144 and 0 < height <= 256 and 0 < width <= 256
+    expected = "of sizes above 0, up to 262144, 256 and 256"
+    must.hold(fits, "x", expected, tuple(x.shape), ErrCode.PARAM)
     for name, matrix, size in (
         ("kronecker_p1", kronecker_p1, height),
         ("kronecker_p2", kronecker_p2, width),

@@ -10,26 +10,21 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _chip, _formats, _segments
 
-#: what a cache of each dtype holds on Ascend950
-_HOLDS = {
-    torch.int8: "int8",
-    torch.uint8: "hifloat8",
-    torch.float8_e4m3fn: "float8_e4m3fn",
-    torch.float8_e5m2: "float8_e5m2",
-}
+#: the bytes that a cache has on Ascend950; `dst_type` tells what they hold
+_BYTES = (torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def _quantized(self, updates, quant_scales, quant_zero_points):
+def _quantized(updates, quant_scales, quant_zero_points, dst_type):
     y = wide(updates) / wide(quant_scales).flatten()
     if quant_zero_points is not None:
         y = y + wide(quant_zero_points).flatten()
-    return _formats.encode(y, _HOLDS[self.dtype])
+    # before Ascend950 the type has no effect
+    return _formats.encode(y, _formats.chosen(dst_type if _chip.on_950() else None))
 
 
 def _write(target, indices, quantized, axis):
-    """8-bit floats go in as bytes: there is no index_put for them."""
-    raw = torch.uint8 if target.dtype.is_floating_point else target.dtype
-    _segments.write(target.view(raw), indices, quantized.view(raw), axis)
+    """Values go in as bytes, whatever the type of the target: there is no index_put for 8-bit floats."""
+    _segments.write(target.view(torch.uint8), indices, quantized.view(torch.uint8), axis)
     return target
 
 
@@ -43,7 +38,7 @@ _ARGUMENTS = (
     f"npu_quant_scatter_(Tensor(a!) self, {_ARGUMENTS}) -> Tensor(a!)",
     functional=f"npu_quant_scatter(Tensor self, {_ARGUMENTS}) -> Tensor",
 )
-def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, axis):
+def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, axis, dst_type):
     r"""Each row of `updates`, quantized, replaces a segment of `self` along `axis`, in place.
 
     $$ self[i, \ldots, indices_i + k, \ldots] =
@@ -53,26 +48,26 @@ def npu_quant_scatter_(self, indices, updates, quant_scales, quant_zero_points, 
 
     Args:
         self: the data, 3 to 8 dimensions; int8. On Ascend950 also float8_e4m3fn, float8_e5m2, and uint8 for hifloat8.
-        indices: int32, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
+        indices: int32 or int64, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
         updates: float16 or (not on the Atlas inference series) bfloat16, the rank of `self`; as long as `indices` in
             dimension 0, at most as long as `self` in `axis` and dimension 0, equal elsewhere.
-        quant_scales: float32 or bfloat16 (not on the Atlas inference series), as many elements as the last dimension.
-        quant_zero_points: int32 or bfloat16 (not on the Atlas inference series), as many elements, or None.
+        quant_scales: float32 beside float16, bfloat16 beside bfloat16; as many elements as the last dimension.
+        quant_zero_points: int32 beside float16, bfloat16 beside bfloat16; as many elements, or None.
         axis: the dimension that offsets count along, neither the first nor the last.
         quant_axis: the last dimension.
         reduce: "update".
-        dst_type: the type that `self` holds, or None.
-        round_mode: "rint"; for hifloat8 "round".
+        dst_type: on Ascend950 the type of the values, None for int8; float8_e4m3fn, float8_e5m2 or hifloat8.
+        round_mode: on Ascend950 "rint"; for hifloat8 "round".
 
     Returns:
         `self`; it is left as it was when an argument is wrong.
 
     Constraints:
-        The last dimension of `updates` is a multiple of 32 bytes. Segments do not overlap.
+        The last dimension of `updates` is a multiple of 32 bytes, but on Ascend950. Segments do not overlap.
 
     Differs from upstream: an index out of range and segments that overlap raise; upstream leaves both to the caller.
     """
-    quantized = _quantized(self, updates, quant_scales, quant_zero_points)
+    quantized = _quantized(updates, quant_scales, quant_zero_points, dst_type)
     return _write(self, indices, quantized, axis)
 
 
@@ -91,22 +86,23 @@ def _(
 ):
     old, new = _chip.on_310p(), _chip.on_950()
     bf16 = () if old else (torch.bfloat16,)
-    must.dtype("self", self, *(tuple(_HOLDS) if new else (torch.int8,)))
+    must.dtype("self", self, *(_BYTES if new else (torch.int8,)))
     must.ndim("self", self, 3, 8)
-    must.dtype("indices", indices, torch.int32)
+    must.dtype("indices", indices, torch.int32, torch.int64)
     must.dtype("updates", updates, torch.float16, *bf16)
-    must.dtype("quant_scales", quant_scales, torch.float32, *bf16)
-    must.dtype("quant_zero_points", quant_zero_points, torch.int32, *bf16)
+    half = updates.dtype == torch.float16
+    must.dtype("quant_scales", quant_scales, torch.float32 if half else torch.bfloat16)
+    must.dtype("quant_zero_points", quant_zero_points, torch.int32 if half else torch.bfloat16)
     must.choice("reduce", reduce, ("update",))
-    _formats.check("dst_type", dst_type, _HOLDS[self.dtype])
-    must.choice(
-        "round_mode", round_mode, (None, "round") if self.dtype == torch.uint8 else (None, "rint")
-    )
+    if new:
+        _formats.check("dst_type", dst_type, "int8", *_chip.FLOATS_OF_950)
+        high = _formats.chosen(dst_type) == "hifloat8"
+        must.choice("round_mode", round_mode or "rint", ("round",) if high else ("rint",))
     _segments.check(self, indices, updates, axis, last_axis=False)
     _segments.check_disjoint(indices, updates.shape[axis])
     must.choice("quant_axis", quant_axis, (-1, updates.dim() - 1))
     size = updates.shape[-1]
-    aligned = size * updates.element_size() % 32 == 0
+    aligned = new or size * updates.element_size() % 32 == 0
     must.hold(
         aligned, "updates", "a multiple of 32 bytes long in the last dimension", size, ErrCode.PARAM
     )

@@ -55,7 +55,7 @@ def npu_swiglu_group_quant(
     With a positive `clamp_limit` c, first $a = \min(a, c)$ and $b = \mathrm{clamp}(b, -c, c)$.
 
     Args:
-        x: 2 to 8 dimensions, the last a multiple of 256; float16, bfloat16 or float32.
+        x: 1 to 8 dimensions, the last even; float16, bfloat16 or float32. Not empty.
         weight: w, one for each row, float32.
         group_index: int64, how many rows each group has; further rows are left out.
         scale: `quant_mode` 2: (1), or one for each group; float32.
@@ -64,7 +64,7 @@ def npu_swiglu_group_quant(
             makes no result for them.)
         block_size, round_scale: of no effect in these modes.
         clamp_limit: c; -1 or 0 for none.
-        dst_type_max: `quant_mode` 3: what the largest magnitude becomes.
+        dst_type_max: `quant_mode` 3: what the largest magnitude becomes; positive.
         output_origin: whether h is given, too.
 
     Returns:
@@ -114,12 +114,9 @@ def _(
     dst_type_max,
 ):
     must.dtype("x", x, *_FLOATS)
-    must.ndim("x", x, 2, 8)
-    width = x.shape[-1]
-    fits = width >= 256 and width % 256 == 0 and x.numel() > 0
-    must.hold(
-        fits, "x", "of a last dimension divisible by 256, not empty", tuple(x.shape), ErrCode.PARAM
-    )
+    must.ndim("x", x, 1, 8)
+    fits = x.shape[-1] % 2 == 0 and x.numel() > 0
+    must.hold(fits, "x", "of an even last dimension, not empty", tuple(x.shape), ErrCode.PARAM)
     must.choice("quant_mode", quant_mode, (STATIC, DYNAMIC))
     must.anything(dst_type, block_size, round_scale)  # CANN reads them in other modes alone
     _check_rows(x, weight, group_index)
@@ -129,8 +126,7 @@ def _(
         must.present("scale", scale, "for quant_mode 2")
         must.dtype("scale", scale, torch.float32)
         must.shape("scale", scale, (1 if group_index is None else group_index.shape[0],))
-    else:
-        must.hold(dst_type_max > 0, "dst_type_max", "positive", dst_type_max)
+    must.hold(dst_type_max > 0, "dst_type_max", "positive", dst_type_max)
 
 
 def _check_rows(x, weight, group_index):
@@ -185,12 +181,12 @@ def npu_swiglu_group_quant_backward(grad_y, x, weight, y_origin, group_index, cl
     Where a value was clamped its gradient is 0, as in rows of no group.
 
     Args:
-        grad_y: dy, of the shape of `x` with half the last dimension.
-        x: float16, bfloat16 or float32; the last dimension even.
+        grad_y: dy, of the shape of `x` with half the last dimension, in its dtype.
+        x: 1 to 8 dimensions; float16, bfloat16 or float32; the last dimension even.
         weight: w, one for each row, float32.
-        y_origin: $a \sigma(a) b$ of the shape of `grad_y`, computed anew if None.
+        y_origin: $a \sigma(a) b$ of the shape and dtype of `grad_y`, computed anew if None.
         group_index: int64, how many rows each group has.
-        clamp_limit: the limit of the forward pass; none if not positive.
+        clamp_limit: the limit of the forward pass, -1 for none. The default, 0, is refused as by the card.
 
     Returns:
         The gradient of `x` in its dtype, and that of `weight` (an empty tensor without one).
@@ -215,20 +211,25 @@ def npu_swiglu_group_quant_backward(grad_y, x, weight, y_origin, group_index, cl
 
 
 @npu_swiglu_group_quant_backward.check
-def _(grad_y, x, weight, y_origin, group_index):
+def _(grad_y, x, weight, y_origin, group_index, clamp_limit):
     must.dtype("x", x, *_FLOATS)
-    must.ndim("x", x, 2, 8)
+    must.ndim("x", x, 1, 8)
     must.hold(x.shape[-1] % 2 == 0, "x", "of an even last dimension", tuple(x.shape), ErrCode.PARAM)
     half = (*x.shape[:-1], x.shape[-1] // 2)
-    must.dtype("grad_y", grad_y, *_FLOATS)
+    must.same_dtype("grad_y", grad_y, "x", x)
     must.shape("grad_y", grad_y, half)
-    must.dtype("y_origin", y_origin, *_FLOATS)
+    must.same_dtype("y_origin", y_origin, "x", x)
     must.shape("y_origin", y_origin, half)
     _check_rows(x, weight, group_index)
+    limit = clamp_limit == -1.0 or clamp_limit > 0
+    must.hold(limit, "clamp_limit", "-1 or positive", clamp_limit)
 
 
 npu_swiglu_group_quant_backward.samples = [
-    Sample(lambda make: (make(4, 8, dtype=torch.float16), make(4, 16, dtype=torch.float16))),
+    Sample(
+        lambda make: (make(4, 8, dtype=torch.float16), make(4, 16, dtype=torch.float16)),
+        {"clamp_limit": -1.0},
+    ),
     Sample(
         lambda make: (make(4, 8), make(4, 16)),
         lambda make: {

@@ -59,7 +59,7 @@ def npu_swiglu_mx_quant(
 
     Args:
         x: 2 to 7 dimensions, `activate_dim` even; float16 or bfloat16.
-        group_index: int64, up to 256 groups of rows; rows past the last group are left out. With `axis` -2, `x` has
+        group_index: int64 or int32, up to 256 groups of rows; rows past the last group are left out. With `axis` -2, `x` has
             2 dimensions and no block reaches past its group.
         activate_dim: the last dimension or the last but one; the last one for `swiglu_mode` 1.
         activate_left: `swiglu_mode` 0: whether $a$ is the first half.
@@ -69,8 +69,8 @@ def npu_swiglu_mx_quant(
         axis: the axis of the blocks: the last one or the last but one.
         dst_type: float4_e2m1fn_x2 (the default), float4_e1m2, float8_e4m3fn or float8_e5m2.
         round_mode: "rint"; for 4-bit floats also "round" and "floor".
-        scale_alg: 0; for 8-bit floats also 1.
-        max_dtype_value: 0 or positive; of no effect for these algorithms.
+        scale_alg: 0; for 8-bit floats also 1, and 2 with the same result.
+        max_dtype_value: of no effect for these algorithms.
 
     Returns:
         y in the shape of h (4-bit floats two to a uint8), and the scales as uint8: two blocks of the axis together,
@@ -85,7 +85,7 @@ def npu_swiglu_mx_quant(
     """
     hidden = _gated(x, activate_dim, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
     name = _formats.chosen(dst_type)
-    options = {"mode": round_mode, "algorithm": scale_alg}
+    options = {"mode": round_mode, "algorithm": min(scale_alg, 1)}
     if group_index is None:
         return _mx.quantize(hidden, name, axis, **options)
     ends = group_index if group_mode == 1 else group_index.cumsum(0)
@@ -112,7 +112,10 @@ def _(
     scale_alg,
     max_dtype_value,
 ):
-    name = _mx.check(round_mode, dst_type, scale_alg)
+    # CANN's kernel knows 0 and anything else, its tiling takes 2
+    name = _mx.check(round_mode, dst_type, scale_alg, dict.fromkeys(_mx.FLOAT8, (0, 1, 2)))
+    must.hold(x.numel() > 0, "x", "not empty", tuple(x.shape))
+    must.anything(max_dtype_value)
     must.dtype("x", x, torch.float16, torch.bfloat16)
     must.ndim("x", x, 2, 7)
     dims = (-1, -2, x.dim() - 2, x.dim() - 1)
@@ -135,11 +138,10 @@ def _(
     width = x.shape[-1] // (2 if activate_dim % x.dim() == last else 1)
     fits = name in _mx.FLOAT8 or width % 2 == 0
     must.hold(fits, "x", f"such that the last dimension of y is even, for {name}", tuple(x.shape))
-    must.hold(max_dtype_value >= 0, "max_dtype_value", "0 or positive", max_dtype_value)
     if group_index is None:
         return
     must.choice("group_mode", group_mode, (0, 1))
-    must.dtype("group_index", group_index, torch.int64)
+    must.dtype("group_index", group_index, torch.int64, torch.int32)
     must.ndim("group_index", group_index, 1)
     groups = group_index.shape[0]
     must.hold(1 <= groups <= 256, "group_index", "of 1 to 256 groups", groups)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops._shared import _segments
+from torch_npu.ops._shared import _chip, _segments
+from torch_npu.ops._shared._floats import vector_floats
+from torch_npu.ops._shared._gemm import FLOAT8
 
 
 @npu_op(
@@ -23,9 +24,10 @@ def scatter_update_(self, indices, updates, axis):
     With (row, offset) pairs the segment goes to `self[row]` instead of `self[i]`.
 
     Args:
-        self: the data, 2 to 8 dimensions, not empty; int8, float16, float32, int32 or (not on the Atlas training
-            series) bfloat16.
-        indices: int32 or int64, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset.
+        self: the data, 2 to 8 dimensions, not empty; int8, float16, float32, int32 or (not on the Atlas training and
+            inference series) bfloat16; on Ascend950 also uint8, float8_e4m3fn and float8_e5m2.
+        indices: int32 or int64, an offset for each row of `updates`, or (rows, 2) with pairs of row and offset; a scalar
+            for one row.
         updates: the dtype and rank of `self`; as long as `indices` in dimension 0, at most as long as `self` in `axis`
             and in dimension 0, and equal to `self` elsewhere.
         axis: the dimension that offsets count along, any but the first.
@@ -36,21 +38,22 @@ def scatter_update_(self, indices, updates, axis):
     Differs from upstream: an index out of range raises; upstream leaves that to the caller. Where segments overlap, the
     result is that of one of them.
     """
-    return _segments.write(self, indices, updates, axis)
+    # 8-bit floats go in as bytes: there is no index_put for them
+    raw = torch.uint8 if self.dtype in FLOAT8 else self.dtype
+    _segments.write(self.view(raw), torch.atleast_1d(indices), updates.view(raw), axis)
+    return self
 
 
 @scatter_update_.check
 def _(self, indices, updates, axis):
-    dtypes: tuple[torch.dtype, ...] = (torch.int8, torch.float16, torch.float32, torch.int32)
-    if chips.current().family != "910A":
-        dtypes = (*dtypes, torch.bfloat16)
-    must.dtype("self", self, *dtypes)
+    more = (torch.uint8, *FLOAT8) if _chip.on_950() else ()
+    must.dtype("self", self, torch.int8, torch.int32, *vector_floats(), *more)
     must.ndim("self", self, 2, 8)
     must.dtype("indices", indices, torch.int32, torch.int64)
     must.same_dtype("updates", updates, "self", self)
     for name, tensor in (("self", self), ("indices", indices), ("updates", updates)):
         must.hold(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
-    _segments.check(self, indices, updates, axis)
+    _segments.check(self, torch.atleast_1d(indices), updates, axis)
 
 
 scatter_update_.samples = [

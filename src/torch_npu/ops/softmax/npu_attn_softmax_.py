@@ -7,6 +7,7 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared._floats import vector_floats
 
 
 @npu_op("npu_attn_softmax_(Tensor(a!) self) -> Tensor(a!)", ge="SoftmaxV2")
@@ -14,7 +15,8 @@ def npu_attn_softmax_(self):
     r"""The softmax over the last dimension, in place.
 
     Args:
-        self: float16, bfloat16 or float32, written.
+        self: up to 8 dimensions; float16, float32, float64, and bfloat16 but on Atlas training and inference series;
+            written.
 
     Returns:
         `self`.
@@ -24,8 +26,8 @@ def npu_attn_softmax_(self):
 
 @npu_attn_softmax_.check
 def _(self):
-    must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
-    must.hold(self.dim() >= 1, "self", "of at least 1 dimension", tuple(self.shape))
+    must.dtype("self", self, *vector_floats(), torch.float64)
+    must.ndim("self", self, 0, 8)
 
 
 @npu_attn_softmax_.meta
@@ -50,7 +52,7 @@ def npu_attn_softmax_backward_(self, grad_output, values):
     $$ p \gets p \cdot (g V^T - \sum p \cdot g V^T) $$
 
     Args:
-        self: p, the softmax, (..., S1, S2), float16, bfloat16 or float32, written.
+        self: p, the softmax, (..., S1, S2), float16, float32, and bfloat16 but on older series, written.
         grad_output: g, the gradient of the product, (..., S1, D), the dtype of `self`.
         values: V, (..., S2, D), the dtype of `self`.
 
@@ -65,7 +67,7 @@ def npu_attn_softmax_backward_(self, grad_output, values):
 
 @npu_attn_softmax_backward_.check
 def _(self, grad_output, values):
-    must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
+    must.dtype("self", self, *vector_floats())
     must.hold(self.dim() >= 2, "self", "of at least 2 dimensions", tuple(self.shape))
     must.same_dtype("grad_output", grad_output, "self", self)
     must.same_dtype("values", values, "self", self)

@@ -8,6 +8,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _chip
+from torch_npu.ops._shared._floats import vector_floats
 
 
 @npu_op(
@@ -20,7 +22,8 @@ def npu_masked_softmax_with_rel_pos_bias(x, atten_mask, relative_pos_bias, scale
     $$ y = \mathrm{softmax}(scale \cdot x + mask + bias) $$
 
     Args:
-        x: (B, W, N, S1, S2), or (B * W, N, S1, S2) without the windows' dimension; float16, bfloat16 or float32.
+        x: (B, W, N, S1, S2), or (B * W, N, S1, S2) without the windows' dimension; float16, float32, and bfloat16 but on
+            older series. Not empty; on the Atlas inference series S2 fills whole 32 bytes.
         atten_mask: (W, S1, S2), (W, 1, S1, S2) or (1, W, 1, S1, S2), the dtype of `x`.
         relative_pos_bias: (N, S1, S2), (1, N, S1, S2) or (1, 1, N, S1, S2), the dtype of `x`.
         scale_value: factor of x.
@@ -45,8 +48,14 @@ def _windows(mask):
 
 @npu_masked_softmax_with_rel_pos_bias.check
 def _(x, atten_mask, relative_pos_bias, inner_precision_mode):
-    must.dtype("x", x, torch.float16, torch.bfloat16, torch.float32)
+    must.dtype("x", x, *vector_floats())
     must.ndim("x", x, 4, 5)
+    must.hold(x.numel() > 0, "x", "not empty", tuple(x.shape), ErrCode.PARAM)
+    if _chip.on_310p():
+        whole = x.shape[-1] * x.element_size() % 32 == 0
+        must.hold(
+            whole, "x", "of a last dimension of whole 32 bytes", tuple(x.shape), ErrCode.PARAM
+        )
     must.same_dtype("atten_mask", atten_mask, "x", x)
     must.same_dtype("relative_pos_bias", relative_pos_bias, "x", x)
     rows, columns = x.shape[-2:]
