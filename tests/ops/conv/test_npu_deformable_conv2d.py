@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from tests.ops.support import assert_accurate, gradcheck, make
 
 #: input, weight, offset, then kernel_size, stride, padding, dilation, groups, deformable_groups, modulated
@@ -180,6 +181,23 @@ def test_half_precision_is_computed_in_fp32(dtype):
     assert_accurate(y, want, want.float(), slack=1e-5)
     y.sum().backward()
     assert all(a.grad.dtype == dtype for a in args[:4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_ascend950_keeps_the_dtype(dtype):
+    with settings.override(soc="Ascend950"):
+        x, weight, offset, bias, *rest = inputs("plain", dtype)
+        y, read = torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest)
+        assert y.dtype == read.dtype == dtype
+        want, points = reference(*on_host((x, weight, offset, bias, *rest)))
+        assert_accurate(read, points, points.to(dtype))
+        assert_accurate(y, want, want.to(dtype), slack=4 * torch.finfo(dtype).eps)
+        found = torch_npu.npu_deformable_conv2dbk(x, y, read, weight, offset, *rest)
+        assert {g.dtype for g in found} == {dtype}
+        with pytest.raises(RuntimeError, match="'offset' must be of the dtype of 'input'"):
+            torch_npu.npu_deformable_conv2d(x, weight, offset.float(), bias, *rest)
+        with pytest.raises(NotImplementedError, match="'modulated' must be True on Ascend950"):
+            torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest[:-1], False)
 
 
 def test_backward_operator_and_autograd_agree():

@@ -87,8 +87,14 @@ def test_non_contiguous():
 @pytest.mark.parametrize(
     "change,message",
     [
-        ({"input": lambda x: x[:-1]}, "'input' must be of a multiple of 64 numbers, at least 32768"),
-        ({"input": lambda x: x[:64]}, "'input' must be of a multiple of 64 numbers, at least 32768"),
+        (
+            {"input": lambda x: x[:-1]},
+            "'input' must be of a multiple of 64 numbers, at least 32768",
+        ),
+        (
+            {"input": lambda x: x[:64]},
+            "'input' must be of a multiple of 64 numbers, at least 32768",
+        ),
         ({"input": lambda x: x.int()}, "'input' must be of dtype .*int32"),
         ({"pdf": lambda t: t[:16]}, r"'pdf' must be of 256 counts.*\(16,\)"),
         ({"mantissa": lambda t: t[1:]}, "'mantissa' must be of 98304 bytes.*98300"),

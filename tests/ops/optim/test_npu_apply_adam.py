@@ -55,7 +55,9 @@ def test_a_rate_near_one_is_one_beside_bfloat16(soc, moved):
     with settings.override(soc=soc):
         grad, var, m, v = targets(8, dtype=torch.bfloat16)
         before = v.clone()
-        torch_npu.npu_apply_adam(0.9, 0.9, 0.1, 0.9, 0.999, 1e-3, grad * 9, None, None, out=(var, m, v))
+        torch_npu.npu_apply_adam(
+            0.9, 0.9, 0.1, 0.9, 0.999, 1e-3, grad * 9, None, None, out=(var, m, v)
+        )
         assert torch.equal(v, before) is not moved
 
 
