@@ -72,8 +72,9 @@ def _(anchor_box, ground_truth_box, stds0, stds1, stds2, stds3):
     must.same_dtype("ground_truth_box", ground_truth_box, "anchor_box", anchor_box)
     rows_of("anchor_box", anchor_box)
     must.shape("ground_truth_box", ground_truth_box, tuple(anchor_box.shape))
-    for name, value in zip("0123", (stds0, stds1, stds2, stds3), strict=True):
-        must.hold(value != 0, f"stds{name}", "other than 0", value)
+    stds = {"stds0": stds0, "stds1": stds1, "stds2": stds2, "stds3": stds3}
+    for name, value in stds.items():
+        must.hold(value != 0, name, "other than 0", value)
 
 
 npu_bounding_box_encode.samples = [
