@@ -7,6 +7,7 @@ import torch
 
 import torch_npu
 from softnpu import settings
+from tests.ops.slopes import check_gradients
 from tests.ops.support import assert_accurate, gradcheck, make
 
 #: input, weight, offset, then kernel_size, stride, padding, dilation, groups, deformable_groups, modulated
@@ -209,6 +210,18 @@ def test_backward_operator_and_autograd_agree():
     found = torch_npu.npu_deformable_conv2dbk(x, grad, read, weight, offset, *rest)
     for tensor, want in zip((x, weight, offset, bias), found, strict=True):
         torch.testing.assert_close(tensor.grad, want)
+
+
+@pytest.mark.parametrize("modulated", [True, False])
+def test_backward_operator_against_slopes_of_the_loops(modulated):
+    depth = 3 if modulated else 2
+    x, weight = make(1, 2, 4, 4), make(2, 1, 2, 2, seed=7)
+    offset, bias = make(1, depth * 2 * 4, 3, 3, low=0.1, high=0.9, seed=8), make(2, seed=9)
+    rest = ([2, 2], [1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], 2, 2, modulated)
+    _, read = torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest)
+    grad = make(1, 2, 3, 3, seed=4)
+    found = torch_npu.npu_deformable_conv2dbk(x, grad, read, weight, offset, *rest)
+    check_gradients(lambda *a: reference(*a, *rest)[0], (x, weight, offset, bias), grad, found)
 
 
 def test_not_a_number_reads_nothing_outside():
