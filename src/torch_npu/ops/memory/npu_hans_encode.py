@@ -116,7 +116,7 @@ def _buffers(make, count, dtype):
     """Buffers that hold whatever `count` numbers need."""
     size = dtype.itemsize
     sizes = {"mantissa": count * (size - 1), "fixed": _bound(count), "var": count}
-    parts = {name: _zeros(make, bytes_ // size, dtype) for name, bytes_ in sizes.items()}
+    parts = {name: _zeros(make, -(-bytes_ // size), dtype) for name, bytes_ in sizes.items()}
     return {"pdf": _zeros(make, 256, torch.int32), **parts}
 
 
