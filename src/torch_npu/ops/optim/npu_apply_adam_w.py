@@ -73,8 +73,8 @@ def npu_apply_adam_w_out(
         var, m, v, grad and max_grad_norm are of one shape and dtype. Without `out` the operator
         raises, as upstream's does.
     """
-    rates = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
-    rates = _targets.rounded(var.dtype, *rates)
+    given = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    rates = _targets.rounded(var.dtype, *given)
     beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon = rates
     g = -wide(grad) if maximize else wide(grad)
     m_new = beta1 * wide(m) + (1 - beta1) * g
@@ -113,8 +113,8 @@ def _(
     m,
     v,
 ):
-    rates = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
-    rates = _targets.rounded(var.dtype, *rates)
+    given = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    rates = _targets.rounded(var.dtype, *given)
     beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon = rates
     if not fits(var, m, v, grad, max_grad_norm) or beta1_power * beta1 == 1:
         return NotImplemented

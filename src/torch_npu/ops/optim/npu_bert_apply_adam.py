@@ -75,8 +75,8 @@ def npu_bert_apply_adam_out(
         var, m, v and grad are of one shape and dtype. Without `out` the operator raises, as upstream's
         does.
     """
-    rates = (lr, beta1, beta2, epsilon, max_grad_norm, global_grad_norm, weight_decay)
-    rates = _targets.rounded(var.dtype, *rates)
+    given = (lr, beta1, beta2, epsilon, max_grad_norm, global_grad_norm, weight_decay)
+    rates = _targets.rounded(var.dtype, *given)
     lr, beta1, beta2, epsilon, max_grad_norm, global_grad_norm, weight_decay = rates
     if step_size is not None:
         (step_size,) = _targets.rounded(var.dtype, step_size)
