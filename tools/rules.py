@@ -83,6 +83,8 @@ def named_arguments(operator: Any) -> set[str]:
         words |= {
             n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)
         }
+        kept = inspect.getclosurevars(function).nonlocals.values()  # of a check that a factory made
+        words |= {w for w in kept if isinstance(w, str)}
     public = vars(sys.modules[operator.__module__]).get(
         "_NAMES", {}
     )  # of a version with other names

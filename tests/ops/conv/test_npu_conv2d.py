@@ -123,7 +123,6 @@ def test_bad_rank_and_channels():
         ([0, 1], [1, 1], [1, 1], 1, r"'stride' must be integers of at least 1.*\[0, 1\]"),
         ([1], [1, 1], [1, 1], 1, r"'stride' must be a list of 2 integers.*\[1\]"),
         ([1, 1], [-1, 1], [1, 1], 1, "'padding' must be integers of at least 0"),
-        ([1, 1], [1, 1, 2, 2], [1, 1], 1, "'padding' must be a list of 2 integers"),
         ([1, 1], [1, 1], [0, 0], 1, "'dilation' must be integers of at least 1"),
         ([1, 1], [1, 1], [1, 1], 0, "'groups' must be positive"),
         ([1, 1], [0, 0], [5, 5], 1, "'input' must be large enough for the kernel"),
@@ -133,6 +132,12 @@ def test_bad_geometry(stride, padding, dilation, groups, text):
     x, weight, bias, *_ = inputs("plain")
     with pytest.raises(RuntimeError, match=text):
         torch_npu.npu_conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+def test_of_longer_lists_the_first_two_count():
+    x, weight, bias, *_ = inputs("plain")
+    long = torch_npu.npu_conv2d(x, weight, bias, [2, 1, 7], [1, 0, 2, 2], [1, 1, 0], 1)
+    assert torch.equal(long, torch_npu.npu_conv2d(x, weight, bias, [2, 1], [1, 0], [1, 1], 1))
 
 
 def test_bad_gradient_shape():

@@ -74,3 +74,15 @@ def test_bad_bias_and_groups():
         torch_npu.npu_conv3d(x, weight, make(3), *rest)
     with pytest.raises(RuntimeError, match="'input' must be of 6 channels"):
         torch_npu.npu_conv3d(x, weight, None, *rest[:3], 3)
+
+
+def test_weight_of_another_dtype_is_cast():
+    """As upstream's host code does in space; the gradient comes back in the weight's own dtype."""
+    x, weight, bias, *rest = inputs("plain", torch.float16)
+    full = (weight.float() * 1.0001).requires_grad_()
+    y = torch_npu.npu_conv3d(x, full, bias, *rest)
+    assert torch.equal(y, torch_npu.npu_conv3d(x, full.half(), bias, *rest))
+    y.sum().backward()
+    assert full.grad.dtype == torch.float32
+    both = torch_npu.npu_convolution(x, full, bias, *rest)
+    assert torch.equal(both, y)

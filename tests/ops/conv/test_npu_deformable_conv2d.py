@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
+from tests.ops.slopes import check_gradients
 from tests.ops.support import assert_accurate, gradcheck, make
 
 #: input, weight, offset, then kernel_size, stride, padding, dilation, groups, deformable_groups, modulated
@@ -182,6 +184,23 @@ def test_half_precision_is_computed_in_fp32(dtype):
     assert all(a.grad.dtype == dtype for a in args[:4])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_ascend950_keeps_the_dtype(dtype):
+    with settings.override(soc="Ascend950"):
+        x, weight, offset, bias, *rest = inputs("plain", dtype)
+        y, read = torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest)
+        assert y.dtype == read.dtype == dtype
+        want, points = reference(*on_host((x, weight, offset, bias, *rest)))
+        assert_accurate(read, points, points.to(dtype))
+        assert_accurate(y, want, want.to(dtype), slack=4 * torch.finfo(dtype).eps)
+        found = torch_npu.npu_deformable_conv2dbk(x, y, read, weight, offset, *rest)
+        assert {g.dtype for g in found} == {dtype}
+        with pytest.raises(RuntimeError, match="'offset' must be of the dtype of 'input'"):
+            torch_npu.npu_deformable_conv2d(x, weight, offset.float(), bias, *rest)
+        with pytest.raises(NotImplementedError, match="'modulated' must be True on Ascend950"):
+            torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest[:-1], False)
+
+
 def test_backward_operator_and_autograd_agree():
     x, weight, offset, bias, *rest = inputs("groups", requires_grad=True)
     y, read = torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest)
@@ -191,6 +210,18 @@ def test_backward_operator_and_autograd_agree():
     found = torch_npu.npu_deformable_conv2dbk(x, grad, read, weight, offset, *rest)
     for tensor, want in zip((x, weight, offset, bias), found, strict=True):
         torch.testing.assert_close(tensor.grad, want)
+
+
+@pytest.mark.parametrize("modulated", [True, False])
+def test_backward_operator_against_slopes_of_the_loops(modulated):
+    depth = 3 if modulated else 2
+    x, weight = make(1, 2, 4, 4), make(2, 1, 2, 2, seed=7)
+    offset, bias = make(1, depth * 2 * 4, 3, 3, low=0.1, high=0.9, seed=8), make(2, seed=9)
+    rest = ([2, 2], [1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], 2, 2, modulated)
+    _, read = torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest)
+    grad = make(1, 2, 3, 3, seed=4)
+    found = torch_npu.npu_deformable_conv2dbk(x, grad, read, weight, offset, *rest)
+    check_gradients(lambda *a: reference(*a, *rest)[0], (x, weight, offset, bias), grad, found)
 
 
 def test_not_a_number_reads_nothing_outside():

@@ -87,11 +87,12 @@ def test_floats_on_ascend950(dtype):
         z = torch_npu.npu_quant_conv2d(
             hx, hw, scale, output_dtype=dtype, input_dtype=HIFLOAT8, weight_dtype=HIFLOAT8
         )
-        q = torch_npu.npu_quant_conv2d(x, w, scale, output_dtype=HIFLOAT8, round_mode="round")
+        kinds = {"input_dtype": HIFLOAT8, "weight_dtype": HIFLOAT8, "round_mode": "round"}
+        q = torch_npu.npu_quant_conv2d(hx, hw, scale, output_dtype=HIFLOAT8, **kinds)
         back = torch_npu.npu_dtype_cast(q, torch.float32, input_dtype=HIFLOAT8).cpu().double()
     close(y, reference(a, b, scale, bias=bias), dtype)
     close(z, reference(ha, hb, scale), dtype)
-    want = reference(a, b, scale)
+    want = reference(ha, hb, scale)
     assert ((back - want).abs() <= want.abs() / 4 + 2.0**-14).all()
 
 
@@ -117,4 +118,23 @@ def test_bad_arguments():
         ),
     ]:
         with pytest.raises(RuntimeError, match="npu_quant_conv2d: argument " + text):
+            torch_npu.npu_quant_conv2d(*args, **options)
+
+
+def test_ascend950_refuses():
+    x, w, scale = ints(1, 4, 5, 5), ints(6, 4, 3, 3), make(6)
+    (e, _), (f, _) = eights(1, 4, 5, 5), eights(6, 4, 3, 3, seed=1)
+    half = {"output_dtype": torch.float16}
+    for args, options, text in [
+        ((x, w, scale[:1]), half, r"'scale' must be of shape \(6,\)"),
+        (
+            (x, w, scale),
+            {"output_dtype": torch.bfloat16},
+            "'output_dtype' must be the type float16",
+        ),
+        ((e, f, scale), {"output_dtype": HIFLOAT8}, "'output_dtype' must be .*hifloat8"),
+        ((e, f, scale), {**half, "offset_x": 1}, "'offset_x' must be 0 for 8-bit floats"),
+        ((e, f, scale), {**half, "bias": scale.half()}, "'bias' must be of dtype torch.float32"),
+    ]:
+        with on("A5"), pytest.raises(RuntimeError, match="npu_quant_conv2d: argument " + text):
             torch_npu.npu_quant_conv2d(*args, **options)

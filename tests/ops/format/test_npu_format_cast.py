@@ -370,6 +370,33 @@ def test_customize_dtype_needs_its_product(soc, number, kind, message):
         torch_npu.npu_format_cast(make(4, 4), 29, customize_dtype=number)
 
 
+def test_customize_dtype_matters_to_no_cast_that_moves_nothing():
+    """The card looks at it where its newer operator casts: not between base formats, not of views."""
+    x = make(4, 4)
+    assert torch_npu.npu_format_cast(x, 2, customize_dtype=3) is x
+    part = make(8, 4)[2:6]
+    nz = torch_npu.npu_format_cast(part, 29, customize_dtype=3)
+    assert get(nz) == 29 and torch.equal(nz.cpu(), part.cpu())
+
+
+@pytest.mark.parametrize(
+    "shape,dtype,message",
+    [
+        ((4, 4), torch.int64, "'self' must be of dtype .*float8_e4m3fn.*int64"),
+        ((0, 4), torch.float16, "'self' must be not empty for FRACTAL_NZ"),
+        ((16,), torch.float16, r"'self' must be of 2 to 6 dimensions .*\(16,\)"),
+        ((2, 2, 2, 2), torch.float32, "'self' must be of 2 to 3 dimensions"),
+        ((3, 1, 16), torch.bfloat16, "'self' must be of more than one row"),
+    ],
+)
+def test_what_ascend950_brings_into_nz(shape, dtype, message):
+    with settings.override(soc="Ascend950"):
+        x = torch.zeros(shape, dtype=dtype, device="npu")
+        with pytest.raises((RuntimeError, NotImplementedError), match=message):
+            torch_npu.npu_format_cast(x, 29)
+        assert torch_npu.npu_format_cast(torch.zeros(3, 1, 16, dtype=torch.int8).npu(), 29) is not x
+
+
 def test_a_host_tensor_is_refused():
     with pytest.raises(RuntimeError, match="argument 'dst' must be an NPU tensor.*cpu"):
         torch_npu.npu_format_cast(make(2, 3), torch.zeros(2, 3))

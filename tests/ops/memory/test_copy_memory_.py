@@ -52,6 +52,10 @@ def test_private_formats(number):
             RuntimeError, match="argument 'self' must be at the start of its storage"
         ):
             torch_npu.copy_memory_(target[1:], b)
+        with pytest.raises(
+            RuntimeError, match="argument 'src' must be at the start of its storage"
+        ):
+            torch_npu.copy_memory_(a[1:], target[1:])
     finally:
         torch.npu.config.allow_internal_format = False
 

@@ -13,10 +13,10 @@ INTEGERS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float
 
 
 def buffers(x, ratio=0.5, spare=1.0):
-    """As MindSpeed allocates them; `spare` bytes a number in the variable part."""
+    """As MindSpeed allocates them; `spare` bytes a number in the variable part, and what the card's cores add."""
     size, n = x.element_size(), x.numel()
     fixed = (math.ceil(n * ratio) // size + 1) // 2 * 2
-    counts = (n * (size - 1) // size, fixed, int(n * spare) // size + 2)
+    counts = (n * (size - 1) // size, fixed, (int(n * spare) + n // 64 + 10000) // size)
     zeros = [torch.zeros(c, dtype=x.dtype, device=x.device) for c in counts]
     return torch.zeros(256, dtype=torch.int32, device=x.device), *zeros
 
@@ -37,9 +37,9 @@ def there_and_back(x, statistic=True, reshuff=False, pdf=None, **sizes):
 
 @pytest.mark.parametrize("reshuff", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(256, 64), (1,), (3, 7), (20,)])
+@pytest.mark.parametrize("shape", [(256, 128), (32832,), (3, 171, 64)])
 def test_lossless(shape, dtype, reshuff):
-    there_and_back(torch.randn(shape).to(dtype).npu(), reshuff=reshuff)
+    there_and_back(torch.randn(shape).to(dtype).npu(), reshuff=reshuff, ratio=1.5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -53,46 +53,73 @@ def test_every_bit_pattern(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_ordinary_numbers_need_half_a_byte_for_their_exponents(dtype):
-    x = torch.randn(4096).to(dtype).npu()
+    x = torch.randn(32768).to(dtype).npu()
     _, _, _, var = there_and_back(x, ratio=0.75)
     assert not var.cpu().view(INTEGERS[dtype]).any()
 
 
 def test_the_counts_are_those_of_the_exponents():
-    x = torch.tensor([1.0, 1.5, -2.0, 0.0, 8.0]).npu()
+    x = torch.tensor([1.0, 1.5, -2.0, 0.0, 8.0, 8.0, 8.0, 8.0]).repeat(4096).npu()
     counts = there_and_back(x)[0].cpu()
     want = torch.zeros(256, dtype=torch.int32)
-    want[127], want[128], want[0], want[130] = 2, 1, 1, 1
+    want[127], want[128], want[0], want[130] = 8192, 4096, 4096, 16384
     assert torch.equal(counts, want)
 
 
 def test_counts_of_another_tensor():
-    counts = there_and_back(torch.randn(500).npu())[0].clone()
+    counts = there_and_back(torch.randn(32768).npu())[0].clone()
     before = counts.clone()
-    there_and_back(torch.randn(500).npu() * 1e-3, statistic=False, pdf=counts)
+    there_and_back(torch.randn(32768).npu() * 1e-3, statistic=False, pdf=counts)
     assert torch.equal(counts.cpu(), before.cpu())
 
 
+def test_counts_in_a_row():
+    pdf = torch.zeros(1, 256, dtype=torch.int32).npu()
+    counts = there_and_back(torch.randn(32768).npu(), pdf=pdf)[0]
+    assert counts.shape == (1, 256) and int(counts.sum()) == 32768
+    there_and_back(torch.randn(32768).npu(), statistic=False, pdf=pdf)
+
+
 def test_non_contiguous():
-    there_and_back(torch.randn(30, 40).npu().t())
+    there_and_back(torch.randn(320, 128).npu().t())
 
 
-def test_too_little_room():
-    x = torch.randn(64).exp().npu() ** 20
-    pdf, mantissa, fixed, _ = buffers(x)
-    var = torch.zeros(0).npu()
-    with pytest.raises(RuntimeError, match="npu_hans_encode: argument 'var' must be of at least"):
-        torch_npu.npu_hans_encode(x, True, False, out=(pdf, mantissa, fixed[:2], var))
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (
+            {"input": lambda x: x[:-1]},
+            "'input' must be of a multiple of 64 numbers, at least 32768",
+        ),
+        (
+            {"input": lambda x: x[:64]},
+            "'input' must be of a multiple of 64 numbers, at least 32768",
+        ),
+        ({"input": lambda x: x.int()}, "'input' must be of dtype .*int32"),
+        ({"pdf": lambda t: t[:16]}, r"'pdf' must be of 256 counts.*\(16,\)"),
+        ({"mantissa": lambda t: t[1:]}, "'mantissa' must be of 98304 bytes.*98300"),
+        ({"fixed": lambda t: t.half()}, "'fixed' must be of the dtype of 'input'"),
+        ({"fixed": lambda t: t[:127]}, "'fixed' must be of at least 512 bytes.*508"),
+        ({"var": lambda t: t[:0]}, "'var' must be of 42240 bytes together with 'fixed'.*16384"),
+    ],
+)
+def test_refusals(change, message):
+    given = dict(zip(("pdf", "mantissa", "fixed", "var"), buffers(make(32768)), strict=True))
+    given["input"] = make(32768)
+    for name, how in change.items():
+        given[name] = how(given[name])
+    x = given.pop("input")
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_hans_encode(x, out=tuple(given.values()))
 
 
-def test_refusals():
-    x = make(16)
-    pdf, mantissa, fixed, var = buffers(x)
-    with pytest.raises(RuntimeError, match="'input' must be of dtype .*float64"):
-        torch_npu.npu_hans_encode(x.to("npu", torch.float64), out=(pdf, mantissa, fixed, var))
-    with pytest.raises(RuntimeError, match=r"'pdf' must be of shape \(256\).*\(16,\)"):
-        torch_npu.npu_hans_encode(x, out=(pdf[:16], mantissa, fixed, var))
-    with pytest.raises(RuntimeError, match="'fixed' must be of the dtype of 'input'"):
-        torch_npu.npu_hans_encode(x, out=(pdf, mantissa, fixed.half(), var))
-    with pytest.raises(RuntimeError, match="'out' must be of numbers that .* bytes can hold"):
-        torch_npu.npu_hans_decode(mantissa, fixed, var, pdf, out=make(999))
+def test_reshuffled_parts_need_a_whole_fixed_buffer():
+    x = make(32768)
+    with pytest.raises(RuntimeError, match="'fixed' must be of at least 42240 bytes.*16384"):
+        torch_npu.npu_hans_encode(x, True, True, out=buffers(x))
+
+
+def test_a_result_that_does_not_fit_its_parts():
+    pdf, mantissa, fixed, var = buffers(make(32768))
+    with pytest.raises(RuntimeError, match="'mantissa' must be of 98307 bytes.*98304"):
+        torch_npu.npu_hans_decode(mantissa, fixed, var, pdf, out=make(32769))

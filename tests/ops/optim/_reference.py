@@ -17,3 +17,8 @@ def targets(*shape, dtype=torch.float32, low=0.0):
 
 def exact(*tensors):
     return [t.detach().cpu().double().clone() for t in tensors]
+
+
+def as_read(dtype, *scalars):
+    """Scalars as the card reads them: tensors of this dtype."""
+    return [None if x is None else torch.tensor(x, dtype=dtype).double().item() for x in scalars]

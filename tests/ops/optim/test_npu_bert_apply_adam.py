@@ -4,15 +4,15 @@ import pytest
 import torch
 
 import torch_npu
-from tests.ops.optim._reference import exact, targets
+from tests.ops.optim._reference import as_read, exact, targets
 from tests.ops.support import assert_accurate, make
 
 #: lr, beta1, beta2, epsilon
 RATES = (0.1, 0.9, 0.99, 1e-4)
 
 
-def reference(g, most, norm, decay, step, mode, var, m, v):
-    lr, b1, b2, eps = RATES
+def reference(rates, g, most, norm, decay, step, mode, var, m, v):
+    lr, b1, b2, eps = rates
     if mode == 0 and most > 0 and norm > most:
         g = g * most / norm
     m = m * b1 + (1 - b1) * g
@@ -34,7 +34,8 @@ def test_step(dtype, mode, step, most, norm, decay):
         *RATES, grad, most, norm, decay, step, mode, out=(var, m, v)
     )
     assert out[0] is var and out[1] is m and out[2] is v
-    wants = reference(g, most, norm, decay, step, mode, *state)
+    rates = as_read(dtype, *RATES)
+    wants = reference(rates, g, *as_read(dtype, most, norm, decay, step), mode, *state)
     for got, want in zip(out, wants, strict=True):
         assert_accurate(got, want, want.to(dtype))
 

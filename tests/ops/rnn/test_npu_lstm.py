@@ -230,3 +230,14 @@ def test_bad_lengths():
         run(x, weight, bias, h, c, long, flag_seq=True)
     with pytest.raises(RuntimeError, match=r"'seq_mask' must be of shape \(6, 3, 5\)"):
         run(x, weight, bias, h, c, make(T, B), flag_seq=True)
+
+
+def test_backward_operator_names_its_own_states():
+    x, (h, c) = make(T, B, I), states()
+    weight, bias = parameters(layer(), False)
+    results = run(x, weight, bias, h, c)
+    given = (None, None, None, x, weight, bias)
+    with pytest.raises(RuntimeError, match=r"npu_lstm_backward: argument 'hx' must be of shape"):
+        torch_npu.npu_lstm_backward(*given, h[:, :1], c, *results)
+    with pytest.raises(RuntimeError, match=r"npu_lstm_backward: argument 'cx' must be of shape"):
+        torch_npu.npu_lstm_backward(*given, h, c[..., :1], *results)

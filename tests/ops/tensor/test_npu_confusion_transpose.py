@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from tests.ops.support import gradcheck, make
 
 
@@ -40,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize("dtype", [
     torch.float16, torch.float32, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
-    torch.uint16, torch.uint32, torch.uint64,
+    torch.uint16, torch.uint32, torch.uint64, torch.bfloat16,
 ])  # fmt: skip
 def test_dtypes(dtype):
     x = torch.arange(24).reshape(2, 3, 4).to(dtype).to(make(1).device)
@@ -117,5 +118,10 @@ def test_bad_arguments(perm, shape, first, message):
 
 
 def test_bad_dtype():
-    with pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
+    with (
+        settings.override(soc="Ascend910A"),
+        pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"),
+    ):
         torch_npu.npu_confusion_transpose(make(2, 3, dtype=torch.bfloat16), (1, 0), (6,), True)
+    with pytest.raises(RuntimeError, match="'self' must be of dtype .*bool"):
+        torch_npu.npu_confusion_transpose(make(2, 3) > 0, (1, 0), (6,), True)

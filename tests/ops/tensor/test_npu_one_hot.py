@@ -69,3 +69,13 @@ def test_auto_depth_needs_data():
         classes = torch.empty(3, dtype=torch.int64, device=device)
         with pytest.raises(RuntimeError, match="'depth' must be given for a tensor without data"):
             torch_npu.npu_one_hot(classes, depth=-1)
+
+
+def test_ascend950_refuses():
+    with on("A5"):
+        empty = torch.zeros(0, dtype=torch.int64).npu()
+        assert torch_npu.npu_one_hot(empty, depth=3).shape == (0, 3)
+        with pytest.raises(RuntimeError, match="'depth' must be positive for an empty tensor.*0"):
+            torch_npu.npu_one_hot(empty, depth=0)
+        with pytest.raises(RuntimeError, match="'on_value' must be a number of float32"):
+            torch_npu.npu_one_hot(make(3, dtype=torch.int64, low=0), -1, 2, 1e300, 0.0)

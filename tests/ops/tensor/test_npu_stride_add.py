@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from tests.ops.support import make
 
 
@@ -35,3 +36,15 @@ def test_refusals():
         torch_npu.npu_stride_add(make(1, 16), make(1, 16), 0, -1, 1)
     with pytest.raises(RuntimeError, match="'other' must be of the dtype of 'self'"):
         torch_npu.npu_stride_add(make(1, 16), make(1, 16).half(), 0, 0, 1)
+    with pytest.raises(RuntimeError, match="'offset1' must be at most 1 for 1 blocks.*received 2"):
+        torch_npu.npu_stride_add(make(1, 20), make(1, 16), 2, 0, 1)
+    with pytest.raises(RuntimeError, match=r"'other' must be of shape \(2, \*, 3\).*\(2, 16, 1\)"):
+        torch_npu.npu_stride_add(make(2, 16, 3), make(2, 16, 1), 0, 0, 1)
+    with pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"):
+        torch_npu.npu_stride_add(make(1, 16).bfloat16(), make(1, 16).bfloat16(), 0, 0, 1)
+
+
+def test_bfloat16_on_ascend950():
+    with settings.override(soc="Ascend950"):
+        x = make(1, 16, dtype=torch.bfloat16)
+        assert torch.equal(torch_npu.npu_stride_add(x, x, 0, 0, 1).cpu(), 2 * x.cpu())

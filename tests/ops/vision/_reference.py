@@ -64,6 +64,7 @@ def terms(a: Sequence[float], b: Sequence[float], mode: int = 0) -> dict[str, fl
         "diou": share - far,
         "ciou": share - far - (v * v / (1 - share + v) if v else 0.0),
         "angle": angle,
+        "share": share,
     }
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from tests.ops.support import make
 from tests.ops.vision._reference import boxes, nms
 
@@ -88,15 +89,6 @@ def test_boxes_with_corners_swapped_overlap_nothing():
     assert results[3].item() == 2
 
 
-def test_nan_box():
-    rows, scores = inputs(1, 3, 1, 1)
-    rows[0, 1, 0, 2] = float("nan")
-    with pytest.raises(
-        RuntimeError, match=r"npu_batch_nms: argument 'self' must be free of NaN.*\(0, 1, 0, 2\)"
-    ):
-        torch_npu.npu_batch_nms(rows.npu(), scores.npu(), 0.1, 0.5, 3, 4)
-
-
 def test_bad_shapes():
     with pytest.raises(
         RuntimeError, match=r"argument 'self' must be of shape \(B, N, q, 4\).*\(1, 3, 1, 5\)"
@@ -123,3 +115,12 @@ def test_bad_numbers():
         torch_npu.npu_batch_nms(rows, scores, 0.1, 0.5, 3, 0)
     with pytest.raises(RuntimeError, match=r"argument 'iou_threshold' must be in \[0, 1\].*2"):
         torch_npu.npu_batch_nms(rows, scores, 0.1, 2.0, 3, 4)
+
+
+def test_ascend950_takes_less():
+    rows, scores = torch.rand(2, 3, 1, 4).npu(), torch.rand(2, 3, 2).npu()
+    with settings.override(soc="Ascend950"):
+        with pytest.raises(RuntimeError, match=r"'scores' must be of shape \(2, 3, 2\)"):
+            torch_npu.npu_batch_nms(rows, scores[:1], 0.1, 0.5, 3, 4)
+        with pytest.raises(RuntimeError, match="'max_total_size' must be at most 1000.*1001"):
+            torch_npu.npu_batch_nms(rows, scores, 0.1, 0.5, 3, 1001)

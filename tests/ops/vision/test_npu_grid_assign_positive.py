@@ -91,13 +91,6 @@ def test_index_outside():
         run(tensors, 6, 0.5, 0.0, False)
 
 
-def test_nan_overlap():
-    tensors = inputs()
-    tensors[1][1, 2] = float("nan")
-    with pytest.raises(RuntimeError, match=r"argument 'overlaps' must be free of NaN.*\(1, 2\)"):
-        run(tensors, 6, 0.5, 0.0, True)
-
-
 def test_long_index():
     tensors = inputs()
     tensors[4] = tensors[4].long()

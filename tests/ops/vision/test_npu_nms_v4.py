@@ -72,15 +72,6 @@ def test_empty():
     assert count.item() == 0 and index.tolist() == [-1, -1]
 
 
-def test_nan_box():
-    rows = boxes(3)
-    rows[0, 3] = float("nan")
-    with pytest.raises(
-        RuntimeError, match=r"npu_nms_v4: argument 'self' must be free of NaN.*\(0, 3\)"
-    ):
-        run(rows, scores_of(3), 3, 0.5, 0.0)
-
-
 def test_bad_threshold():
     with pytest.raises(RuntimeError, match=r"argument 'iou_threshold' must be in \[0, 1\].*1.5"):
         run(boxes(3), scores_of(3), 3, 1.5, 0.0)

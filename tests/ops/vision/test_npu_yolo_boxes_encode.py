@@ -80,12 +80,6 @@ def test_too_many_boxes():
         torch_npu.npu_yolo_boxes_encode(rows, rows, torch.ones(20481, dtype=torch.int32).npu())
 
 
-def test_nan_box():
-    anchors, truth, stride = (t.npu() for t in inputs(4))
-    with pytest.raises(RuntimeError, match="argument 'gt_bboxes' must be free of NaN"):
-        torch_npu.npu_yolo_boxes_encode(anchors, truth * float("nan"), stride)
-
-
 def test_bad_shapes():
     stride = torch.ones(3, dtype=torch.int32).npu()
     with pytest.raises(
@@ -94,3 +88,10 @@ def test_bad_shapes():
         torch_npu.npu_yolo_boxes_encode(make(3, 4), make(2, 4), stride)
     with pytest.raises(RuntimeError, match=r"argument 'stride' must be of shape \(2\).*\(3,\)"):
         torch_npu.npu_yolo_boxes_encode(make(2, 4), make(2, 4), stride)
+
+
+def test_strides_of_one_as_bools():
+    anchors, truth = torch.rand(3, 4).cumsum(1).npu(), torch.rand(3, 4).cumsum(1).npu()
+    ones = torch.ones(3, dtype=torch.int32).npu()
+    want = torch_npu.npu_yolo_boxes_encode(anchors, truth, ones)
+    assert torch.equal(torch_npu.npu_yolo_boxes_encode(anchors, truth, ones.bool()), want)

@@ -15,6 +15,9 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 
+#: dimensions of (N, C, T, H, W)
+SPACE = 5
+
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
@@ -25,15 +28,16 @@ def floats() -> tuple[torch.dtype, ...]:
 
 
 def spatial(values: Sequence[int], dims: int) -> list[int]:
-    """One value for each spatial dimension; `check_list` has seen to it that the rest repeats them."""
+    """One value for each spatial dimension; upstream reads no more of the list."""
     return list(values[:dims])
 
 
 def check_list(name: str, values: Sequence[int], dims: int, low: int) -> None:
-    """`dims` integers of at least `low`; more only where they all say the same."""
-    fits = len(values) == dims or (len(values) > dims and len(set(values)) == 1)
+    """At least `dims` integers, the first of them of at least `low`."""
+    fits = len(values) >= dims
     must.hold(fits, name, f"a list of {dims} integers", list(values), ErrCode.PARAM)
-    must.hold(min(values) >= low, name, f"integers of at least {low}", list(values))
+    least = min(spatial(values, dims))
+    must.hold(least >= low, name, f"integers of at least {low}", list(values))
 
 
 def check_operands(
@@ -42,11 +46,15 @@ def check_operands(
     bias: torch.Tensor | None,
     ranks: tuple[int, int],
     name: str,
+    casts: bool = False,
 ) -> int:
-    """Dtypes and ranks; returns the number of spatial dimensions."""
+    """Dtypes and ranks; returns the number of spatial dimensions. `casts`: in space the weight is cast."""
     must.dtype(name, input, *floats())
     must.ndim(name, input, *ranks)
-    must.same_dtype("weight", weight, name, input)
+    if casts and input.dim() == SPACE:
+        must.dtype("weight", weight, *floats())
+    else:
+        must.same_dtype("weight", weight, name, input)
     must.ndim("weight", weight, input.dim())
     must.dtype("bias", bias, *floats())
     return input.dim() - 2
@@ -62,9 +70,10 @@ def check_plain(
     groups: int,
     ranks: tuple[int, int],
     name: str = "input",
+    casts: bool = False,
 ) -> None:
     """The constraints of a convolution whose input has `ranks` (lowest, highest) dimensions."""
-    dims = check_operands(input, weight, bias, ranks, name)
+    dims = check_operands(input, weight, bias, ranks, name, casts)
     check_list("stride", stride, dims, 1)
     check_list("padding", padding, dims, 0)
     check_list("dilation", dilation, dims, 1)
@@ -104,7 +113,7 @@ def plain(input, weight, bias, stride, padding, dilation, groups) -> torch.Tenso
     dims = input.dim() - 2
     y = torch.convolution(
         wide(input),
-        wide(weight),
+        wide(weight.to(input.dtype)),
         None if bias is None else wide(bias),
         spatial(stride, dims),
         spatial(padding, dims),

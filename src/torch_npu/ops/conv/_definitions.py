@@ -36,7 +36,8 @@ def plain_check(ranks: tuple[int, int]) -> Part:
     """`check` of a convolution whose input has `ranks` (lowest, highest) dimensions."""
 
     def check(input, weight, bias, stride, padding, dilation, groups):
-        conv.check_plain(input, weight, bias, stride, padding, dilation, groups, ranks)
+        lists = (stride, padding, dilation)
+        conv.check_plain(input, weight, bias, *lists, groups, ranks, casts=True)
 
     return check
 
@@ -67,7 +68,8 @@ def backward_by(gradients: str, options: tuple[str, ...]) -> Part:
         operator = getattr(torch.ops.npu, gradients)
         mask = [needs["input"], needs["weight"], needs["bias"]]
         given = (arguments[name] for name in options)
-        found = operator(arguments["input"], grad, arguments["weight"], *given, mask)
+        x = arguments["input"]
+        found = operator(x, grad, arguments["weight"].to(x.dtype), *given, mask)
         return conv.named(arguments, found)
 
     return backward

@@ -36,7 +36,7 @@ def npu_conv2d(input, weight, bias, stride, padding, dilation, groups):
         y of shape (N, O, ...) in the dtype of `input`; products are added in fp32 and rounded once.
 
     Constraints:
-        A list longer than 2 is taken only if all its values are the same.
+        Of a list longer than 2 the first two count.
 
     Differs from upstream:
         The operator is differentiable by itself; upstream differentiates only npu_convolution.

@@ -26,7 +26,7 @@ def npu_conv3d(input, weight, bias, stride, padding, dilation, groups):
 
     Args:
         input: (N, C, T, H, W); float16, float32, or bfloat16 where the chip has it.
-        weight: (O, C / groups, kT, kH, kW), of the dtype of `input`.
+        weight: (O, C / groups, kT, kH, kW); of another dtype it is cast to that of `input`.
         bias: (O,), or None.
         stride: the step of the kernel in each of the 3 dimensions.
         padding: the zeros on either side of each dimension.
@@ -37,7 +37,7 @@ def npu_conv3d(input, weight, bias, stride, padding, dilation, groups):
         y of shape (N, O, ...) in the dtype of `input`; products are added in fp32 and rounded once.
 
     Constraints:
-        A list longer than 3 is taken only if all its values are the same.
+        Of a list longer than 3 the first three count.
 
     Differs from upstream:
         The operator is differentiable by itself; upstream differentiates only npu_convolution.

@@ -23,7 +23,7 @@ def npu_convolution(input, weight, bias, stride, padding, dilation, groups):
 
     Args:
         input: (N, C, H, W) or (N, C, T, H, W); float16, float32, or bfloat16 where the chip has it.
-        weight: (O, C / groups, kH, kW) or (O, C / groups, kT, kH, kW), of the dtype of `input`.
+        weight: (O, C / groups, kH, kW), of the dtype of `input`, or (O, C / groups, kT, kH, kW), cast to it.
         bias: (O,), or None.
         stride: the step of the kernel in each spatial dimension.
         padding: the zeros on either side of each dimension.
@@ -34,8 +34,7 @@ def npu_convolution(input, weight, bias, stride, padding, dilation, groups):
         y of shape (N, O, ...) in the dtype of `input`; products are added in fp32 and rounded once.
 
     Constraints:
-        A list longer than the number of spatial dimensions is taken only if all its values are the
-        same.
+        Of a list longer than the number of spatial dimensions the first ones count.
     """
     return conv.plain(input, weight, bias, stride, padding, dilation, groups)
 

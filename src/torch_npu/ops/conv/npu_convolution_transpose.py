@@ -51,8 +51,8 @@ def npu_convolution_transpose(
         y of shape (N, O, ...) in the dtype of `input`; products are added in fp32 and rounded once.
 
     Constraints:
-        `output_padding` is smaller than the stride or the dilation. A list longer than the number of
-        spatial dimensions is taken only if all its values are the same.
+        `output_padding` is smaller than the stride or the dilation. Of a list longer than the
+        number of spatial dimensions the first ones count.
     """
     return conv.transposed(input, weight, bias, padding, output_padding, stride, dilation, groups)
 

@@ -2,72 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from torch_npu._errors import ErrCode
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.conv import _convolution as conv
 from torch_npu.ops.conv import _deform
+from torch_npu.ops.conv import _deform_rules as rules
 from torch_npu.ops.conv._deform import Window
-
-#: limits of the card's operator
-_MOST_TAPS, _MOST_PRODUCTS, _MOST_PIXELS = 2048, 65535, 2**31 - 1
-
-
-def _four(name: str, values: Sequence[int]) -> None:
-    must.hold(len(values) == 4, name, "a list of 4 integers", list(values), ErrCode.PARAM)
-    must.hold(min(values) >= 1, name, "positive", list(values))
-    must.hold(values[0] == values[1] == 1, name, "1 in the N and C dimensions", list(values))
-
-
-def _check(
-    input, weight, offset, bias, kernel_size, stride, padding, dilation, groups, parts, modulated
-) -> tuple[int, int]:
-    tensors = (("input", input), ("weight", weight), ("offset", offset))
-    for name, tensor in tensors:
-        must.ndim(name, tensor, 4)
-        must.hold(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
-    for name, tensor in (*tensors, ("bias", bias)):
-        if tensor is not None:
-            fits = tensor.dtype != torch.float64 and not tensor.is_complex()
-            must.hold(fits, name, "of a type that float32 can carry", tensor.dtype, ErrCode.TYPE)
-    _four("stride", stride)
-    _four("dilation", dilation)
-    must.hold(len(padding) == 4, "padding", "a list of 4 integers", list(padding), ErrCode.PARAM)
-    must.hold(min(padding) >= 0, "padding", "not negative", list(padding))
-    must.hold(groups >= 1, "groups", "positive", groups)
-    must.hold(parts >= 1, "deformable_groups", "positive", parts)
-    two = "a list of 2 integers"
-    must.hold(len(kernel_size) == 2, "kernel_size", two, list(kernel_size), ErrCode.PARAM)
-    channels, taps = input.shape[1], kernel_size[0] * kernel_size[1]
-    must.hold(min(kernel_size) >= 1, "kernel_size", "positive", list(kernel_size))
-    must.hold(
-        taps <= _MOST_TAPS, "kernel_size", f"at most {_MOST_TAPS} elements", list(kernel_size)
-    )
-    products = taps * (channels // groups)
-    limit = f"at most {_MOST_PRODUCTS} elements times channels per group"
-    must.hold(products <= _MOST_PRODUCTS, "kernel_size", limit, products)
-    pixels = input.shape[2] * input.shape[3]
-    must.hold(pixels <= _MOST_PIXELS, "input", f"of at most {_MOST_PIXELS} pixels", pixels)
-    must.hold(channels % groups == 0, "groups", f"a divisor of {channels} channels", groups)
-    must.hold(
-        channels % parts == 0, "deformable_groups", f"a divisor of {channels} channels", parts
-    )
-    must.shape("weight", weight, (None, channels // groups, *kernel_size))
-    divides = weight.shape[0] % groups == 0
-    must.hold(divides, "groups", f"a divisor of {weight.shape[0]} filters", groups)
-    must.shape("bias", bias, (weight.shape[0],))
-    out = _deform.sizes(input, kernel_size, stride, padding, dilation)
-    expected = f"large enough for the kernel {list(kernel_size)}"
-    must.hold(min(out) > 0, "input", expected, tuple(input.shape), ErrCode.PARAM)
-    depth = parts * taps * (3 if modulated else 2)
-    must.shape("offset", offset, (input.shape[0], depth, *out))
-    return out
-
 
 _ARGUMENTS = (
     "int[2] kernel_size, int[] stride, int[] padding, int[4] dilation=[1,1,1,1], int groups=1, "
@@ -121,10 +65,11 @@ def npu_deformable_conv2d(
         modulated: whether `offset` holds the factors.
 
     Returns:
-        The result (N, O, outH, outW) and the values read, (N, C, outH * kH, outW * kW), both float32.
-        No gradient flows through the latter.
+        The result (N, O, outH, outW) and the values read, (N, C, outH * kH, outW * kW), both float32, on
+        Ascend950 in the dtype of `input`. No gradient flows through the latter.
 
     Constraints:
+        On Ascend950 all tensors are float32, all float16 or all bfloat16, and `modulated` is True.
         No tensor is empty; kH * kW <= 2048; kH * kW * C / groups <= 65535; H * W < 2^31.
 
     Differs from upstream:
@@ -132,7 +77,7 @@ def npu_deformable_conv2d(
         upstream's operator does; upstream's page writes a truncation.
     """
     window = Window.of(kernel_size, stride, padding, dilation, deformable_groups, modulated)
-    read = _deform.sample(wide(input), wide(offset), window)
+    read = _deform.sample(wide(input), wide(offset), window).to(rules.kind(input))
     return conv.plain(read, weight, bias, kernel_size, [0, 0], [1, 1], groups), read
 
 
@@ -150,7 +95,7 @@ def _(
     deformable_groups,
     modulated,
 ):
-    _check(
+    rules.check(
         input,
         weight,
         offset,
@@ -169,7 +114,7 @@ def _(
 def _(input, weight, offset, kernel_size):
     high, broad = offset.shape[2:]
     n, c = input.shape[:2]
-    exact = torch.float64 if input.dtype == torch.float64 else torch.float32
+    exact = rules.kind(input)
     return (
         input.new_empty((n, weight.shape[0], high, broad), dtype=exact),
         input.new_empty((n, c, high * kernel_size[0], broad * kernel_size[1]), dtype=exact),
@@ -283,14 +228,14 @@ def npu_deformable_conv2dbk(
         modulated: as given.
 
     Returns:
-        The gradients of `input`, `weight`, `offset` and the bias, all float32. A point that lies a
+        The gradients of `input`, `weight`, `offset` and the bias, all float32 (Ascend950: as `input`). A point that lies a
         pixel or more outside the image passes nothing to `offset`.
     """
     window = Window.of(kernel_size, stride, padding, dilation, deformable_groups, modulated)
     d_read, d_weight, d_bias = conv.gradients(
         wide(grad_output),
         wide(offset_out),
-        weight,
+        wide(weight),
         kernel_size,
         [0, 0],
         [1, 1],
@@ -300,7 +245,7 @@ def npu_deformable_conv2dbk(
     )
     assert d_read is not None  # asked for
     d_input, d_offset = _deform.sample_gradients(d_read, wide(input), wide(offset), window)
-    return d_input, d_weight, d_offset, d_bias
+    return tuple(g.to(rules.kind(input)) for g in (d_input, d_weight, d_offset, d_bias))
 
 
 @npu_deformable_conv2dbk.check
@@ -318,7 +263,7 @@ def _(
     deformable_groups,
     modulated,
 ):
-    high, broad = _check(
+    high, broad = rules.check(
         input,
         weight,
         offset,
@@ -331,6 +276,9 @@ def _(
         deformable_groups,
         modulated,
     )
+    if chips.current().family == "A5":
+        must.same_dtype("grad_output", grad_output, "input", input)
+        must.same_dtype("offset_out", offset_out, "input", input)
     must.shape("grad_output", grad_output, (input.shape[0], weight.shape[0], high, broad))
     read = (*input.shape[:2], high * kernel_size[0], broad * kernel_size[1])
     must.shape("offset_out", offset_out, read)
@@ -338,7 +286,7 @@ def _(
 
 @npu_deformable_conv2dbk.meta
 def _(input, weight, offset):
-    exact = torch.float64 if input.dtype == torch.float64 else torch.float32
+    exact = rules.kind(input)
     shapes = (input.shape, weight.shape, offset.shape, weight.shape[:1])
     return tuple(input.new_empty(shape, dtype=exact) for shape in shapes)
 

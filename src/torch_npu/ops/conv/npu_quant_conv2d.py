@@ -53,12 +53,12 @@ def npu_quant_conv2d(
     Args:
         input: x, (N, C, H, W), int8; on Ascend950 also float8_e4m3fn, or bytes that `input_dtype` calls hifloat8.
         weight: w, (O, C / groups, KH, KW), likewise.
-        scale: (1) or (O): float32, or packed as int64.
+        scale: (O), before Ascend950 also (1): float32, or packed as int64.
         strides, pads, dilations, groups: as of `torch.nn.functional.conv2d`; both sides are padded alike.
-        offset_x: what the padding holds (int8).
+        offset_x: what the padding holds, int8; 0 for 8-bit floats.
         round_mode: "rint"; "round" for hifloat8 results.
-        output_dtype: float16; on Ascend950 also bfloat16, float32 and hifloat8. Required.
-        bias: (O), int32 for int8, else float32 or the dtype of the result.
+        output_dtype: float16; for 8-bit floats also bfloat16 and float32, for hifloat8 itself too. Required.
+        bias: (O), int32 for int8, else float32.
         offset: not supported by upstream.
         input_dtype, weight_dtype: hifloat8 for such bytes, both or none.
 
@@ -123,20 +123,22 @@ def _(
     must.hold(
         fits, "weight", f"of {input.shape[1]} / groups channels", tuple(weight.shape), ErrCode.PARAM
     )
+    integers = input.dtype == torch.int8 and input_dtype is None
     must.hold(-128 <= offset_x <= 127, "offset_x", "in [-128, 127]", offset_x)
+    must.hold(integers or offset_x == 0, "offset_x", "0 for 8-bit floats", offset_x)
     must.present("output_dtype", output_dtype, "always")
-    outputs = (*_OUTPUTS, "hifloat8") if new else ("float16",)
+    outputs = (
+        ("float16",) if integers else (*_OUTPUTS, *(["hifloat8"] if _high(input_dtype) else []))
+    )
     _formats.check("output_dtype", output_dtype, *outputs)
     rounding = "round" if _formats.chosen(output_dtype) == "hifloat8" else "rint"
     must.choice("round_mode", round_mode, (rounding,))
     must.dtype("scale", scale, torch.float32, *PACKED)
-    allowed = ((1,), (out,))
+    allowed = ((out,),) if new else ((1,), (out,))
     shape = tuple(scale.shape)
     must.hold(shape in allowed, "scale", f"of shape {must.one_of(allowed)}", shape, ErrCode.PARAM)
     must.shape("bias", bias, (out,))
-    integers = input.dtype == torch.int8 and input_dtype is None
-    floats = (torch.float32, torch.float16, torch.bfloat16)
-    must.dtype("bias", bias, *((torch.int32,) if integers else floats))
+    must.dtype("bias", bias, torch.int32 if integers else torch.float32)
     for place, axis in ((0, "H"), (1, "W")):
         args = (input.shape[2 + place], weight.shape[2 + place], strides[place], pads[place])
         size = _out(*args, dilations[place])

@@ -12,6 +12,11 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._shared import _format_rules as rules
 
 _FOUR_BITS = ("int4", "float4_e2m1fn_x2", "float4_e1m2fn_x2")
+#: what Ascend950 brings into FRACTAL_NZ; packed and 8-bit types come as bytes
+_WEIGHTS = (
+    torch.int8, torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.int32,
+    torch.float8_e4m3fn,
+)  # fmt: skip
 
 
 def check_cast(
@@ -22,7 +27,11 @@ def check_cast(
     for name, code in (("customize_dtype", customize_dtype), ("input_dtype", input_dtype)):
         if code is not None:
             must.hold(_dtypes.name(code) is not None, name, "the number of a dtype", code)
-    if customize_dtype is not None:
+    now = rules.describe(self) if must.has_data(self) else None
+    source = rules.guess(self.shape) if now is None else now.format
+    if source == acl_format or (rules.is_base(source) and rules.is_base(acl_format)):
+        return
+    if customize_dtype is not None and not _by_aclop(self, now):
         must.hold(
             customizable(),
             "customize_dtype",
@@ -38,16 +47,39 @@ def check_cast(
             rules.name(acl_format),
             ErrCode.NOT_SUPPORT,
         )
-        same = customize_dtype is None or _dtypes.storage(customize_dtype) == self.dtype
-        half = self.dtype in (torch.float16, torch.bfloat16)
-        if acl_format in rules.NZ and same and half and self.dim() == 2:
-            must.hold(
-                self.shape[0] != 1,
-                "self",
-                "of more than one row for FRACTAL_NZ on Ascend950",
-                tuple(self.shape),
-                ErrCode.NOT_SUPPORT,
-            )
+        if rules.is_base(source) and acl_format in rules.NZ:
+            _check_nz_on_950(self, customize_dtype, input_dtype)
+
+
+def _by_aclop(self: torch.Tensor, now: rules.Description | None) -> bool:
+    """Whether the older operator casts, which ignores `customize_dtype`: views, and gaps in a private format."""
+    if now is None or chips.current().family == "A5":
+        return False
+    return tuple(self.shape) != now.sizes or not (rules.is_base(now.format) or self.is_contiguous())
+
+
+def _check_nz_on_950(
+    self: torch.Tensor, customize_dtype: int | None, input_dtype: int | None
+) -> None:
+    """The weights that Ascend950 brings into FRACTAL_NZ."""
+    must.dtype("self", self, *_WEIGHTS)
+    shape = tuple(self.shape)
+    must.hold(0 not in shape, "self", "not empty for FRACTAL_NZ on Ascend950", shape, ErrCode.PARAM)
+    wanted = input_dtype if customize_dtype is None else customize_dtype
+    own = wanted is None and self.dtype.itemsize < 4
+    own = own or (wanted is not None and _dtypes.storage(wanted) == self.dtype)
+    most = 6 if own else 3
+    fits = 2 <= self.dim() <= most
+    expected = f"of 2 to {most} dimensions for FRACTAL_NZ on Ascend950"
+    must.hold(fits, "self", expected, shape, ErrCode.PARAM)
+    if own and self.dtype in (torch.float16, torch.bfloat16):
+        must.hold(
+            shape[-2] != 1,
+            "self",
+            "of more than one row for FRACTAL_NZ on Ascend950",
+            shape,
+            ErrCode.NOT_SUPPORT,
+        )
 
 
 def customizable() -> bool:

@@ -46,9 +46,11 @@ def copy_memory_(self, src, non_blocking):
         `self`.
 
     Constraints:
-        The memory of `src` must hold as many elements as `self`; the card would read what lies behind it.
+        The memory of `src` must hold as many elements as `self`; the card would read what lies behind it. Tensors in
+        a padded format begin where their storage does.
     """
     wanted = _extent("self", self)
+    _extent("src", src)
     held = src.untyped_storage().nbytes() // src.dtype.itemsize - src.storage_offset()
     padded = wanted > self.numel()
     if held < wanted and not padded:

@@ -6,12 +6,15 @@ Upstream declares a form without `out` beside it, which cannot know the variable
 from __future__ import annotations
 
 import inspect
+import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._C import parse_schema
 
+from softnpu import chips
 from torch_npu import _errors
 from torch_npu.ops import _check as must
 from torch_npu.ops._operator import library, signature
@@ -59,6 +62,32 @@ def check(grad: torch.Tensor, targets: dict[str, torch.Tensor], *dtypes: torch.d
     for label, tensor in (*targets.items(), ("grad", grad)):
         must.same_dtype(label, tensor, "var", var)
         must.shape(label, tensor, tuple(var.shape))
+
+
+def floats() -> tuple[torch.dtype, ...]:
+    """The dtypes of var: bfloat16 from the A2 series on."""
+    older = chips.current().family in ("910A", "310P")
+    return (torch.float16, torch.float32) + (() if older else (torch.bfloat16,))
+
+
+def rounded(dtype: torch.dtype, *scalars: Any) -> list[float]:
+    """The scalars as the operator reads them: upstream passes each as a tensor of this dtype."""
+    return [_nearest(float(scalar), dtype) for scalar in scalars]
+
+
+def _nearest(value: float, dtype: torch.dtype) -> float:
+    """By bits, without a tensor: the kernels are shape functions too."""
+    if dtype == torch.float64 or not math.isfinite(value):
+        return value
+    try:
+        if dtype == torch.float16:
+            return struct.unpack("<e", struct.pack("<e", value))[0]
+        (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    if dtype == torch.bfloat16:
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
 def store(

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
@@ -20,6 +21,13 @@ _ARGUMENTS = (
 _SCHEMA = f"npu_apply_adam({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
 
 _targets.without_targets(_SCHEMA)
+
+
+def _kind(var: torch.Tensor) -> torch.dtype:
+    """The dtype of the scalars on the card: that of var, float32 on Ascend950."""
+    if var.dtype == torch.float64:  # of gradcheck and references alone
+        return torch.float64
+    return torch.float32 if chips.current().family == "A5" else var.dtype
 
 
 @npu_op(
@@ -47,17 +55,20 @@ def npu_apply_adam_out(
         grad: the gradient g.
         use_locking: whether concurrent updates exclude each other; tasks of a stream always do.
         use_nesterov: whether the step looks ahead; None is False.
-        var: the variable; float16, bfloat16 or float32.
+        var: the variable; float16, float32, or bfloat16 where the chip has it.
         m: its first moment.
         v: its second moment.
 
     Returns:
-        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once.
+        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once; the scalars
+        are first rounded to the dtype of `var` (to float32 on Ascend950), so that 0.999 is 1 beside bfloat16.
 
     Constraints:
         var, m, v and grad are of one shape and dtype. Without `out` the operator raises, as upstream's
         does.
     """
+    rates = (beta1_power, beta2_power, lr, beta1, beta2, epsilon)
+    beta1_power, beta2_power, lr, beta1, beta2, epsilon = _targets.rounded(_kind(var), *rates)
     g, m_new, v_new = wide(grad), wide(m), wide(v)
     m_new = m_new + (1 - beta1) * (g - m_new)
     v_new = v_new + (1 - beta2) * (g * g - v_new)
@@ -70,13 +81,14 @@ def npu_apply_adam_out(
 
 @npu_apply_adam_out.check
 def _(grad, use_locking, var, m, v):
-    types = (torch.float16, torch.bfloat16, torch.float32)
-    _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
+    _targets.check(grad, {"var": var, "m": m, "v": v}, *_targets.floats())
     must.choice("use_locking", use_locking, (None, False, True))
 
 
 @npu_apply_adam_out.native
 def _(var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad, use_nesterov):
+    rates = (beta1_power, beta2_power, lr, beta1, beta2, epsilon)
+    beta1_power, beta2_power, lr, beta1, beta2, epsilon = _targets.rounded(_kind(var), *rates)
     if not fits(var, m, v, grad) or beta1_power == 1 or beta2_power > 1:
         return NotImplemented
     rate = lr * math.sqrt(1 - beta2_power) / (1 - beta1_power)

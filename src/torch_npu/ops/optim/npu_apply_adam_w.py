@@ -61,17 +61,21 @@ def npu_apply_adam_w_out(
         max_grad_norm: the largest second moment so far; needed with `amsgrad`. It is read, not written.
         amsgrad: whether `max_grad_norm` takes part; None is False.
         maximize: whether to climb instead of descend; None is False.
-        var: the variable; float16, bfloat16 or float32.
+        var: the variable; float16, float32, or bfloat16 where the chip has it.
         m: its first moment.
         v: its second moment.
 
     Returns:
-        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once.
+        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once; the scalars
+        are first rounded to the dtype of `var`, so that 0.999 is 1 beside bfloat16.
 
     Constraints:
         var, m, v, grad and max_grad_norm are of one shape and dtype. Without `out` the operator
         raises, as upstream's does.
     """
+    given = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    rates = _targets.rounded(var.dtype, *given)
+    beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon = rates
     g = -wide(grad) if maximize else wide(grad)
     m_new = beta1 * wide(m) + (1 - beta1) * g
     v_new = beta2 * wide(v) + (1 - beta2) * g * g
@@ -85,8 +89,7 @@ def npu_apply_adam_w_out(
 
 @npu_apply_adam_w_out.check
 def _(grad, max_grad_norm, amsgrad, var, m, v):
-    types = (torch.float16, torch.bfloat16, torch.float32)
-    _targets.check(grad, {"var": var, "m": m, "v": v}, *types)
+    _targets.check(grad, {"var": var, "m": m, "v": v}, *_targets.floats())
     if amsgrad:
         must.present("max_grad_norm", max_grad_norm, "with amsgrad")
     must.shape("max_grad_norm", max_grad_norm, tuple(var.shape))
@@ -110,6 +113,9 @@ def _(
     m,
     v,
 ):
+    given = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    rates = _targets.rounded(var.dtype, *given)
+    beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon = rates
     if not fits(var, m, v, grad, max_grad_norm) or beta1_power * beta1 == 1:
         return NotImplemented
     torch.ops.softnpu.apply_adam_w(

@@ -68,12 +68,18 @@ def npu_bert_apply_adam_out(
         v: its second moment.
 
     Returns:
-        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once.
+        var, m and v, the tensors given, updated. They are computed in fp32 and rounded once; the scalars
+        are first rounded to the dtype of `var`.
 
     Constraints:
         var, m, v and grad are of one shape and dtype. Without `out` the operator raises, as upstream's
         does.
     """
+    given = (lr, beta1, beta2, epsilon, max_grad_norm, global_grad_norm, weight_decay)
+    rates = _targets.rounded(var.dtype, *given)
+    lr, beta1, beta2, epsilon, max_grad_norm, global_grad_norm, weight_decay = rates
+    if step_size is not None:
+        (step_size,) = _targets.rounded(var.dtype, step_size)
     g = wide(grad)
     if adam_mode == ADAM and 0 < max_grad_norm < global_grad_norm:
         g = g * (max_grad_norm / global_grad_norm)

@@ -13,9 +13,20 @@ from torch_npu.ops.rnn._sequence import FLOATS, time_first
 
 
 def check_layer(
-    input, weight, bias, h, c, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    input,
+    weight,
+    bias,
+    h,
+    c,
+    has_biases,
+    num_layers,
+    dropout,
+    train,
+    bidirectional,
+    batch_first,
+    states=("h", "c"),
 ) -> tuple[int, int, int]:
-    """The constraints on everything but the lengths; returns (T, B, H)."""
+    """The constraints on everything but the lengths; returns (T, B, H). `states`: the names of h and c."""
     must.dtype("input", input, *FLOATS)
     must.ndim("input", input, 3)
     must.dtype("bias", bias, *FLOATS)
@@ -27,8 +38,8 @@ def check_layer(
     must.shape("weight", weight, (features + hidden, 4 * hidden))
     count, batch = time_first(input, batch_first).shape[:2]
     must.hold(count > 0, "input", "of at least one step", tuple(input.shape), ErrCode.PARAM)
-    _sequence.check_state("h", h, batch, hidden, input)
-    _sequence.check_state("c", c, batch, hidden, input)
+    for name, state in zip(states, (h, c), strict=True):
+        _sequence.check_state(name, state, batch, hidden, input)
     _sequence.check_single_layer(num_layers, dropout, train)
     one = "False (run the other direction with direction=True)"
     must.hold(not bidirectional, "bidirectional", one, bidirectional, ErrCode.NOT_SUPPORT)
@@ -265,7 +276,8 @@ def _(
     o,
     tanhc,
 ):
-    _, _, hidden = check_layer(input, weight, bias, hx, cx, True, 1, 0, True, False, False)
+    whole = (input, weight, bias, hx, cx, True, 1, 0, True, False, False)
+    _, _, hidden = check_layer(*whole, states=("hx", "cx"))
     size = (*input.shape[:2], hidden)
     of = {"grady": grady, "gradh": gradh, "gradc": gradc, "y_output": y_output}
     of |= {"h_output": h_output, "c_output": c_output, "i": i, "j": j, "f": f, "o": o}

@@ -222,9 +222,8 @@ def _(
     o,
     tanhc,
 ):
-    count, batch, hidden = check_layer(
-        input, weight, bias, init_h, init_c, True, 1, 0, True, False, False
-    )
+    whole = (input, weight, bias, init_h, init_c, True, 1, 0, True, False, False)
+    count, batch, hidden = check_layer(*whole, states=("init_h", "init_c"))
     _check_batches(batch_sizes, count, batch)
     of = {"grady_opt": grady_opt, "gradh_opt": gradh_opt, "gradc_opt": gradc_opt}
     of |= {"y": y, "h": h, "c": c, "i": i, "j": j, "f": f, "o": o, "tanhc": tanhc}

@@ -14,7 +14,7 @@ def npu_clear_float_status(self):
     """Clears the overflow flag of the device.
 
     Args:
-        self: from `npu_alloc_float_status` or `npu_get_float_status`, float32 or int32.
+        self: from `npu_alloc_float_status` or `npu_get_float_status`; any tensor from Atlas A2 on, else float32 or int32.
         mode: 0 for the flag of the running program, 1 for the one of debugging; they are the same here.
 
     Returns:
@@ -27,7 +27,8 @@ def npu_clear_float_status(self):
 @npu_clear_float_status.check
 def _(self, mode):
     _flag.check_mode(mode)
-    must.dtype("self", self, torch.float32, torch.int32)
+    if not _flag.of_its_own():
+        must.dtype("self", self, torch.float32, torch.int32)
 
 
 @npu_clear_float_status.meta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.tensor._dims import check_permutation, check_sizes, dense
@@ -24,7 +25,7 @@ def npu_confusion_transpose(self, perm, shape, transpose_first):
        \mathrm{reshape}(x, shape)^{perm} $$
 
     Args:
-        self: float16, float32 or an integer type.
+        self: float16, float32, an integer type, or bfloat16 from Atlas A2 on.
         perm: the order of the dimensions: of `self` if `transpose_first`, else of `shape`.
         shape: the sizes to reshape to.
         transpose_first: which of the two comes first.
@@ -39,7 +40,8 @@ def npu_confusion_transpose(self, perm, shape, transpose_first):
 
 @npu_confusion_transpose.check
 def _(self, perm, shape, transpose_first):
-    must.dtype("self", self, *_DTYPES)
+    older = chips.current().family in ("910A", "310P")
+    must.dtype("self", self, *_DTYPES, *(() if older else (torch.bfloat16,)))
     check_permutation("perm", perm, self.dim() if transpose_first else len(shape))
     check_sizes("shape", shape, self.numel())
 

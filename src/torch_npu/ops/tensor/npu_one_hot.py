@@ -39,6 +39,9 @@ def npu_one_hot(self, num_classes, depth, on_value, off_value):
     Returns:
         float32; on Ascend 950 int64 for integer values.
 
+    Differs from upstream: before Ascend 950 upstream gives the result the shape (..., depth) wherever the new
+    dimension lies, so that its elements are misnamed.
+
     Constraints:
         `depth=-1` reads the classes, so that it has no shape under FakeTensor.
     """
@@ -66,9 +69,12 @@ def _(self, num_classes, depth, on_value, off_value):
             type(off_value).__name__,
             ErrCode.TYPE,
         )
+        must.hold(self.numel() > 0 or depth > 0, "depth", "positive for an empty tensor", depth)
+        for name, value in (("on_value", on_value), ("off_value", off_value)):
+            fits = not isinstance(value, float) or abs(value) <= torch.finfo(torch.float32).max
+            must.hold(fits, name, "a number of float32", value, ErrCode.TYPE)
         if depth == _AUTO:
             must.hold(must.has_data(self), "depth", "given for a tensor without data", depth)
-            must.hold(self.numel() > 0, "depth", "positive for an empty tensor", depth)
     else:
         must.hold(depth >= 0, "depth", "at least 0", depth)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 
@@ -26,14 +27,14 @@ def npu_stride_add(self, other, offset1, offset2, c1_len):
 
     $$ y_{n, c} = x_{n,\, 16 o_1 + c} + z_{n,\, 16 o_2 + c}, \quad 0 \le c < 16\, \mathrm{len} $$
 
-    where channels past the end of x or z are zero.
+    where channels past the end of x or z are zero within their last block.
 
     Args:
-        self: x, (N, C, ...); float16 or float32.
-        other: z, of the dtype of `self`; its other dimensions are broadcast against those of `self`.
+        self: x, (N, C, ...); float16 or float32 (bfloat16 too on Ascend950).
+        other: z, of the dtype of `self` and of its sizes but C.
         offset1: o1, the first block of `self`.
         offset2: o2, the first block of `other`.
-        c1_len: len, the number of blocks.
+        c1_len: len, the number of blocks; offset and length end inside the ceil(C / 16) blocks of either tensor.
 
     Returns:
         y, with 16 len channels.
@@ -45,17 +46,16 @@ def npu_stride_add(self, other, offset1, offset2, c1_len):
 
 @npu_stride_add.check
 def _(self, other, offset1, offset2, c1_len):
-    must.dtype("self", self, torch.float16, torch.float32)
+    more = (torch.bfloat16,) if chips.current().family == "A5" else ()
+    must.dtype("self", self, torch.float16, torch.float32, *more)
     must.same_dtype("other", other, "self", self)
     must.ndim("self", self, 2, 8)
-    must.ndim("other", other, self.dim())
-    sizes = tuple(other.shape)
-    for dim, (a, b) in enumerate(zip(self.shape, sizes, strict=True)):
-        fits = dim == 1 or a == b or 1 in (a, b)
-        must.hold(fits, "other", f"of a shape that broadcasts to {tuple(self.shape)}", sizes)
-    for name, value in (("offset1", offset1), ("offset2", offset2)):
-        must.hold(value >= 0, name, "not negative", value)
+    must.shape("other", other, (self.shape[0], None, *self.shape[2:]))
     must.hold(c1_len > 0, "c1_len", "positive", c1_len)
+    for name, value, tensor in (("offset1", offset1, self), ("offset2", offset2, other)):
+        must.hold(value >= 0, name, "not negative", value)
+        last = -(-tensor.shape[1] // BLOCK) - int(c1_len)
+        must.hold(value <= last, name, f"at most {last} for {c1_len} blocks", value)
 
 
 npu_stride_add.samples = [

@@ -5,24 +5,9 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops._shared._indices import first_bad
 
 #: the dtypes that most of the operators take
 FLOATS = (torch.float16, torch.float32)
-
-
-def without_nan(name: str, values: torch.Tensor) -> None:
-    """No element is NaN; nothing is read of a fake tensor."""
-    if must.has_data(values):
-        host = values.detach().cpu()
-        first_bad(name, "free of NaN", host, host.isnan())
-
-
-def finite(name: str, values: torch.Tensor) -> None:
-    """No element is NaN or infinite; nothing is read of a fake tensor."""
-    if must.has_data(values):
-        host = values.detach().cpu()
-        first_bad(name, "finite", host, ~host.isfinite())
 
 
 def rows_of(name: str, boxes: torch.Tensor, width: int = 4) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
-from torch_npu.ops.vision._boxes import FLOATS, without_nan
+from torch_npu.ops.vision._boxes import FLOATS
 
 #: keeps heights, unions and diagonals of npu_diou and npu_ciou away from 0
 EPS = 1e-9
@@ -34,17 +34,21 @@ def check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int) 
         must.dtype(name, boxes, *FLOATS)
         must.ndim(name, boxes, 2)
         must.shape(name, boxes, (4, None))
-        without_nan(name, boxes)
     if not is_cross:
         must.shape("gtboxes", gtboxes, tuple(self.shape))
     must.choice("mode", mode, (0, 1))
 
 
+def check_form(trans: bool, is_cross: bool, mode: int, where: str) -> None:
+    """Boxes by centers, box by box, IoU: all that upstream has in some places."""
+    must.hold(trans, "trans", f"True {where}", trans, ErrCode.NOT_SUPPORT)
+    must.hold(not is_cross, "is_cross", f"False {where}", is_cross, ErrCode.NOT_SUPPORT)
+    must.hold(mode == 0, "mode", f"0 {where}", mode, ErrCode.NOT_SUPPORT)
+
+
 def check_backward(grad: torch.Tensor, trans: bool, is_cross: bool, mode: int, n: int) -> None:
     """The one form that upstream differentiates."""
-    must.hold(trans, "trans", "True for the gradient", trans, ErrCode.NOT_SUPPORT)
-    must.hold(not is_cross, "is_cross", "False for the gradient", is_cross, ErrCode.NOT_SUPPORT)
-    must.hold(mode == 0, "mode", "0 for the gradient", mode, ErrCode.NOT_SUPPORT)
+    check_form(trans, is_cross, mode, "for the gradient")
     must.hold(grad.numel() == n, "grad", f"of {n} elements", tuple(grad.shape), ErrCode.PARAM)
 
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops._shared._indices import first_bad
-from torch_npu.ops.vision._boxes import FLOATS, finite
+from torch_npu.ops.vision._boxes import FLOATS
 
 #: how many pairs are worked on at once: so few that they stay in the cache, and each step on one thread
 PAIRS = 1 << 11
@@ -135,17 +134,12 @@ def batches(one: Rectangles, other: Rectangles) -> Iterator[tuple[Rectangles, Re
         yield Rectangles(*(t[i] for t in one)), Rectangles(*(t[i] for t in other))
 
 
-def check(self: torch.Tensor, query_boxes: torch.Tensor, trans: bool) -> None:
+def check(self: torch.Tensor, query_boxes: torch.Tensor) -> None:
     """The rules of npu_rotated_iou and npu_rotated_overlaps on their boxes."""
     for name, boxes in (("self", self), ("query_boxes", query_boxes)):
         must.dtype(name, boxes, *FLOATS)
         must.ndim(name, boxes, 3)
         must.shape(name, boxes, (None, None, 5))
-        finite(name, boxes)
-        if must.has_data(boxes):
-            host = boxes.detach().cpu().double()
-            sides = host[..., 2:4] - host[..., :2] if trans else host[..., 2:4]
-            first_bad(name, "of boxes with sides of at least 0", sides, sides < 0)
     must.hold(
         self.shape[0] == query_boxes.shape[0],
         "query_boxes",

@@ -7,7 +7,7 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
+from torch_npu.ops.vision._boxes import FLOATS, rows_of
 
 
 @npu_op(
@@ -32,7 +32,7 @@ def npu_anchor_response_flags(self, featmap_size, stride, num_base_anchors):
         H * W * A flags, uint8.
 
     Constraints:
-        Positive strides and sizes, no NaN among the boxes.
+        Positive strides and sizes.
     """
     boxes = self.float()
     height, width = featmap_size
@@ -51,7 +51,6 @@ def npu_anchor_response_flags(self, featmap_size, stride, num_base_anchors):
 def _(self, featmap_size, stride, num_base_anchors):
     must.dtype("self", self, *FLOATS)
     rows_of("self", self)
-    without_nan("self", self)
     for name, values in (("featmap_size", featmap_size), ("stride", stride)):
         must.hold(len(values) == 2, name, "two numbers", list(values), ErrCode.PARAM)
         must.hold(min(values) > 0, name, "positive", list(values))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _nms
-from torch_npu.ops.vision._boxes import FLOATS, without_nan
+from torch_npu.ops.vision._boxes import FLOATS
+
+#: the most boxes of a class and of an image on Ascend950
+MOST = 1000
 
 
 def _by_class(self: torch.Tensor, transpose_box: bool) -> torch.Tensor:
@@ -65,8 +69,8 @@ def npu_batch_nms(
         `self`, filled up with 0; and nmsed_num (B,) int32, how many boxes an image has.
 
     Constraints:
-        No NaN among boxes and scores. Scores of fewer images than there are boxes are taken, as in upstream's
-        example: an image without scores has no boxes.
+        Before Ascend950 scores of fewer images than there are boxes are taken, as in upstream's example: an image
+        without scores has no boxes. On Ascend950 both sizes are at most 1000.
 
     Differs from upstream: boxes come back as they were given. The card scales them inside, so that on 910A and
     310P their coordinates carry an error of some units in the last place of float16.
@@ -111,9 +115,14 @@ def _(
     must.hold(0 <= iou_threshold <= 1, "iou_threshold", "in [0, 1]", iou_threshold)
     must.hold(max_size_per_class > 0, "max_size_per_class", "positive", max_size_per_class)
     must.hold(max_total_size > 0, "max_total_size", "positive", max_total_size)
+    if chips.current().family == "A5":
+        must.shape("scores", scores, (batch, n, classes))
+        for name, size in (
+            ("max_size_per_class", max_size_per_class),
+            ("max_total_size", max_total_size),
+        ):
+            must.hold(size <= MOST, name, f"at most {MOST} on Ascend950", size)
     must.choice("change_coordinate_frame", change_coordinate_frame, (False, True))
-    without_nan("self", self)
-    without_nan("scores", scores)
 
 
 @npu_batch_nms.meta

@@ -66,8 +66,7 @@ def npu_ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag):
         (1, n), or (m, n) with `is_cross`; float16 if either input is.
 
     Constraints:
-        No NaN among the boxes; negative sides are taken by the same formula. The gradient exists
-        for trans=True, is_cross=False, mode=0 only. On Ascend950: n a multiple of 1024, is_cross
+        Negative sides are taken by the same formula. The gradient exists for trans=True, is_cross=False, mode=0 only. On Ascend950: n a multiple of 1024, is_cross
         False, no gradient.
     """
     return _ciou(self, gtboxes, trans, is_cross, mode, atan_sub_flag)[0]

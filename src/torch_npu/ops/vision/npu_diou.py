@@ -31,8 +31,7 @@ def npu_diou(self, gtboxes, trans, is_cross, mode):
         (1, n), or (m, n) with `is_cross`; float16 if either input is.
 
     Constraints:
-        No NaN among the boxes; negative sides are taken by the same formula. The gradient exists
-        for trans=True, is_cross=False, mode=0 only.
+        Negative sides are taken by the same formula. The gradient exists for trans=True, is_cross=False, mode=0 only.
     """
     terms = _iou.Overlap(*_iou.pair(self, gtboxes, trans, is_cross), _iou.EPS, _iou.EPS)
     rho2, c2 = terms.distance()

@@ -47,21 +47,19 @@ def npu_giou(self, gtboxes, trans, is_cross, mode):
     where U is the area of the union and C that of the smallest upright box around both.
 
     Args:
-        self: boxes, (4, n) or (n, 4) (a 4 x 4 tensor is read by columns); float16 or float32.
-        gtboxes: ground truth in the same form; as many as `self` has where `is_cross` is False.
-        trans: True for x, y, w, h (center and sides), False for x1, y1, x2, y2.
-        is_cross: True compares every box with every ground truth, False box by box.
-        mode: 0 for IoU, 1 for IoF (over the area of the ground truth).
+        self: boxes x, y, w, h (center and sides), (4, n) or (n, 4) (a 4 x 4 tensor is read by columns);
+            float16 or float32.
+        gtboxes: as many boxes of ground truth in the same form.
+        trans: True; False would stand for boxes x1, y1, x2, y2.
+        is_cross: False; True would compare every box with every ground truth.
+        mode: 0; 1 would be IoF (over the area of the ground truth).
 
     Returns:
-        (n, 1) box by box, or (m, n) with `is_cross`; float16 if either input is.
+        (n, 1); float16 if either input is.
 
     Constraints:
-        No NaN among the boxes; negative sides are taken by the same formula. The gradient exists
-        for trans=True, is_cross=False, mode=0 only.
-
-    Differs from upstream: its host code refuses everything but trans=True, is_cross=False, mode=0, though its
-    page documents the rest; here the rest computes too.
+        Upstream's host code takes trans=True, is_cross=False and mode=0 alone, though its page documents the rest.
+        Negative sides are taken by the same formula.
     """
     terms, around = _terms(self, gtboxes, trans, is_cross)
     result = terms.share(mode) - (around - terms.union) / around
@@ -70,7 +68,8 @@ def npu_giou(self, gtboxes, trans, is_cross, mode):
 
 
 @npu_giou.check
-def _(self, gtboxes, is_cross, mode):
+def _(self, gtboxes, trans, is_cross, mode):
+    _iou.check_form(trans, is_cross, mode, "in upstream's host code")
     _check(self, gtboxes, is_cross, mode)
 
 
@@ -83,7 +82,6 @@ def _(grad, *, self, gtboxes, trans, is_cross, mode):
 npu_giou.samples = [
     Sample(lambda make: (make(4, 6, low=0, high=2), make(4, 6, low=0.1, high=1.6), True)),
     Sample(lambda make: (make(5, 4, low=0, high=2), make(5, 4, low=0, high=2), True)),
-    Sample(lambda make: (make(4, 3), make(4, 5)), {"is_cross": True, "mode": 1}),
 ]
 
 

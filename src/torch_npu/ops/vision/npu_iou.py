@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from softnpu import chips
+from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _pairs
 from torch_npu.ops.vision._boxes import FLOATS
@@ -29,7 +30,7 @@ def npu_iou(bboxes, gtboxes, mode):
         (m, n) in the dtype of `bboxes`. Before Ascend950 all arithmetic is in float16, whatever the inputs.
 
     Constraints:
-        No NaN among the boxes; negative sides are taken by the same formula. There is no gradient.
+        Negative sides are taken by the same formula. On Ascend950 both are of one dtype. There is no gradient.
     """
     formula = _pairs.exact if chips.current().family == "A5" else _pairs.half
     return formula(bboxes, gtboxes, mode)
@@ -37,8 +38,10 @@ def npu_iou(bboxes, gtboxes, mode):
 
 @npu_iou.check
 def _(bboxes, gtboxes, mode):
-    more = (torch.bfloat16,) if chips.current().family == "A5" else ()
-    _pairs.check(bboxes, gtboxes, mode, *FLOATS, *more)
+    newest = chips.current().family == "A5"
+    _pairs.check(bboxes, gtboxes, mode, *FLOATS, *((torch.bfloat16,) if newest else ()))
+    if newest:
+        must.same_dtype("gtboxes", gtboxes, "bboxes", bboxes)
 
 
 npu_iou.samples = [

@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _nms, _rotated
-from torch_npu.ops.vision._boxes import FLOATS, finite, rows_of, without_nan
+from torch_npu.ops.vision._boxes import FLOATS, rows_of
 
 #: a box whose area is smaller overlaps nothing
 LEAST = 1e-14
@@ -60,7 +60,7 @@ def npu_nms_rotated(self, scores, iou_threshold, scores_threshold, max_output_si
         they are.
 
     Constraints:
-        Finite boxes, no NaN among the scores. Upstream's page says that mode 1 is not supported; its tests use
+        Upstream's page says that mode 1 is not supported; its tests use
         it, and so may programs here.
     """
     order = _nms.by_score(wide(scores), scores_threshold)
@@ -80,8 +80,6 @@ def _(self, scores, max_output_size, mode):
         max_output_size >= -1, "max_output_size", "at least -1", max_output_size, ErrCode.VALUE
     )
     must.choice("mode", mode, (0, 1))
-    finite("self", self)
-    without_nan("scores", scores)
 
 
 @npu_nms_rotated.meta

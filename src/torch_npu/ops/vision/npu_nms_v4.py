@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _nms
-from torch_npu.ops.vision._boxes import FLOATS, rows_of, without_nan
+from torch_npu.ops.vision._boxes import FLOATS, rows_of
 
 
 @npu_op(
@@ -36,9 +36,6 @@ def npu_nms_v4(
     Returns:
         selected_indices, int32 of shape (max_output_size,), the chosen ones in front; and valid_outputs, int32 of
         shape (), how many they are.
-
-    Constraints:
-        No NaN among boxes, scores and thresholds.
     """
     size = int(max_output_size)
     order = _nms.by_score(wide(scores), scores_threshold.item())
@@ -68,12 +65,9 @@ def _(self, scores, max_output_size, iou_threshold, scores_threshold):
     ):
         must.hold(value.dim() == 0, name, "0-dimensional", tuple(value.shape), ErrCode.PARAM)
         must.dtype(name, value, *FLOATS)
-        without_nan(name, value)
     if must.has_data(iou_threshold):
         bound = iou_threshold.item()
         must.hold(0 <= bound <= 1, "iou_threshold", "in [0, 1]", bound)
-    without_nan("self", self)
-    without_nan("scores", scores)
 
 
 @npu_nms_v4.meta

@@ -10,7 +10,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _nms
-from torch_npu.ops.vision._boxes import FLOATS, without_nan
+from torch_npu.ops.vision._boxes import FLOATS
 
 
 @npu_op("npu_nms_with_mask(Tensor input, Scalar iou_threshold) -> (Tensor, Tensor, Tensor)")
@@ -30,7 +30,7 @@ def npu_nms_with_mask(input, iou_threshold):
         selected_mask (n,) uint8, 1 for the boxes that remain.
 
     Constraints:
-        No NaN in the first five columns; n at most 39936.
+        n at most 39936; on Ascend950 from 1 to 39935, and just the five columns.
 
     Differs from upstream: the card compares boxes in the order in which they come, so that they must be sorted by
     score; here they may come in any order.
@@ -46,16 +46,18 @@ def npu_nms_with_mask(input, iou_threshold):
 
 @npu_nms_with_mask.check
 def _(input, iou_threshold):
-    more = (torch.bfloat16,) if chips.current().family == "A5" else ()
-    must.dtype("input", input, *FLOATS, *more)
+    newest = chips.current().family == "A5"
+    must.dtype("input", input, *FLOATS, *((torch.bfloat16,) if newest else ()))
     must.ndim("input", input, 2)
     n, width = input.shape
     must.hold(
         width in (5, 8), "input", "of shape (n, 5) or (n, 8)", tuple(input.shape), ErrCode.PARAM
     )
     must.hold(n <= 39936, "input", "of at most 39936 boxes", n, ErrCode.PARAM)
+    if newest:
+        must.shape("input", input, (None, 5))
+        must.hold(0 < n < 39936, "input", "of 1 to 39935 boxes on Ascend950", n, ErrCode.PARAM)
     must.hold(0 <= iou_threshold <= 1, "iou_threshold", "in [0, 1]", iou_threshold)
-    without_nan("input", input[:, :5])
 
 
 @npu_nms_with_mask.meta

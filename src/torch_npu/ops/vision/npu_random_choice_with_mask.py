@@ -24,7 +24,7 @@ def npu_random_choice_with_mask(x, count, seed, seed2):
 
     Args:
         x: the mask, bool, of 1 to 5 dimensions.
-        count: how many to draw; 0 for all of them.
+        count: how many to draw, at least 1.
         seed: with `seed2`, fixes what is drawn; both 0 draws from the device's generator.
         seed2: see `seed`.
 
@@ -32,35 +32,33 @@ def npu_random_choice_with_mask(x, count, seed, seed2):
         y, int32 of shape (count, x.dim()), the indices; and mask, bool of shape (count,), which of them are
         valid: where fewer than `count` elements are True, the rest of y is 0 and of mask False.
 
-    Differs from upstream: other elements are drawn than on the card for the same seeds. Its host code refuses
-    count = 0, which its page documents.
+    Constraints:
+        Upstream's host code refuses count = 0, which its page documents.
+
+    Differs from upstream: other elements are drawn than on the card for the same seeds.
     """
     places = x.nonzero().int()
     order = torch.randperm(len(places), generator=_generator(seed, seed2))
-    drawn = places[order[:count] if count else order]
-    size = count or len(places)
-    y = torch.zeros(size, x.dim(), dtype=torch.int32, device=x.device)
+    drawn = places[order[:count]]
+    y = torch.zeros(count, x.dim(), dtype=torch.int32, device=x.device)
     y[: len(drawn)] = drawn
-    return y, torch.arange(size, device=x.device) < len(drawn)
+    return y, torch.arange(count, device=x.device) < len(drawn)
 
 
 @npu_random_choice_with_mask.check
-def _(x, count, seed, seed2):
+def _(x, count):
     must.dtype("x", x, torch.bool)
     must.ndim("x", x, 1, 5)
-    must.hold(count >= 0, "count", "at least 0", count)
-    must.hold(seed >= 0, "seed", "at least 0", seed)
-    must.hold(seed2 >= 0, "seed2", "at least 0", seed2)
+    must.hold(count > 0, "count", "at least 1", count)
 
 
 @npu_random_choice_with_mask.meta
 def _(x, count):
-    size = count or torch.library.get_ctx().new_dynamic_size()
-    return x.new_empty(size, x.dim(), dtype=torch.int32), x.new_empty(size)
+    return x.new_empty(count, x.dim(), dtype=torch.int32), x.new_empty(count)
 
 
 npu_random_choice_with_mask.samples = [
     Sample(lambda make: (make(8, dtype=torch.bool), 5, 1)),
     Sample(lambda make: (make(3, 4, dtype=torch.bool), 4), {"seed": 3, "seed2": 5}),
-    Sample(lambda make: (make(6, dtype=torch.bool), 0, 2)),
+    Sample(lambda make: (make(6, dtype=torch.bool), 9, -2)),
 ]

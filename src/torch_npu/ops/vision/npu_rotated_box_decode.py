@@ -22,13 +22,10 @@ def npu_rotated_box_decode(self, deltas, weight):
     Args:
         self: (B, 5, N) anchors: x1, y1, x2, y2 and angle; float16 or float32.
         deltas: (B, 5, N), of the same dtype.
-        weight: (5,) a divisor for each delta; not 0.
+        weight: (5,) a divisor for each delta.
 
     Returns:
         (B, 5, N) boxes x1, y1, x2, y2 and angle in (-90, 90), in the dtype of `self`.
-
-    Constraints:
-        No NaN among boxes and deltas.
     """
     center, sides, angle = coder.parts(wide(self))
     d = wide(deltas) / wide(weight)[:, None]

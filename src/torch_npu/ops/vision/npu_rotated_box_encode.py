@@ -26,9 +26,6 @@ def npu_rotated_box_encode(self, gt_bboxes, weight):
 
     Returns:
         (B, 5, N) in the dtype of `self`.
-
-    Constraints:
-        No NaN among the boxes.
     """
     center, sides, angle = coder.parts(wide(self))
     g_center, g_sides, g_angle = coder.parts(wide(gt_bboxes))

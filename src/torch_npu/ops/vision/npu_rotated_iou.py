@@ -42,7 +42,7 @@ def npu_rotated_iou(self, query_boxes, trans, mode, is_cross):
         (B, N, K), or (B, N) box by box; in the dtype of `self`.
 
     Constraints:
-        Sides of at least 0 and finite numbers. Upstream's page writes the shapes as (B, 5, N); its operator, its
+        Sides count by their magnitudes. Upstream's page writes the shapes as (B, 5, N); its operator, its
         tests and its examples take (B, N, 5).
 
     Differs from upstream: the area is exact, so the two thresholds, which ease the card's search for corners,
@@ -60,8 +60,8 @@ def npu_rotated_iou(self, query_boxes, trans, mode, is_cross):
 
 
 @npu_rotated_iou.check
-def _(self, query_boxes, trans, mode, is_cross, v_threshold, e_threshold):
-    _rotated.check(self, query_boxes, trans)
+def _(self, query_boxes, mode, is_cross, v_threshold, e_threshold):
+    _rotated.check(self, query_boxes)
     must.choice("mode", mode, (0, 1))
     k = query_boxes.shape[1]
     must.hold(k <= 1600, "query_boxes", "of at most 1600 boxes an image", k, ErrCode.PARAM)

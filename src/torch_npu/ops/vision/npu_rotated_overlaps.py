@@ -22,7 +22,7 @@ def npu_rotated_overlaps(self, query_boxes, trans):
         (B, N, K) areas, in the dtype of `self`.
 
     Constraints:
-        Sides of at least 0 and finite numbers. Upstream's page writes the shapes as (B, 5, N); its operator, its
+        Sides count by their magnitudes. Upstream's page writes the shapes as (B, 5, N); its operator, its
         tests and its examples take (B, N, 5).
     """
     one, other = _rotated.rectangles(self, trans), _rotated.rectangles(query_boxes, trans)
@@ -32,8 +32,8 @@ def npu_rotated_overlaps(self, query_boxes, trans):
 
 
 @npu_rotated_overlaps.check
-def _(self, query_boxes, trans):
-    _rotated.check(self, query_boxes, trans)
+def _(self, query_boxes):
+    _rotated.check(self, query_boxes)
 
 
 @npu_rotated_overlaps.meta
