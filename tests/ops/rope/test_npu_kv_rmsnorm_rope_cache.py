@@ -371,7 +371,9 @@ def test_one_factor_on_ascend950():
     again = [t.clone() for t in tensors]
     with on("A5"):
         torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **(options | single))
-        rows = {n: t.flatten().expand(s) for (n, t), s in zip(single.items(), (64, 512), strict=True)}
+        rows = {
+            n: t.flatten().expand(s) for (n, t), s in zip(single.items(), (64, 512), strict=True)
+        }
         torch_npu.npu_kv_rmsnorm_rope_cache(*again, **(options | rows))
     assert torch.equal(again[5], tensors[5]) and torch.equal(again[6], tensors[6])
 

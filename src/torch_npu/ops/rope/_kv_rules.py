@@ -59,7 +59,7 @@ def _check_format(name, cache, code):
         return
     must.hold(
         kind == "hifloat8" and cache.dtype == torch.uint8 and chips.current().family == "A5",
-        f"{name}_dtype",
+        name,
         "the cache's own dtype, or hifloat8 for a uint8 cache on Ascend950",
         f"{_dtypes.text(code)} for {cache.dtype}",
         ErrCode.NOT_SUPPORT,
@@ -117,13 +117,13 @@ def check(
     _check_inputs(kv, gamma, cos, sin, v)
     key, value = (cos.shape[3], gamma.shape[0]) if v is None else (kv.shape[3], v.shape[3])
     offsets = reads_offsets(v)
-    for name, cache, size, code, (scale_name, scale), (offset_name, offset) in (
-        ("k_cache", k_cache, key, k_cache_dtype,
+    for name, cache, size, (code_name, code), (scale_name, scale), (offset_name, offset) in (
+        ("k_cache", k_cache, key, ("k_cache_dtype", k_cache_dtype),
          ("k_rope_scale", k_rope_scale), ("k_rope_offset", k_rope_offset)),
-        ("ckv_cache", ckv_cache, value, ckv_cache_dtype,
+        ("ckv_cache", ckv_cache, value, ("ckv_cache_dtype", ckv_cache_dtype),
          ("c_kv_scale", c_kv_scale), ("c_kv_offset", c_kv_offset)),
     ):  # fmt: skip
-        _check_format(name, cache, code)
+        _check_format(code_name, cache, code)
         if scale is None:
             must.unset(offset_name, offset)
         else:
