@@ -36,6 +36,14 @@ def _bits(kept: torch.Tensor) -> torch.Tensor:
     return (kept.reshape(-1, 8).to(torch.uint8) * powers).sum(-1, dtype=torch.uint8)
 
 
+def _weights():
+    return "query_weight", "key_weight", "value_weight", "out_proj_weight"
+
+
+def _biases():
+    return "query_bias", "key_bias", "value_bias", "out_proj_bias"
+
+
 def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_len, dropout_prob):
     for name, number in zip(
         ("attn_head_num", "attn_dim_per_head", "src_len", "tgt_len"),
@@ -59,12 +67,10 @@ def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_l
     tokens = rows // tgt_len * src_len
     must.shape("key", key, (tokens, width))
     must.shape("value", value, (tokens, width))
-    names = ("query_weight", "key_weight", "value_weight", "out_proj_weight")
-    for name, weight in zip(names, weights, strict=True):
+    for name, weight in zip(_weights(), weights, strict=True):
         must.dtype(name, weight, torch.float16)
         must.shape(name, weight, (width, width))
-    names = ("query_bias", "key_bias", "value_bias", "out_proj_bias")
-    for name, bias in zip(names, biases, strict=True):
+    for name, bias in zip(_biases(), biases, strict=True):
         must.dtype(name, bias, torch.float16)
         must.shape(name, bias, (width,))
     must.hold(0 <= dropout_prob < 1, "dropout_prob", "from 0 to below 1", dropout_prob)
@@ -206,7 +212,7 @@ def _(dy, *, results, **a):
         *(a[name] for name in ("attn_head_num", "attn_dim_per_head", "src_len", "tgt_len")),
         *(a["dropout_prob"], a["softmax_use_float"]),
     )
-    grads = dict(zip((*_WEIGHTS, *_INPUTS, *_BIASES), found, strict=True))
+    grads = dict(zip((*_weights(), "query", "key", "value", *_biases()), found, strict=True))
     return {n: g.flatten() if n.endswith("_bias") else g for n, g in grads.items()}
 
 
