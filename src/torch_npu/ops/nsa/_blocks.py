@@ -88,9 +88,10 @@ def sequences(q_ends: Sequence[int], kv_ends: Sequence[int]) -> Iterator[tuple[s
 # --- constraints ---------------------------------------------------------------------------------------------
 
 
-def check_size(name: str, value: int, most: int) -> None:
+def check_size(name: str, value: int, most: int, what: str = "") -> None:
+    """The number, or `what` the argument has, is a multiple of 16."""
     ok = UNIT <= value <= most and value % UNIT == 0
-    must.hold(ok, name, f"a multiple of {UNIT} up to {most}", value)
+    must.hold(ok, name, f"{what}a multiple of {UNIT} up to {most}", value)
 
 
 def check_ends(name: str, given: Sequence[int] | None, total: int, of: str) -> None:

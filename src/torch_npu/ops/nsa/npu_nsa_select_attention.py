@@ -38,7 +38,7 @@ def _rows(x):
     "float scale_value, int head_num, int select_block_size, int select_block_count, *, "
     "Tensor? atten_mask=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None) "
     "-> (Tensor, Tensor, Tensor)",
-    chips=("A2",),
+    chips=("A2", "A3"),
     ge="NsaSelectedAttention",
     product=True,
     output_differentiability=(True, False, False),
@@ -166,7 +166,7 @@ def _(
     "float scale_value, int head_num, int select_block_size, int select_block_count, *, "
     "Tensor? atten_mask=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None) "
     "-> (Tensor, Tensor, Tensor)",
-    chips=("A2",),
+    chips=("A2", "A3"),
     ge="NsaSelectedAttentionGrad",
     product=True,
 )
