@@ -17,6 +17,7 @@ HIDDEN = torch.finfo(torch.float32).min
 HALF = (torch.float16, torch.bfloat16)
 COPIES = 8  # of each row's largest score and sum
 UNIT = 16
+WIDEST = 768  # a head of the training operators
 
 
 def spans(ends: Sequence[int]) -> list[tuple[int, int]]:
@@ -110,7 +111,9 @@ def check_attention(query, key, value, head_num, most_group: int) -> None:
     must.hold(
         head_num == query.shape[1], "head_num", f"the heads of query ({query.shape[1]})", head_num
     )
-    must.shape("key", key, (None, None, query.shape[2]))
+    width = query.shape[2]
+    must.hold(0 < width <= WIDEST, "query", f"of a head size of 1 to {WIDEST}", width)
+    must.shape("key", key, (None, None, width))
     must.shape("value", value, (*key.shape[:2], None))
     must.hold(
         value.shape[2] <= key.shape[2],
