@@ -372,3 +372,13 @@ def test_codes_that_are_read_nowhere():
     plain = torch_npu.npu_mla_prolog_v3(*call, cache_index=a.cache_index)
     named = torch_npu.npu_mla_prolog_v3(*call, cache_index=a.cache_index, token_x_dtype=290)
     assert torch.equal(plain[0], named[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_tiles_leave_the_rope_cache_empty(dtype):
+    a = documented(he=1024, int8=TOKENS[2:3])
+    a.kv_cache = torch.zeros(1, 16, 1, 656, dtype=torch.int8).npu()
+    a.kr_cache = torch.empty(0, dtype=dtype).npu()
+    options = {"dequant_scale_w_uq_qr": make(1, 192), "k_nope_clip_alpha": torch.ones(1).npu()}
+    torch_npu.npu_mla_prolog_v3(*split(a), cache_index=a.cache_index, **options, **modes(1, 3))
+    assert a.kv_cache.any()

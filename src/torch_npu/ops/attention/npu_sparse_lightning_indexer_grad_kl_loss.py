@@ -186,7 +186,12 @@ npu_sparse_lightning_indexer_grad_kl_loss.samples = [
         lambda make: _sample(make, *_FLAT)[0],
         lambda make: (
             _sample(make, *_FLAT)[1]
-            | {"actual_seq_qlen": [3], "actual_seq_klen": [5], "layout": "TND", "sinks": make(32)}
+            | {
+                "actual_seq_qlen": [1, 3],
+                "actual_seq_klen": [2, 5],
+                "layout": "TND",
+                "sinks": make(32),
+            }
         ),
     ),
 ]

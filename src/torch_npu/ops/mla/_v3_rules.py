@@ -92,7 +92,9 @@ def _dtype_rules(g: PrologV3) -> None:
     for name in ("weight_uk", "rmsnorm_gamma_cq", "rmsnorm_gamma_ckv", "rope_sin", "rope_cos"):
         must.dtype(name, getattr(g, name), bf16)
     must.dtype("kv_cache", g.kv_cache, low if g.kv_cache_quant_mode else bf16)
-    must.dtype("kr_cache", g.kr_cache, torch.int8 if g.kv_cache_quant_mode == PER_CHANNEL else bf16)
+    if g.kv_cache_quant_mode != PER_TILE:  # with tiles it is empty, of any dtype
+        low_keys = g.kv_cache_quant_mode == PER_CHANNEL
+        must.dtype("kr_cache", g.kr_cache, torch.int8 if low_keys else bf16)
     if g.weight_quant_mode == 5:  # otherwise the codes are read nowhere
         code = _dtypes.CODES["hifloat8"]
         names = ["token_x_dtype", "weight_dq_dtype", "weight_uq_qr_dtype", "weight_dkv_kr_dtype"]
