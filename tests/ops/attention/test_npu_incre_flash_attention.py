@@ -242,3 +242,13 @@ def test_more_than_256_heads():
     many = make(1, 257, 3, 16, dtype=HALF)
     message = "'num_key_value_heads' must be at most 256"
     refuse(message, q[:, :257], many, many, num_heads=257, input_layout="BNSD")
+
+
+def test_masks_of_the_longest_length():
+    """A mask as wide as the longest sequence, not as the cache."""
+    q, k = make(2, 1, 64, dtype=HALF), make(2, 9, 64, dtype=HALF, seed=1)
+    wide = on_device(torch.rand(2, 9, generator=torch.Generator().manual_seed(3)) < 0.4)
+    options = {"num_heads": 4, "scale_value": SCALE, "actual_seq_lengths": [5, 3]}
+    right = ifa(q, k, k, atten_mask=wide, **options)
+    assert torch.equal(ifa(q, k, k, atten_mask=wide[:, :5].contiguous(), **options), right)
+    refuse("'atten_mask' must be of shape", q, k, k, atten_mask=wide[:, :4], **options)

@@ -22,7 +22,8 @@ _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 def _call(query, key, value, options) -> Call:
     kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n != "padding_mask"}
     kept.setdefault("inner_precise", 1)
-    return Call(query, key, value, operator="npu_incre_flash_attention", names=_NAMES, **kept)
+    operator = "npu_incre_flash_attention"
+    return Call(query, key, value, operator=operator, names=_NAMES, incremental=True, **kept)
 
 
 def _check_310p(call: Call) -> None:
@@ -78,7 +79,7 @@ def npu_incre_flash_attention(query, key, value, **options):
             or (blocks, N, block_size, D) for BNSD.
         padding_mask: reserved.
         atten_mask: bool, int8 or uint8; 1 hides. (B, KV_S), (B or 1, 1, KV_S) or (B or 1, 1, 1,
-            KV_S).
+            KV_S), without pages and padding of the longest length at least.
         pse_shift: (B or 1, N, 1, KV_S), the query's dtype; added to the scaled scores. Not on 310P.
         actual_seq_lengths: valid tokens of the caches, one number or one a sequence.
         antiquant_scale, antiquant_offset: an int8 cache as (cache + offset) * scale; the key's
