@@ -95,11 +95,15 @@ def check_size(name: str, value: int, most: int, what: str = "") -> None:
     must.hold(ok, name, f"{what}a multiple of {UNIT} up to {most}", value)
 
 
-def check_ends(name: str, given: Sequence[int] | None, total: int, of: str) -> None:
+def check_ends(
+    name: str, given: Sequence[int] | None, total: int, of: str, whole: bool = True
+) -> None:
+    """Rising sums; `whole`: they end at the rows, otherwise the rows behind them belong to no sequence."""
     ends = must.present(name, given, "(the ends of the sequences)")
     ok = len(ends) > 0 and all(a <= b for a, b in zip([0, *ends], ends, strict=False))
     must.hold(ok, name, "not empty and ascending", list(ends))
-    must.hold(ends[-1] == total, name, f"ending at the rows of '{of}' ({total})", ends[-1])
+    fits = ends[-1] == total if whole else ends[-1] <= total
+    must.hold(fits, name, f"ending at the rows of '{of}' ({total})", ends[-1])
 
 
 def check_attention(query, key, value, head_num, most_group: int) -> None:
