@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from softnpu import chips
+from tests.ops.families import on
 from tests.ops.support import make
 
 NAMES = ("input_tokens", "input_positions", "seq_lens", "slot_mapping")
@@ -181,3 +182,8 @@ def test_speculation_does_not_read_the_number_of_queries():
         )  # fmt: skip
         found.append([t.tolist() for t in given])
     assert found[0] == found[1]
+
+
+def test_chips():
+    with on("310P"), pytest.raises(NotImplementedError, match="npu_advance_step_flashattn.* A2 or"):
+        call()

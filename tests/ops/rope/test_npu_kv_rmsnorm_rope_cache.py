@@ -443,3 +443,9 @@ def test_scales():
 def test_nz_needs_contiguous_caches():
     cache = make(BLOCKS, BLOCK, 1, 128, dtype=torch.float16)[..., :64]
     fails("'k_cache' must be contiguous in the NZ modes", {5: cache}, mode="PA_NZ")
+
+
+def test_chips():
+    tensors, options = arguments("PA")
+    with on("310P"), pytest.raises(NotImplementedError, match="npu_kv_rmsnorm_rope_cache.* A2 or"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)

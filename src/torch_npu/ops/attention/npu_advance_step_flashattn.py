@@ -50,7 +50,8 @@ def _advance_speculative(
     "npu_advance_step_flashattn(Tensor(a!) input_tokens, Tensor sampled_token_ids,"
     " Tensor(b!) input_positions, Tensor(c!) seq_lens, Tensor(d!) slot_mapping,"
     " Tensor block_tables, int num_seqs, int num_queries, int block_size, *, Tensor? spec_token=None,"
-    " Tensor? accepted_num=None) -> ()"
+    " Tensor? accepted_num=None) -> ()",
+    chips=("A2", "A3", "A5"),
 )
 def npu_advance_step_flashattn(
     input_tokens,

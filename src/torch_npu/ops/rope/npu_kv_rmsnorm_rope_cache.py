@@ -115,6 +115,7 @@ def _sample(mode="Norm", quantized=False, with_value=False, **options):
 @npu_op(
     f"npu_kv_rmsnorm_rope_cache{_ARGUMENTS.format(a='', b='')}) -> (Tensor, Tensor, Tensor, Tensor)",
     ge="KvRmsNormRopeCache",
+    chips=("A2", "A3", "A5"),
 )
 def npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, **options):
     r"""Splits kv, normalizes the one part, rotates the other, and writes both into caches.
@@ -197,6 +198,7 @@ _TYPED = " int? k_cache_dtype=None, int? ckv_cache_dtype=None)"
     f"npu_kv_rmsnorm_rope_cache_v2{_ARGUMENTS.format(a='(a!)', b='(b!)')},{_TYPED} -> (Tensor, Tensor)",
     functional=f"npu_kv_rmsnorm_rope_cache_v2_functional{_ARGUMENTS.format(a='', b='')},{_TYPED}"
     " -> (Tensor, Tensor, Tensor, Tensor)",
+    chips=("A2", "A3", "A5"),
 )
 def npu_kv_rmsnorm_rope_cache_v2(k_cache_dtype, ckv_cache_dtype, **arguments):
     """`npu_kv_rmsnorm_rope_cache` with the caches' mutation declared; it returns k and y only.
