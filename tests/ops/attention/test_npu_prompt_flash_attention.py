@@ -214,6 +214,10 @@ def test_refuses_in_tnd_what_it_leaves_out():
     )
     mask = on_device(torch.zeros(4, 4, dtype=torch.bool))
     refuse("'atten_mask' must be left out with sparse_mode 0", q, q, q, atten_mask=mask, **options)
+    short = options | {"actual_seq_lengths": [3]}
+    refuse(r"'actual_seq_lengths' must be ending at the rows of query \(4\)", q, q, q, **short)
+    fewer = options | {"actual_seq_lengths_kv": [3], "sparse_mode": 3, "atten_mask": triangle()}
+    refuse("'actual_seq_lengths' must be of sequences of no more queries", q, q, q, **fewer)
 
 
 def test_wide_rows():

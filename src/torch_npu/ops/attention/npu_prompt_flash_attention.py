@@ -19,6 +19,7 @@ from torch_npu.ops.attention._call import (
     Call,
     empty_outputs,
     sizes,
+    spans,
 )
 from torch_npu.ops.attention._infer import solve
 
@@ -28,6 +29,9 @@ _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 
 #: these are the modes 0 to 4 in the card's high-precision arithmetic, which is the only one here
 _HIGH_PRECISION = range(10, 15)
+
+#: sequences that the layout TND takes
+_MOST_ENDS = 4096
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "NSD", "TND")
 
@@ -83,6 +87,17 @@ def _check_ragged(call: Call) -> None:
         rules.absent(call, "with sparse_mode 0 in TND", "atten_mask")
     fits = mode != BAND or depth != 192
     must.hold(fits, "sparse_mode", "0 or 3 with a value of head size 192", mode)
+    ends = must.present("actual_seq_lengths", call.actual_seq_lengths, "in TND")
+    count = len(ends)
+    must.hold(count <= _MOST_ENDS, "actual_seq_lengths", f"of at most {_MOST_ENDS} entries", count)
+    last = ends[-1]
+    expected = f"ending at the rows of query ({call.query.shape[0]})"
+    must.hold(last == call.query.shape[0], "actual_seq_lengths", expected, last)
+    if mode == RIGHT_DOWN:
+        pairs = zip(spans(ends), spans(call.actual_seq_lengths_kv), strict=True)
+        fits = all(rows <= columns for (_, rows), (_, columns) in pairs)
+        expected = "of sequences of no more queries than keys with sparse_mode 3"
+        must.hold(fits, "actual_seq_lengths", expected, list(ends))
 
 
 @npu_op(
