@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from softnpu import chips
+from tests.ops.families import on
 from tests.ops.support import make
 
 NAMES = ("input_tokens", "input_positions", "seq_lens", "slot_mapping")
@@ -166,3 +167,23 @@ def test_block_indices_out_of_the_table_stay_inside(accepted):
         spec_token=spec, accepted_num=torch.full((2,), accepted).npu(),
     )  # fmt: skip
     assert slots.tolist() == [7 * 8 + (accepted + 1) % 8] * 4
+
+
+def test_speculation_does_not_read_the_number_of_queries():
+    found = []
+    for queries in (1, 3):
+        given = state(6)
+        sampled, spec = (make(3, n, dtype=torch.int64, low=1, high=99) for n in (2, 1))
+        tables = make(3, 11, dtype=torch.int64, low=1, high=50)
+        tokens, positions, lengths, slots = given
+        torch_npu.npu_advance_step_flashattn(
+            tokens, sampled, positions, lengths, slots, tables, 3, queries, 4,
+            spec_token=spec, accepted_num=torch.zeros(3, dtype=torch.int64).npu(),
+        )  # fmt: skip
+        found.append([t.tolist() for t in given])
+    assert found[0] == found[1]
+
+
+def test_chips():
+    with on("310P"), pytest.raises(NotImplementedError, match="npu_advance_step_flashattn.* A2 or"):
+        call()

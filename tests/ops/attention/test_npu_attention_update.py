@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 
@@ -21,7 +22,7 @@ def expected(lse, outs, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("count", [1, 2, 20])
 def test_merge(dtype, count):
     lse, outs = parts(count, dtype)
     out, total = torch_npu.npu_attention_update(lse, outs, 1)
@@ -61,12 +62,17 @@ def test_it_is_the_attention_over_all_keys():
     [
         (2, 2, 2, "'update_type' must be 0 or 1, but received 2"),
         (1, 2, 0, "'local_out' must be of 1 tensors"),
-        (17, 17, 0, "'lse' must be of 1 to 16 tensors"),
+        (129, 129, 0, "'lse' must be of 1 to 128 tensors"),
     ],
 )
 def test_counts(lse, outs, kind, message):
     with pytest.raises(RuntimeError, match=f"npu_attention_update: argument {message}"):
         torch_npu.npu_attention_update([make(4)] * lse, [make(4, 8)] * outs, kind)
+
+
+def test_counts_on_ascend950():
+    with on("A5"), pytest.raises(RuntimeError, match="'lse' must be of 1 to 16 tensors"):
+        torch_npu.npu_attention_update([make(4)] * 17, [make(4, 8)] * 17, 0)
 
 
 @pytest.mark.parametrize("size", [4, 12, 520])

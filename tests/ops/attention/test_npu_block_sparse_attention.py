@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import make
 
 BLOCK = [4, 128]
@@ -88,7 +89,8 @@ def test_attention(dtype, size, layout, lengths, kv_lengths):
         torch.testing.assert_close(
             stats.cpu().double()[..., 0][known], sums[b][known], rtol=1e-3, atol=1e-3
         )
-    assert call(given, layout, lengths, kv_lengths, softmax_lse_flag=0)[1].numel() == 0
+    plain = call(given, layout, lengths, kv_lengths, softmax_lse_flag=0)[1]
+    assert plain.shape == lse.shape and not plain.any()
 
 
 def test_whole_sequences_without_lengths():
@@ -129,7 +131,7 @@ def test_gradients_need_the_logsumexp():
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"inner_precise": 2}, "'inner_precise' must be 0, 1 or 4"),
+        ({"inner_precise": 4}, "'inner_precise' must be 0 or 1"),
         ({"softmax_lse_flag": 2}, "'softmax_lse_flag' must be"),
         ({"lengths": [5, 9], "kv_lengths": None}, "'actual_seq_lengths' must be given together"),
         (
@@ -148,9 +150,44 @@ def test_refusals(options, message):
 
 def test_blocks_of_128_columns():
     given = inputs("BNSD", torch.float16, 64, [9, 9], [7, 7])
-    with pytest.raises(
-        RuntimeError, match="'block_shape' must be positive, the second a multiple of 128"
-    ):
+    with pytest.raises(RuntimeError, match="'block_shape' must be a multiple of 128 columns"):
         torch_npu.npu_block_sparse_attention(
             *given, [4, 64], q_input_layout="BNSD", kv_input_layout="BNSD", num_key_value_heads=2
         )
+
+
+def test_layout_and_precision_on_ascend950():
+    given = inputs("BNSD", torch.bfloat16, 128, [9, 9], [7, 7])
+    swapped = (*(t.transpose(1, 2).contiguous() for t in given[:3]), given[3])
+    right, sums = call(given, "BNSD", None, None)
+    with on("A5"):
+        out, lse = call(swapped, "BSND", None, None, inner_precise=4)
+        with pytest.raises(RuntimeError, match="'inner_precise' must be 4"):
+            call(swapped, "BSND", None, None)
+    assert torch.equal(out.transpose(1, 2), right) and torch.equal(lse.transpose(1, 2), sums)
+
+
+def test_lengths_sum_up_in_tnd():
+    given = inputs("TND", torch.float16, 64, [5, 9], [130, 10])
+    message = "'actual_seq_lengths' must be of 2 lengths of at least 0, 14 in all"
+    with pytest.raises(RuntimeError, match=message):
+        call(given, "TND", [5, 8], [130, 10])
+
+
+def test_masks_of_another_shape():
+    given = inputs("BNSD", torch.float16, 64, [9, 9], [7, 7])
+    wider = torch.cat([given[3], given[3]], -1)
+    with pytest.raises(RuntimeError, match=r"'block_sparse_mask' must be of shape \(2, 4, 3, 1\)"):
+        call((*given[:3], wider), "BNSD", None, None)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8])
+def test_masks_and_default_blocks_of_the_gradient(kind):
+    query, key, value, _ = inputs("BNSD", torch.float16, 64, [9, 9], [7, 7])
+    mask = torch.ones(2, 4, 1, 1, dtype=torch.int8).npu()
+    lse, grad = make(2, 4, 9, 1, low=2, high=4), make(2, 4, 9, 64, dtype=torch.float16, seed=5)
+    tail = (None, None, "BNSD", "BNSD", 2, 0.1)
+    backward = torch_npu.npu_block_sparse_attention_backward
+    right = backward(grad, query, key, value, grad, lse, mask, [128, 128], *tail)
+    found = backward(grad, query, key, value, grad, lse, mask.to(kind), None, *tail)
+    assert all(torch.equal(a, b) for a, b in zip(found, right, strict=True))

@@ -136,25 +136,31 @@ def test_dense(layout, tokens, kv_tokens, lengths, kv_lengths, ropes):
 def test_sparse(layout, tokens, kv_tokens, lengths, kv_lengths):
     half = torch.float16
     query, key = make(*tokens, 32, 512, dtype=half), make(*kv_tokens, 1, 512, dtype=half, seed=1)
+    ropes = {
+        "query_rope": make(*tokens, 32, 64, dtype=half, seed=5),
+        "key_rope": make(*kv_tokens, 1, 64, dtype=half, seed=6),
+    }
+    whole = torch.cat((flat(query, 2), flat(ropes["query_rope"], 2)), -1)
+    whole_key = torch.cat((flat(key, 2), flat(ropes["key_rope"], 2)), -1)
     index, index_key = (
         make(*tokens, 8, 128, dtype=half, seed=2),
         make(*kv_tokens, 1, 128, dtype=half, seed=3),
     )
     weights = make(*tokens, 8, dtype=half, low=-0.1, high=0.1, seed=4)
-    pairs, places = [], torch.full((len(flat(query, 2)), 3), -1, dtype=torch.int32)
+    pairs, places = [], torch.full((len(flat(query, 2)), 1024), -1, dtype=torch.int32)
     for row, own in rows(layout, query, key, lengths, kv_lengths):
         order = torch.randperm(len(own), generator=torch.Generator().manual_seed(row))[:3]
         places[row, : len(order)] = order.int()
         pairs.append((row, [own[i] for i in order.tolist()]))
-    tops, sums = attention_statistics(flat(query, 2), flat(key, 2), pairs, 0.05, 32)
+    tops, sums = attention_statistics(whole, whole_key, pairs, 0.05, 32)
     found = torch_npu.npu_sparse_lightning_indexer_grad_kl_loss(
-        query, key, index, index_key, weights, places.view(*tokens, 1, 3).npu(),
+        query, key, index, index_key, weights, places.view(*tokens, 1, 1024).npu(),
         shaped(tops, layout, tokens, 1), shaped(sums, layout, tokens, 1), 0.05, layout=layout,
-        **lengths_of(lengths, kv_lengths),
+        **lengths_of(lengths, kv_lengths), **ropes,
     )  # fmt: skip
     given = [flat(index, 2), flat(index_key, 2), flat(weights, 1)]
     given = [t.requires_grad_() for t in given]
-    loss = loss_of(flat(query, 2), flat(key, 2), *given, pairs, tops, sums, 0.05)
+    loss = loss_of(whole, whole_key, *given, pairs, tops, sums, 0.05)
     loss.backward()
     compare(found, given, loss, 1e-2)
 
@@ -167,14 +173,18 @@ def test_sinks_normalize_the_attention():
         make(1, 4, 1, 128, dtype=half, seed=3),
     )
     weights = make(1, 2, 8, dtype=half, low=-0.1, high=0.1, seed=4)
-    places = torch.tensor([[0, 1, 2, -1], [0, 1, 2, 3]]).int().view(1, 2, 1, 4).npu()
+    places = torch.full((1, 2, 1, 1024), -1).int()
+    places[0, :, 0, :4] = torch.tensor([[0, 1, 2, -1], [0, 1, 2, 3]])
+    places = places.npu()
+    zeros = {"query_rope": (1, 2, 32, 64), "key_rope": (1, 4, 1, 64)}
+    ropes = {n: torch.zeros(s, dtype=half).npu() for n, s in zeros.items()}
     tops, sums = attention_statistics(flat(query, 2), flat(key, 2), pairs, 0.05, 32)
     call = torch_npu.npu_sparse_lightning_indexer_grad_kl_loss
     arguments = (query, key, index, index_key, weights, places)
-    plain = call(*arguments, *(shaped(t, "BSND", (1, 2), 1) for t in (tops, sums)), 0.05)
+    plain = call(*arguments, *(shaped(t, "BSND", (1, 2), 1) for t in (tops, sums)), 0.05, **ropes)
     doubled = call(
         *arguments, *(shaped(t, "BSND", (1, 2), 1) for t in (tops, sums * 2)), 0.05,
-        sinks=torch.zeros(32).npu(),
+        sinks=torch.zeros(32).npu(), **ropes,
     )  # fmt: skip
     for mine, right in zip(doubled, plain, strict=True):
         torch.testing.assert_close(mine.cpu(), right.cpu(), rtol=1e-2, atol=1e-3)

@@ -15,3 +15,16 @@ def test_by_hand():
     assert sums.tolist() == [[[1.0, 1.0]]]
     tops, sums = torch_npu.npu_dense_lightning_indexer_softmax_lse(query, key * 0, weights)
     assert (tops.tolist(), sums.tolist()) == ([[[0.0, 0.0]]], [[[1.0, 2.0]]])
+
+
+def test_none_stands_for_the_defaults():
+    query = torch.ones(1, 2, 8, 128, dtype=torch.float16).npu()
+    weights = torch.full((1, 2, 8), 0.25).npu()
+    call = torch_npu.npu_dense_lightning_indexer_softmax_lse
+    options = {"layout": None, "sparse_mode": None, "pre_tokens": None, "next_tokens": None}
+    for mine, right in zip(
+        call(query, query[:, :, :1], weights, **options),
+        call(query, query[:, :, :1], weights),
+        strict=True,
+    ):
+        assert torch.equal(mine, right)

@@ -221,3 +221,34 @@ def test_refuses_on_310p_what_it_leaves_out():
             num_heads=4,
             pse_shift=make(2, 4, 1, 7, dtype=HALF),
         )
+        few = make(2, 7, 32, dtype=HALF)
+        refuse(
+            "'input_layout' must be 'BNSD' with grouped heads on 310P",
+            q,
+            few,
+            few,
+            num_heads=4,
+            num_key_value_heads=2,
+        )
+        narrow = q[..., :32], k[..., :32], k[..., :32]
+        refuse("'query' must be of a head size divisible by 16 on 310P", *narrow, num_heads=4)
+
+
+def test_more_than_256_heads():
+    """The caches have at most 256 heads, the query 64 for each."""
+    q, k = make(1, 260, 1, 16, dtype=HALF), make(1, 130, 3, 16, dtype=HALF)
+    options = {"num_heads": 260, "num_key_value_heads": 130, "input_layout": "BNSD"}
+    assert ifa(q, k, k, **options).shape == q.shape
+    many = make(1, 257, 3, 16, dtype=HALF)
+    message = "'num_key_value_heads' must be at most 256"
+    refuse(message, q[:, :257], many, many, num_heads=257, input_layout="BNSD")
+
+
+def test_masks_of_the_longest_length():
+    """A mask as wide as the longest sequence, not as the cache."""
+    q, k = make(2, 1, 64, dtype=HALF), make(2, 9, 64, dtype=HALF, seed=1)
+    wide = on_device(torch.rand(2, 9, generator=torch.Generator().manual_seed(3)) < 0.4)
+    options = {"num_heads": 4, "scale_value": SCALE, "actual_seq_lengths": [5, 3]}
+    right = ifa(q, k, k, atten_mask=wide, **options)
+    assert torch.equal(ifa(q, k, k, atten_mask=wide[:, :5].contiguous(), **options), right)
+    refuse("'atten_mask' must be of shape", q, k, k, atten_mask=wide[:, :4], **options)

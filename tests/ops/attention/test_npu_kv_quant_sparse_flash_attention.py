@@ -65,7 +65,8 @@ def test_float8_on_ascend950():
         ({"attention_mode": 0}, "'attention_mode' must be 2"),
         ({"tile_size": 64}, "'tile_size' must be 128"),
         ({"sparse_block_size": 32}, "'sparse_block_size' must be a power of two up to 16"),
-        ({"key_dequant_scale": make(1)}, "'key_dequant_scale' must be left at None"),
+        ({"value_dtype": 290}, "'value_dtype' must be as 'key_dtype'"),
+        ({"key_dtype": 290, "value_dtype": 290}, "'key_dtype' must be on a chip of series A5"),
         ({"sinks": make(4)}, "'sinks' must be on a chip of series A5"),
     ],
 )
@@ -74,7 +75,46 @@ def test_refusals(options, message):
         call(make(2, 3, 4, 576, dtype=torch.bfloat16), keys(torch.bfloat16, 2, 9, 1)[0], **options)
 
 
-def test_hifloat8_is_not_supported():
-    key = keys(torch.bfloat16, 2, 9, 1)[0]
-    with pytest.raises(NotImplementedError, match="key_dtype"):
-        call(make(2, 3, 4, 576, dtype=torch.bfloat16), key, key_dtype=torch_npu.hifloat8)
+def test_scales_that_are_read_nowhere():
+    query, (key, _) = make(2, 3, 4, 576, dtype=torch.bfloat16), keys(torch.bfloat16, 2, 9, 1)
+    given = call(query, key, key_dequant_scale=make(1), value_dequant_scale=make(1))
+    assert torch.equal(given, call(query, key))
+
+
+def test_heads_on_ascend950():
+    query, (key, _) = make(2, 3, 48, 576, dtype=torch.bfloat16), keys(torch.bfloat16, 2, 9, 1)
+    with on("A5"):
+        assert call(query, key).shape == (2, 3, 48, 512)
+        with pytest.raises(
+            RuntimeError, match="'query' must be of 1, 2, 4, 8, 16, 32, 48, 64 or 128"
+        ):
+            call(query[:, :, :6], key)
+
+
+def test_hifloat8_on_ascend950():
+    """Bytes of 1 (0x08), 1.5 (0x0C) and -1 (0x88)."""
+    bytes_ = torch.tensor([0x08, 0x0C, 0x88, 0x08] * 128, dtype=torch.uint8)
+    plain = torch.tensor([1.0, 1.5, -1.0, 1.0] * 128)
+    rope, scales = torch.zeros(1, 3, 1, 64), torch.tensor([[1.0], [2.0], [0.5]]).expand(3, 4)
+    parts = (
+        bytes_.expand(1, 3, 1, 512),
+        rope.bfloat16().view(torch.uint8),
+        scales.contiguous().view(torch.uint8).view(1, 3, 1, 16),
+    )
+    key = torch.cat(parts, -1).npu()
+    query = make(1, 1, 2, 576, dtype=torch.bfloat16)
+    places = torch.full((1, 1, 1, 2048), -1, dtype=torch.int32)
+    places[..., :3] = torch.arange(3)
+    code = torch_npu.hifloat8
+    options = {"attention_mode": 2, "key_dtype": code, "value_dtype": code}
+    with on("A5"):
+        operator = torch_npu.npu_kv_quant_sparse_flash_attention
+        out = operator(query, key, key, places.npu(), 0.01, 2, 2, **options)
+        with pytest.raises(
+            RuntimeError, match="'sparse_indices' must be of 2048 keys with hifloat8"
+        ):
+            operator(query, key, key, places[..., :3].npu(), 0.01, 2, 2, **options)
+    keys_ = plain * torch.tensor([[1.0], [2.0], [0.5]])
+    whole = torch.cat((keys_, torch.zeros(3, 64)), -1).double()
+    right = attention(flat(query)[0], whole, whole[:, :512], 0.01)[0]
+    torch.testing.assert_close(out[0, 0].cpu().double(), right, rtol=2e-2, atol=2e-2)

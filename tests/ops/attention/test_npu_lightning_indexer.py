@@ -135,3 +135,36 @@ def test_sizes(shape, kv_shape, message):
     given = [make(*s, dtype=torch.float16) for s in (shape, kv_shape, shape[:-1])]
     with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_lightning_indexer(*given, sparse_count=4)
+
+
+def gradient_inputs(**change):
+    half = torch.float16
+    given = dict(
+        query=make(1, 2, 4, 128, dtype=half), key=make(1, 5, 1, 128, dtype=half),
+        dy=make(1, 2, 1, 3, dtype=half), sparse_indices=torch.tensor([0, 2, -1, 4, 1, 0]).int().view(1, 2, 1, 3).npu(),
+        weights=make(1, 2, 4, dtype=half),
+    )  # fmt: skip
+    return given | change
+
+
+def test_arguments_that_the_gradient_does_not_read():
+    plain = torch_npu.npu_lightning_indexer_grad(**gradient_inputs())
+    other = torch_npu.npu_lightning_indexer_grad(
+        **gradient_inputs(layout=None, sparse_mode=None, pre_tokens=4, next_tokens=None)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"weights": make(1, 2, 4)}, "'weights' must be of the dtype of 'query'"),
+        ({"query": make(1, 2, 4, 64, dtype=torch.float16)}, "'query' must be of head size 128"),
+        ({"layout": "SBND"}, "'layout' must be 'BSND' or 'TND'"),
+        ({"sparse_indices": torch.zeros(1, 2, 1, 2049).int().npu()}, "'sparse_indices' must be of 1 to 2048 keys"),
+        ({"sparse_indices": torch.full((1, 2, 1, 3), 5).int().npu()}, "'sparse_indices' must be below 5"),
+    ],
+)  # fmt: skip
+def test_refusals_of_the_gradient(change, message):
+    with pytest.raises(RuntimeError, match=f"npu_lightning_indexer_grad: argument {message}"):
+        torch_npu.npu_lightning_indexer_grad(**gradient_inputs(**change))

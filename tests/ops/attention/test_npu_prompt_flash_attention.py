@@ -63,10 +63,10 @@ def test_one_sequence_layout():
 
 
 def test_ragged_layout():
-    q, k, v = batch((3, 1), (4, 7))
+    q, k, v = batch((3, 1), (4, 7), size=64, dtype=BRAIN)
     out = run("TND", q, k, v, actual_seq_lengths=[3, 4], actual_seq_lengths_kv=[4, 11])
     for b, found in enumerate(unpack(out, "TND", [3, 1], 4)):
-        compare(found, q[b], k[b], v[b], HALF, scale=SCALE)
+        compare(found, q[b], k[b], v[b], BRAIN, scale=SCALE)
 
 
 def test_a_mask_hides_what_is_ahead_by_default():
@@ -192,7 +192,38 @@ def test_refuses_on_310p_what_it_leaves_out():
     with settings.override(soc="Ascend310P3"):
         refuse("'query' must be of dtype torch.float16", b, b, b, **options)
         refuse("'sparse_mode' must be 0", q, q, q, sparse_mode=3, atten_mask=triangle(), **options)
-        refuse("'next_tokens' must be 0 or 2147483647", q, q, q, next_tokens=3, **options)
+        refuse("'next_tokens' must be 0 or at least 3 on 310P", q, q, q, next_tokens=2, **options)
+        refuse("'pre_tokens' must be at least 3 on 310P", q, q, q, pre_tokens=2, **options)
+        mask = on_device(torch.zeros(3, 3, dtype=torch.bool))
+        refuse("'atten_mask' must be left out on 310P unless", q, q, q, atten_mask=mask, **options)
+        near = pfa(q, q, q, pre_tokens=3, next_tokens=3, **options)
+        assert torch.equal(near, pfa(q, q, q, **options))
+
+
+def test_refuses_in_tnd_what_it_leaves_out():
+    q, lengths = (
+        make(4, 4, 64, dtype=BRAIN),
+        {"actual_seq_lengths": [4], "actual_seq_lengths_kv": [4]},
+    )
+    options = {"num_heads": 4, "input_layout": "TND"} | lengths
+    half = q.to(HALF)
+    refuse("'query' must be of dtype torch.bfloat16", half, half, half, **options)
+    refuse("'query' must be of head sizes 64, 128 or 192", *(q[..., :32],) * 3, **options)
+    refuse(
+        "'sparse_mode' must be 0, 3 or 4", q, q, q, sparse_mode=2, atten_mask=triangle(), **options
+    )
+    mask = on_device(torch.zeros(4, 4, dtype=torch.bool))
+    refuse("'atten_mask' must be left out with sparse_mode 0", q, q, q, atten_mask=mask, **options)
+    short = options | {"actual_seq_lengths": [3]}
+    refuse(r"'actual_seq_lengths' must be ending at the rows of query \(4\)", q, q, q, **short)
+    fewer = options | {"actual_seq_lengths_kv": [3], "sparse_mode": 3, "atten_mask": triangle()}
+    refuse("'actual_seq_lengths' must be of sequences of no more queries", q, q, q, **fewer)
+
+
+def test_wide_rows():
+    """The card warns of rows of 65535 elements and more, and takes them."""
+    q = make(1, 1, 65536, dtype=HALF)
+    assert pfa(q, q, q, num_heads=128, input_layout="BSH").shape == q.shape
 
 
 @pytest.mark.parametrize("mode", [10, 11, 12, 13, 14])

@@ -96,8 +96,29 @@ def test_refusals(options, message):
         torch_npu.npu_quant_lightning_indexer(**(given | options))
 
 
-def test_hifloat8_is_not_supported():
-    with pytest.raises(NotImplementedError, match="query_dtype hifloat8"):
-        torch_npu.npu_quant_lightning_indexer(
-            *inputs((2, 3, 8, 128), (2, 9, 1, 128)), query_dtype=torch_npu.hifloat8
-        )
+def test_hifloat8_on_ascend950():
+    """Bytes of 1 (0x08), 1.5 (0x0C), 2 (0x10) and -1 (0x88): the keys rank by their value."""
+    query = torch.full((1, 1, 8, 128), 0x08, dtype=torch.uint8).npu()
+    key = torch.tensor([0x08, 0x88, 0x10, 0x0C], dtype=torch.uint8).view(1, 4, 1, 1)
+    weights, scales = torch.ones(1, 1, 8, dtype=torch.bfloat16).npu(), torch.ones(1, 1, 8).npu()
+    given = (
+        query,
+        key.expand(1, 4, 1, 128).contiguous().npu(),
+        weights,
+        scales,
+        torch.ones(1, 4, 1).npu(),
+        0,
+        0,
+    )
+    code = torch_npu.hifloat8
+    named = {"query_dtype": code, "key_dtype": code, "sparse_mode": 0}
+    with on("A5"):
+        found = torch_npu.npu_quant_lightning_indexer(*given, **named)
+        with pytest.raises(RuntimeError, match="'sparse_count' must be 2048 with hifloat8"):
+            torch_npu.npu_quant_lightning_indexer(*given, **named, sparse_count=4)
+    assert found.shape == (1, 1, 1, 2048)
+    assert found.flatten()[:5].tolist() == [2, 3, 0, 1, -1]
+    with pytest.raises(RuntimeError, match="'query_dtype' must be on a chip of series A5"):
+        torch_npu.npu_quant_lightning_indexer(*given, **named)
+    with pytest.raises(RuntimeError, match="'key_dtype' must be as 'query_dtype'"):
+        torch_npu.npu_quant_lightning_indexer(*given, key_dtype=code)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import make
 
 
@@ -97,3 +98,19 @@ def test_edges(edges):
             *(out, statistics, statistics) * 2, actual_seq_qlen=torch.tensor(edges).npu(),
             input_layout="TND",
         )  # fmt: skip
+
+
+def test_head_sizes_in_tnd():
+    def call(heads, size):
+        out, statistics = make(5, heads, size), make(5, heads, 8)
+        torch_npu.npu_ring_attention_update(
+            *(out, statistics, statistics) * 2, actual_seq_qlen=torch.tensor([0, 5]).npu(),
+            input_layout="TND",
+        )  # fmt: skip
+
+    with pytest.raises(RuntimeError, match="a head size that is a multiple of 64 up to 768"):
+        call(2, 72)
+    with on("A5"):
+        call(2, 72)
+        with pytest.raises(RuntimeError, match="at most 256 heads"):
+            call(257, 8)

@@ -239,3 +239,12 @@ def test_prefix_caching_needs_all_indices():
             block_idx_first_scheduled_token=integers(0),
             block_idx_last_scheduled_token=integers(0),
         )
+
+
+def test_narrow_rows():
+    """The kernel of long sequences takes rows of 16 elements, that of short ones 64."""
+    x, weight, states = (make(*s, dtype=torch.float16) for s in ((5, 16), (3, 16), (2, 2, 16)))
+    edges = {"query_start_loc": torch.tensor([0, 5], dtype=torch.int32).npu()}
+    assert torch_npu.npu_fused_causal_conv1d(x, weight, states, **edges).any()
+    with pytest.raises(RuntimeError, match=r"'x' must be of a last size in \[64, 16384\]"):
+        torch_npu.npu_fused_causal_conv1d(x, weight, states, **edges, max_query_len=5)

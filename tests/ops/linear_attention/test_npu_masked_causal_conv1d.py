@@ -97,3 +97,10 @@ def test_bad_mask():
 def test_bad_dtype():
     with pytest.raises(RuntimeError, match="'input' must be of dtype .*float32"):
         torch_npu.npu_masked_causal_conv1d(make(2, 1, 384), make(3, 384))
+
+
+def test_the_gradient_takes_32_sequences():
+    x, w = make(2, 33, 384).half(), make(3, 384).half()
+    assert torch_npu.npu_masked_causal_conv1d(x, w).shape == x.shape
+    with pytest.raises(RuntimeError, match="'input' must be of at most 32 sequences"):
+        torch_npu.npu_masked_causal_conv1d_backward(x, x, w)

@@ -101,6 +101,18 @@ def test_documented_sizes():
     compare(got, a, before, prolog(a), tolerance=2e-2)
 
 
+def test_sizes_that_the_page_leaves_out():
+    """A hidden size of 1024, blocks of 48, and more than 16 tokens a sequence."""
+    a = documented(tokens=(1, 16), he=1024)
+    for name in ("token_x", "rope_sin", "rope_cos"):
+        tensor = getattr(a, name)
+        setattr(a, name, torch.cat((tensor, tensor[:, :1]), 1))
+    a.kv_cache, a.kr_cache = (t.repeat(1, 3, 1, 1) for t in (a.kv_cache, a.kr_cache))
+    a.cache_index = torch.arange(17).flip(0).view(1, 17).to(a.token_x.device)
+    got, before = run(a)
+    compare(got, a, before, prolog(a), tolerance=2e-2)
+
+
 def fails(message, error=RuntimeError, edit=None, **options):
     a = documented()
     if edit is not None:
@@ -120,7 +132,7 @@ def test_bad_hidden_size():
     def edit(a):
         a.token_x = a.token_x[..., :7000]
 
-    fails(r"argument 'token_x' must be of shape \(2, 1, 7168\), .*7000", edit=edit)
+    fails("argument 'token_x' must be of hidden size 1024, 2048, .*7000", edit=edit)
 
 
 def test_bad_cache_mode():
@@ -146,7 +158,10 @@ def test_bad_block_size():
     def edit(a):
         a.kv_cache, a.kr_cache = a.kv_cache[:, :8], a.kr_cache[:, :8]
 
-    fails("'kv_cache' must be of 16 or 128 tokens a block, but received 8", edit=edit)
+    fails(
+        "'kv_cache' must be of 16 to 1024 tokens a block, a multiple of 16, but received 8",
+        edit=edit,
+    )
 
 
 def test_reserved_scale():

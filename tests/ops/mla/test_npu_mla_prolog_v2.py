@@ -111,13 +111,6 @@ def test_int8_cache_without_int8_weights():
     fails("'kv_cache' must be of dtype torch.bfloat16, .*int8", int8=("kv_cache", "kr_cache"))
 
 
-def test_too_many_tokens_in_a_sequence():
-    def edit(a):
-        a.token_x = a.token_x.expand(1, 17, 7168)
-
-    fails("'token_x' must be of at most 16 tokens a sequence, but received 17", edit=edit)
-
-
 def test_bad_scale_shape():
     def edit(a):
         a.weight_uq_qr = a.weight_uq_qr.to(torch.int8)

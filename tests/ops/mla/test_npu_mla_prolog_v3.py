@@ -312,7 +312,7 @@ def test_hifloat8_must_be_named():
         ({"query_quant_mode": 1}, "'query_quant_mode' must be 0 with kv_cache_quant_mode 0"),
         ({"ckvkr_repo_mode": 1}, "'ckvkr_repo_mode' must be 0 with kv_cache_quant_mode 0"),
         ({"cache_mode": "NZ"}, "'cache_mode' must be 'PA_BSND', .*'NZ'"),
-        ({"kv_cache_dtype": 290}, "'kv_cache_dtype' must be None, but received 290"),
+        ({"tile_size": 64}, "'tile_size' must be 128, but received 64"),
     ],
 )
 def test_bad_modes(options, message):
@@ -352,3 +352,33 @@ def test_bad_hidden_size():
 
 def test_alpha_without_tiles():
     fails("'k_nope_clip_alpha' must be None with", k_nope_clip_alpha=make(1))
+
+
+def test_tiles_without_alpha():
+    def edit(a):
+        a.kv_cache = torch.zeros(1, 16, 1, 656, dtype=torch.int8).npu()
+        a.kr_cache = a.kr_cache[:0]
+
+    message = (
+        "'k_nope_clip_alpha' must be given with weight_quant_mode 1 and with kv_cache_quant_mode 3"
+    )
+    given = {"dequant_scale_w_uq_qr": make(1, 192)}
+    fails(message, int8=TOKENS[2:3], edit=edit, **given, **modes(1, 3))
+
+
+def test_codes_that_are_read_nowhere():
+    a = documented(he=1024)
+    call = (*split(a),)
+    plain = torch_npu.npu_mla_prolog_v3(*call, cache_index=a.cache_index)
+    named = torch_npu.npu_mla_prolog_v3(*call, cache_index=a.cache_index, token_x_dtype=290)
+    assert torch.equal(plain[0], named[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_tiles_leave_the_rope_cache_empty(dtype):
+    a = documented(he=1024, int8=TOKENS[2:3])
+    a.kv_cache = torch.zeros(1, 16, 1, 656, dtype=torch.int8).npu()
+    a.kr_cache = torch.empty(0, dtype=dtype).npu()
+    options = {"dequant_scale_w_uq_qr": make(1, 192), "k_nope_clip_alpha": torch.ones(1).npu()}
+    torch_npu.npu_mla_prolog_v3(*split(a), cache_index=a.cache_index, **options, **modes(1, 3))
+    assert a.kv_cache.any()

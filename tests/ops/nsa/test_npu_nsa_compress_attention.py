@@ -153,3 +153,20 @@ def test_refusals(changes, message):
     changes = {k: v.npu() if isinstance(v, torch.Tensor) else v for k, v in changes.items()}
     with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_nsa_compress_attention(**{**given, **changes})
+
+
+def test_rows_behind_the_last_sequence():
+    """They belong to none: the others are as without them."""
+    half = torch.float16
+    q, k, v = make(9, 4, 16, dtype=half), make(12, 2, 16, dtype=half), make(12, 2, 8, dtype=half)
+
+    def call(rows, keys):
+        return torch_npu.npu_nsa_compress_attention(
+            q[:rows], k[:keys], v[:keys], SCALE, 4, 32, 16, 32, 2, actual_seq_qlen=[7],
+            actual_cmp_seq_kvlen=[10], actual_sel_seq_kvlen=[5],
+        )  # fmt: skip
+
+    longer, exact = call(9, 12), call(7, 10)
+    assert torch.equal(longer[0][:7], exact[0]) and torch.equal(longer[1][:7], exact[1])
+    assert not longer[0][7:].any()
+    assert torch.equal(longer[2].flatten()[: exact[2].numel()], exact[2].flatten())

@@ -43,6 +43,8 @@ def test_completed_windows_are_stored(paged, dtype):
         ({"page_block_size": 32}, "'page_block_size' must be 64 or 128.*32"),
         ({"compress_stride": 24}, "'compress_stride' must be 16, 32, 48 or 64.*24"),
         ({"compress_stride": 64}, "'compress_stride' must be at most 32.*64"),
+        ({"compress_block_size": 80}, "'compress_block_size' must be a multiple of 16 up to 64"),
+        ({"input": make(3, 64, 66, 16, dtype=torch.float16)}, "'input' must be of 1 to 64 heads"),
         ({"actual_seq_len": [1, 2]}, "'actual_seq_len' must be 1 lengths"),
         ({"actual_seq_len": [300]}, "'block_table' must be of 1 rows for sequences of up to 300 tokens"),
         ({"cache": make(4, 2, 16)}, "'cache' must be of the dtype of 'input'"),

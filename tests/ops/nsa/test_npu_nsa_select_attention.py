@@ -168,3 +168,21 @@ def test_gradient_refuses_other_statistics():
             q, q, k, k, q, make(5, 2, 4), make(5, 2, 8), torch.zeros(5, 1, 2).int().npu(), 1.0, 2, 16, 2,
             actual_seq_qlen=[5], actual_seq_kvlen=[64],
         )  # fmt: skip
+
+
+def test_rows_behind_the_last_sequence():
+    """They belong to none: the others are as without them, in both directions."""
+    half = torch.float16
+    q, k = make(7, 2, 16, dtype=half), make(48, 1, 16, dtype=half, seed=1)
+    chosen = make(7, 1, 2, dtype=torch.int32, low=0, high=2)
+    found = []
+    for rows, keys in ((7, 48), (5, 32)):
+        own = [t.detach().requires_grad_() for t in (q[:rows], k[:keys])]
+        out, *_ = torch_npu.npu_nsa_select_attention(
+            own[0], own[1], own[1], chosen[:rows], 0.25, 2, 16, 2,
+            actual_seq_qlen=[5], actual_seq_kvlen=[32],
+        )  # fmt: skip
+        out.sum().backward()
+        found.append([out, *(t.grad for t in own)])
+    for longer, exact in zip(*found, strict=True):
+        assert torch.equal(longer[: exact.shape[0]], exact) and not longer[exact.shape[0] :].any()

@@ -7,11 +7,11 @@ import torch_npu
 from tests.ops.nsa import reference
 from tests.ops.support import assert_accurate, make
 
-SCALE, SIZE, PAGE = 0.3, 32, 64
+SCALE, SIZE, PAGE = 0.1, 32, 64
 
 
 def run(layout, counts, dtype, flat_cache=False):
-    lengths, batch, heads, d, dv = [150, 70], 2, 2, 32, 16
+    lengths, batch, heads, d, dv = [150, 70], 2, 2, 192, 128
     rows = sum(counts)
     most = max(counts)
     q = {
@@ -68,9 +68,9 @@ def test_bfloat16():
 
 
 def test_a_row_that_chose_nothing_is_zero():
-    q, k = make(1, 1, 2, 16, dtype=torch.float16), make(2, 64, 1, 16, dtype=torch.float16)
+    q, k = make(1, 1, 2, 192, dtype=torch.float16), make(2, 64, 1, 192, dtype=torch.float16)
     out = torch_npu.npu_nsa_select_attention_infer(
-        q, k, k, torch.full((1, 1, 2), -1, dtype=torch.int32).npu(), 1.0, 2, 1, 32, 2, 64,
+        q, k, k[..., :128], torch.full((1, 1, 2), -1, dtype=torch.int32).npu(), 1.0, 2, 1, 32, 2, 64,
         block_table=torch.zeros(1, 1, dtype=torch.int32).npu(), actual_seq_kvlen=[40],
     )  # fmt: skip
     assert not out.any()
@@ -87,14 +87,18 @@ def test_a_row_that_chose_nothing_is_zero():
         ({"actual_seq_qlen": [2]}, r"'actual_seq_qlen' must be 1 counts in \[1, 1\]"),
         ({"topk_indices": torch.full((1, 1, 2), 2).int()}, r"'topk_indices' must be in \[-1, 2\)"),
         ({"topk_indices": torch.zeros(1, 1, 3).int()}, "'topk_indices' must be of 1 rows, 1 heads and 2 blocks"),
+        ({"query": make(1, 1, 2, 128, dtype=torch.float16)}, "'query' must be of head size 192"),
+        ({"value": make(2, 64, 1, 64, dtype=torch.float16)}, r"'value' must be of shape \(2, 64, 1, 128\)"),
+        ({"key": make(2, 64, 192, dtype=torch.float16)}, "'key' must be a tensor of 4 dimensions"),
+        ({"actual_seq_qlen": [1], "actual_seq_kvlen": [0]}, r"'actual_seq_qlen' must be at most \[0\], the keys"),
         ({"key_value_head_num": 0}, "'key_value_head_num' must be a divisor of 2"),
     ],
 )  # fmt: skip
 def test_refusals(changes, message):
     given = {
-        "query": make(1, 1, 2, 16, dtype=torch.float16),
-        "key": make(2, 64, 1, 16, dtype=torch.float16),
-        "value": make(2, 64, 1, 16, dtype=torch.float16),
+        "query": make(1, 1, 2, 192, dtype=torch.float16),
+        "key": make(2, 64, 1, 192, dtype=torch.float16),
+        "value": make(2, 64, 1, 128, dtype=torch.float16),
         "topk_indices": torch.zeros(1, 1, 2).int(),
         "scale_value": 1.0,
         "head_num": 2,

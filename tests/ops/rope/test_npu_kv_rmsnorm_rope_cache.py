@@ -21,26 +21,27 @@ def index_for(mode):
     return torch.tensor([5, 0, 23, -1, 9, 8, 2, 11, 14, 13])
 
 
-def arguments(mode, dtype=torch.float16, quantized=False, value=False):
+def arguments(mode, dtype=torch.float16, quantized=False, value=False, heads=1):
     device = make(1).device
     width, key, ckv = (192, 192, 128) if value else (576, 64, 512)
-    shape = (BATCH, 1, 8) if mode == "Norm" else (BLOCKS, BLOCK, 1)
+    shape = (BATCH, heads, 8) if mode == "Norm" else (BLOCKS, BLOCK, heads)
     kind = {"dtype": torch.int8, "low": -9, "high": 9} if quantized else {"dtype": dtype}
     tensors = [
-        make(BATCH, 1, LENGTH, width, dtype=dtype, low=-3, high=3),
+        make(BATCH, heads, LENGTH, width, dtype=dtype, low=-3, high=3),
         make(192 if value else 512, dtype=dtype, seed=2),
-        make(BATCH, 1, LENGTH, 64, dtype=dtype, seed=3),
-        make(BATCH, 1, LENGTH, 64, dtype=dtype, seed=4),
+        make(BATCH, heads, LENGTH, 64, dtype=dtype, seed=3),
+        make(BATCH, heads, LENGTH, 64, dtype=dtype, seed=4),
         index_for(mode).to(device),
         make(*shape, key, **kind),
         make(*shape, ckv, **kind),
     ]
     options = {"cache_mode": mode}
     if quantized:
-        options["k_rope_scale"] = make(key, low=5, high=60, seed=5)
-        options["c_kv_scale"] = make(ckv, low=5, high=60, seed=6)
+        rows = (heads,) if heads > 1 else ()
+        options["k_rope_scale"] = make(*rows, key, low=5, high=60, seed=5)
+        options["c_kv_scale"] = make(*rows, ckv, low=5, high=60, seed=6)
     if value:
-        options["v"] = make(BATCH, 1, LENGTH, 128, dtype=dtype, seed=7)
+        options["v"] = make(BATCH, heads, LENGTH, 128, dtype=dtype, seed=7)
     return tensors, options
 
 
@@ -55,11 +56,11 @@ def key_and_value(kv, gamma, cos, sin, v=None, epsilon=1e-5):
     return torch.cat((turned, key[..., 64:]), -1), v
 
 
-def place(cache, index, mode, batch, token, row):
-    """Puts one token's row into the cache, element by element."""
+def place(cache, index, mode, batch, token, head, row):
+    """Puts one token's row of a head into the cache, element by element."""
     if mode == "Norm":
         if index[batch, token] >= 0:
-            cache[batch, 0, index[batch, token]] = row
+            cache[batch, head, index[batch, token]] = row
         return
     if "BLK" in mode:
         start = index[batch * -(-LENGTH // BLOCK) + token // BLOCK]
@@ -70,20 +71,22 @@ def place(cache, index, mode, batch, token, row):
     if start < 0:
         return
     if not mode.endswith("NZ"):
-        cache[page, slot, 0] = row
+        cache[page, slot, head] = row
         return
     d0 = 32 if cache.dtype == torch.int8 else 16
     flat = cache.view(-1)
     size = row.numel()
+    start = (page * cache.shape[2] + head) * BLOCK * size
     for d in range(size):
-        flat[page * BLOCK * size + (d // d0) * BLOCK * d0 + slot * d0 + d % d0] = row[d]
+        flat[start + (d // d0) * BLOCK * d0 + slot * d0 + d % d0] = row[d]
 
 
 def expected(cache, rows, index, mode):
     cache = cache.clone()
     for batch in range(BATCH):
-        for token in range(LENGTH):
-            place(cache, index, mode, batch, token, rows[batch, 0, token])
+        for head in range(rows.shape[1]):
+            for token in range(LENGTH):
+                place(cache, index, mode, batch, token, head, rows[batch, head, token])
     return cache
 
 
@@ -104,7 +107,8 @@ def check(tensors, options):
             want = expected(old.double(), wants[i], host[4], mode)
             assert_accurate(given, want, expected(old, plains[i], host[4], mode))
         else:
-            exact = wants[i] * scales[i].cpu().double()
+            factors = scales[i].cpu().double()
+            exact = wants[i] * (factors.unsqueeze(1) if factors.dim() == 2 else factors)
             want = expected(old, exact.round().clamp(-128, 127).to(torch.int8), host[4], mode)
             off = (given.cpu().int() - want.int()).abs()
             assert off.max() <= 1 and (off == 0).double().mean() > 0.999
@@ -123,7 +127,7 @@ def test_plain(mode, dtype):
     check(tensors, options | {"is_output_kv": True})
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES[1:])
 def test_quantized(mode):
     tensors, options = arguments(mode, quantized=True)
     check(tensors, options | {"is_output_kv": mode == "PA_NZ"})
@@ -133,6 +137,13 @@ def test_quantized(mode):
 @pytest.mark.parametrize("mode", ["PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"])
 def test_with_a_value(mode, quantized):
     tensors, options = arguments(mode, quantized=quantized, value=True)
+    check(tensors, options | {"is_output_kv": True})
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_heads_with_a_value(mode, quantized):
+    tensors, options = arguments(mode, quantized=quantized, value=True, heads=2)
     check(tensors, options | {"is_output_kv": True})
 
 
@@ -331,9 +342,46 @@ def test_unknown_mode():
     fails("'cache_mode' must be 'Norm', .*'PB'", {}, cache_mode="PB")
 
 
-def test_offsets_are_reserved():
+def test_offsets_need_scales():
     fails("'k_rope_offset' must be left at None", {}, k_rope_offset=make(64))
     fails("'c_kv_offset' must be left at None", {}, c_kv_offset=make(512))
+
+
+def test_offsets_without_a_value():
+    """A2 and A3 take them and read them nowhere."""
+    tensors, options = arguments("PA", quantized=True)
+    plain = [t.clone() for t in tensors]
+    torch_npu.npu_kv_rmsnorm_rope_cache(*plain, **options)
+    options |= {"k_rope_offset": make(64), "c_kv_offset": make(512)}
+    torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    assert torch.equal(plain[5], tensors[5]) and torch.equal(plain[6], tensors[6])
+
+
+def test_norm_is_not_quantized_without_a_value():
+    tensors, options = arguments("Norm", quantized=True)
+    with pytest.raises(RuntimeError, match="'k_rope_scale' must be None in the mode Norm"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    with on("A5"):
+        check(tensors, options)
+
+
+def test_one_factor_on_ascend950():
+    tensors, options = arguments("Norm", quantized=True)
+    single = {"k_rope_scale": make(1, low=5, high=60), "c_kv_scale": make(1, 1, low=5, high=60)}
+    again = [t.clone() for t in tensors]
+    with on("A5"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **(options | single))
+        rows = {
+            n: t.flatten().expand(s) for (n, t), s in zip(single.items(), (64, 512), strict=True)
+        }
+        torch_npu.npu_kv_rmsnorm_rope_cache(*again, **(options | rows))
+    assert torch.equal(again[5], tensors[5]) and torch.equal(again[6], tensors[6])
+
+
+def test_heads():
+    half = torch.float16
+    fails("'kv' must be of 1, 2, 4 or 8 heads", {0: make(2, 3, 5, 192, dtype=half)},
+          v=make(2, 3, 5, 128, dtype=half))  # fmt: skip
 
 
 def test_widths():
@@ -346,23 +394,40 @@ def test_widths():
           v=make(BATCH, 1, LENGTH, 64, dtype=half))  # fmt: skip
 
 
-def test_index_shape_and_dtype():
+def test_index_elements_and_dtype():
     index = index_for("PA").to(make(1).device)
-    fails(r"'index' must be of shape \(10\).*\(9,\)", {4: index[:9]})
+    fails(r"'index' must be of 10 elements.*\(9,\)", {4: index[:9]})
     fails("'index' must be of dtype torch.int64", {4: index.int()})
-    fails(r"'index' must be of shape \(2, 5\)", {4: index}, mode="Norm")
-    fails(r"'index' must be of shape \(4\)", {4: index}, mode="PA_BLK_NZ")
+    fails(r"'index' must be of 10 elements", {4: index[:5]}, mode="Norm")
+    fails(r"'index' must be of 4 elements", {4: index}, mode="PA_BLK_NZ")
 
 
-def test_room():
-    half = torch.float16
-    fails("'k_cache' must be room for at least 10 tokens", {5: make(2, 4, 1, 64, dtype=half)})
-    fails(
-        "'k_cache' must be at least 4 blocks", {5: make(3, 4, 1, 64, dtype=half)}, mode="PA_BLK_NZ"
-    )
-    fails(
-        "'k_cache' must be at least 5 tokens long", {5: make(2, 1, 4, 64, dtype=half)}, mode="Norm"
-    )
+@pytest.mark.parametrize("mode", MODES)
+def test_index_of_any_shape(mode):
+    tensors, options = arguments(mode)
+    other = [t.clone() for t in tensors]
+    other[4] = tensors[4].reshape(-1) if mode == "Norm" else tensors[4].view(2, -1)
+    torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)
+    torch_npu.npu_kv_rmsnorm_rope_cache(*other, **options)
+    assert torch.equal(other[5], tensors[5]) and torch.equal(other[6], tensors[6])
+
+
+def test_caches_with_less_room_than_tokens():
+    """Padded tokens are skipped, so that a cache may be smaller than the batch."""
+    tensors, options = arguments("PA")
+    tensors[4] = torch.full_like(tensors[4], -1)
+    tensors[4][3] = 2
+    tensors[5], tensors[6] = tensors[5][:1].clone(), tensors[6][:1].clone()
+    check(tensors, options)
+
+
+def test_caches_of_more_batches():
+    tensors, options = arguments("Norm")
+    for i in (5, 6):
+        tensors[i] = torch.cat([tensors[i], tensors[i]])
+    check(tensors, options)
+    few = make(1, 1, 8, 64, dtype=torch.float16)
+    fails("'k_cache' must be of at least 2 batches", {5: few}, mode="Norm")
 
 
 def test_scales():
@@ -378,3 +443,9 @@ def test_scales():
 def test_nz_needs_contiguous_caches():
     cache = make(BLOCKS, BLOCK, 1, 128, dtype=torch.float16)[..., :64]
     fails("'k_cache' must be contiguous in the NZ modes", {5: cache}, mode="PA_NZ")
+
+
+def test_chips():
+    tensors, options = arguments("PA")
+    with on("310P"), pytest.raises(NotImplementedError, match="npu_kv_rmsnorm_rope_cache.* A2 or"):
+        torch_npu.npu_kv_rmsnorm_rope_cache(*tensors, **options)

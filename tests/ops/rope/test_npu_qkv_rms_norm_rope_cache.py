@@ -6,7 +6,7 @@ import torch
 import torch_npu
 from tests.ops.support import assert_accurate, make
 
-D, NQ, NK, ROWS = 128, 3, 2, 6
+D, NQ, NK, ROWS = 128, 4, 2, 6
 
 
 def pages(dtype, seed):
@@ -83,7 +83,7 @@ def test_functional_form_leaves_its_arguments():
         )  # fmt: skip
 
     def fresh():
-        page = torch.zeros(1, 8, 16, 16, dtype=torch.float16)
+        page = torch.zeros(1, 8, 32, 16, dtype=torch.float16)
         return torch.zeros(2, 2 * D).half().npu(), page.npu(), page.clone().npu()
 
     kept, changed = fresh(), fresh()
@@ -94,17 +94,38 @@ def test_functional_form_leaves_its_arguments():
         assert torch.equal(got, want)
 
 
+def test_one_row_of_angles_for_a_sequence():
+    def call(cos, sin):
+        pages = [torch.zeros(2, 8, 32, 16, dtype=torch.float16).npu() for _ in range(2)]
+        out = torch.zeros(4, 2 * D).half().npu()
+        torch_npu.npu_qkv_rms_norm_rope_cache(
+            make(4, 4 * D, dtype=torch.float16), make(D, dtype=torch.float16), make(D, dtype=torch.float16),
+            cos, sin, torch.arange(4).npu(), out, *pages, [2, 2, 4, D], [2, 1, 1],
+        )  # fmt: skip
+        return out, *pages
+
+    cos, sin = (make(2, D, dtype=torch.float16, seed=s) for s in (1, 2))
+    wide = (t.view(2, 1, D).expand(2, 2, D).reshape(4, D) for t in (cos, sin))
+    for got, want in zip(call(cos, sin), call(*wide), strict=True):
+        assert got.any() and torch.equal(got, want)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"qkv_size": [1, 2, 4, 64]}, "'qkv_size' must be of head size 128.*64"),
         ({"head_nums": [1, 1, 2]}, r"'head_nums' must be \[Nq, Nk, Nk\], 4 together"),
         ({"cache_mode": "PA"}, "'cache_mode' must be 'PA_NZ'"),
-        ({"index": torch.tensor([0, 16])}, r"'index' must be in \[-1, 16\)"),
+        ({"index": torch.tensor([0, 32])}, r"'index' must be in \[-1, 32\)"),
+        ({"k_cache": torch.zeros(1, 8, 16, 16).half()}, "'k_cache' must be of blocks whose size is a multiple of 32"),
+        ({"v_cache": torch.zeros(2, 8, 32, 16).half()}, r"'v_cache' must be of shape \(1, \*, 32, \*\)"),
+        ({"qkv_size": [2, 1, 4, D]}, "'k_cache' must be of at least 2 blocks"),
+        ({"qkv_size": [1, 2, 7, D], "head_nums": [3, 2, 2], "qkv": make(2, 7 * D, dtype=torch.float16)}, "'head_nums' must be of Nq divisible by Nk"),
         ({"k_scale": make(1, D)}, "'k_scale' must be given for an int8 cache"),
         ({"v_offset": make(1, D)}, "'v_offset' must be None without an int8 cache"),
         ({"k_cache": torch.zeros(1, 4, 16, 32).half()}, r"'k_cache' must be of shape \(\*, 8, \*, 16\)"),
         ({"cos": make(2, 64, dtype=torch.float16)}, r"'cos' must be of shape \(2, 128\)"),
+        ({"sin": make(1, D, dtype=torch.float16)}, r"'sin' must be of shape \(2, 128\)"),
         ({"q_out": torch.zeros(2, 2 * D)}, "'q_out' must be of the dtype of 'qkv'"),
     ],
 )  # fmt: skip
@@ -117,8 +138,8 @@ def test_refusals(changes, message):
         "sin": make(2, D, dtype=torch.float16),
         "index": torch.tensor([0, 1]),
         "q_out": torch.zeros(2, 2 * D).half(),
-        "k_cache": torch.zeros(1, 8, 16, 16).half(),
-        "v_cache": torch.zeros(1, 8, 16, 16).half(),
+        "k_cache": torch.zeros(1, 8, 32, 16).half(),
+        "v_cache": torch.zeros(1, 8, 32, 16).half(),
         "qkv_size": [1, 2, 4, D],
         "head_nums": [2, 1, 1],
     }

@@ -107,6 +107,19 @@ def test_integers(dtype, bias, activation):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("queries", [1, 270])
+def test_any_number_of_heads(queries):
+    """No multiple of 64 is asked for, nor less than 4096: the card takes what its memory holds."""
+    splits = [queries * D, D, D]
+    x = make(2, sum(splits), dtype=torch.float16)
+    caches = [torch.zeros(2, 6, 1, D, dtype=torch.int8).npu() for _ in range(2)]
+    angle = make(2, D, dtype=torch.float16)
+    q, *_ = torch_npu.npu_rope_quant_kvcache(
+        x, angle, angle, *caches, torch.zeros(2).int().npu(), make(D), make(D), splits
+    )
+    assert q.shape == (2, queries, D)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -5,7 +5,7 @@ One block of queries of one head at a time: its keys are those of the chosen blo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ class Problem:
     key: torch.Tensor
     value: torch.Tensor
     mask: torch.Tensor
-    block_shape: list[int]
+    block_shape: Sequence[int]
     layout: str
     lengths: list[int] | None
     kv_lengths: list[int] | None
@@ -33,13 +33,16 @@ class Problem:
         if self.layout == "BNSD":
             size = tensor.shape[2] if given is None else given[index]
             return tensor[index, :, :size]
+        if self.layout == "BSND":
+            size = tensor.shape[1] if given is None else given[index]
+            return tensor[index, :size].transpose(0, 1)
         assert given is not None  # TND has lengths
         start = sum(given[:index])
         return tensor[start : start + given[index]].transpose(0, 1)
 
     @property
     def batch(self) -> int:
-        if self.layout == "BNSD":
+        if self.layout != "TND":
             return self.query.shape[0]
         assert self.lengths is not None
         return len(self.lengths)
@@ -47,7 +50,7 @@ class Problem:
     def blocks(self) -> Iterator[tuple[int, int, int, slice, torch.Tensor]]:
         """(sequence, head, key head, rows, positions of the chosen keys)."""
         high, wide_ = self.block_shape[:2]
-        heads = self.query.shape[1]
+        heads = self.query.shape[2 if self.layout == "BSND" else 1]
         for index in range(self.batch):
             rows = self.by_head(self.query, index).shape[1]
             keys = self.by_head(self.key, index, True)

@@ -90,6 +90,7 @@ class Call:
     value_format: str = ""
     # which operator speaks
     prompt: bool = False  # it has no incremental branch
+    incremental: bool = False  # it has no other
     operator: str = "npu_fused_infer_attention_score"
     names: Mapping[str, str] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ from torch_npu.ops.attention.npu_fusion_attention_v3 import (
     GRADIENT_ARGUMENTS,
     attention,
     backward_of,
+    check_gradient,
     npu_fusion_attention_grad_v3,
     npu_fusion_attention_v3,
 )
@@ -85,7 +86,7 @@ def npu_fusion_attention_grad_v3_out(**arguments):
 @npu_fusion_attention_grad_v3_out.check
 def _(**arguments):
     arguments, _ = _split(_GRADIENTS, arguments)
-    npu_fusion_attention_grad_v3.parts["check"](**arguments)
+    check_gradient(**arguments)
 
 
 @npu_fusion_attention_grad_v3_out.native

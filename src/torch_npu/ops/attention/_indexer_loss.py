@@ -65,6 +65,8 @@ def joined(tensor, rope):
 
 INDEX_HEADS = (8, 16, 32, 64)
 HEADS = (32, 64, 128)
+#: heads of the attention and of the indexer that Ascend950 takes together, besides
+PAIR = (48, 24)
 
 
 def check_index(query_index, key_index, weights, layout, lengths, kv_lengths):
@@ -77,11 +79,10 @@ def check_index(query_index, key_index, weights, layout, lengths, kv_lengths):
     rank = 4 if layout == "BSND" else 3
     must.ndim("query_index", query_index, rank)
     must.ndim("key_index", key_index, rank)
-    heads = query_index.shape[-2]
-    must.hold(heads in INDEX_HEADS, "query_index", f"of {must.one_of(INDEX_HEADS)} heads", heads)
-    must.hold(
-        query_index.shape[-1] == 128, "query_index", "of head size 128", query_index.shape[-1]
-    )
+    heads, size = query_index.shape[-2:]
+    counts = sorted((*INDEX_HEADS, *((PAIR[1],) if _sparse.new_chip() else ())))
+    must.hold(heads in counts, "query_index", f"of {must.one_of(counts)} heads", heads)
+    must.hold(size == 128, "query_index", "of head size 128", size)
     fits = tuple(key_index.shape[-2:]) == (1, 128)
     must.hold(fits, "key_index", "of 1 head of 128", tuple(key_index.shape))
     must.shape("weights", weights, tuple(query_index.shape[:-1]))
@@ -90,20 +91,29 @@ def check_index(query_index, key_index, weights, layout, lengths, kv_lengths):
         rows, columns = query_index.shape[1], key_index.shape[1]
         must.hold(rows <= columns, "query_index", f"of at most {columns} rows, the keys", rows)
         return
-    names = (("actual_seq_qlen", lengths, query_index), ("actual_seq_klen", kv_lengths, key_index))
-    for name, given, tensor in names:
-        must.present(name, given, "with layout 'TND'")
-        numbers = list(given)
-        if all(type(n) is int for n in numbers):
-            fine = numbers == sorted(numbers) and (not numbers or numbers[0] >= 0)
-            fine = fine and (not numbers or numbers[-1] <= tensor.shape[0])
-            must.hold(fine, name, f"sums of lengths up to {tensor.shape[0]}", numbers)
-    must.hold(
-        len(lengths) == len(kv_lengths),
-        "actual_seq_klen",
-        f"of {len(lengths)} sums",
-        len(kv_lengths),
-    )
+    lengths = _sums("actual_seq_qlen", lengths, query_index)
+    kv_lengths = _sums("actual_seq_klen", kv_lengths, key_index)
+    expected = f"of {len(lengths)} sums"
+    must.hold(len(lengths) == len(kv_lengths), "actual_seq_klen", expected, len(kv_lengths))
+    if all(type(n) is int for n in (*lengths, *kv_lengths)):
+        each, kv_each = _differences(lengths), _differences(kv_lengths)
+        fits = all(rows <= columns for rows, columns in zip(each, kv_each, strict=True))
+        must.hold(fits, "actual_seq_qlen", f"of sequences of at most {kv_each} tokens", each)
+
+
+def _sums(name, given, tensor):
+    """The running sums of lengths, which end inside the tensor."""
+    must.present(name, given, "with layout 'TND'")
+    numbers = list(given)
+    if all(type(n) is int for n in numbers):
+        fine = numbers == sorted(numbers) and (not numbers or numbers[0] >= 0)
+        fine = fine and (not numbers or numbers[-1] <= tensor.shape[0])
+        must.hold(fine, name, f"sums of lengths up to {tensor.shape[0]}", numbers)
+    return numbers
+
+
+def _differences(sums):
+    return [b - a for a, b in zip([0, *sums[:-1]], sums, strict=True)]
 
 
 def check_attention(query, key, query_index, key_index, ropes, statistics_, kv_heads, size):
@@ -112,7 +122,11 @@ def check_attention(query, key, query_index, key_index, ropes, statistics_, kv_h
     must.same_dtype("key", key, "query_index", query_index)
     must.shape("query", query, (*query_index.shape[:-2], None, size))
     heads = query.shape[-2]
-    must.hold(heads in HEADS, "query", f"of {must.one_of(HEADS)} heads", heads)
+    counts = sorted((*HEADS, *((PAIR[0],) if _sparse.new_chip() else ())))
+    must.hold(heads in counts, "query", f"of {must.one_of(counts)} heads", heads)
+    own = query_index.shape[-2]
+    pairs = (heads == PAIR[0]) == (own == PAIR[1])
+    must.hold(pairs, "query", f"of {PAIR[0]} heads beside {PAIR[1]} of 'query_index'", (heads, own))
     kv_heads = heads if kv_heads is None else kv_heads
     must.shape("key", key, (*key_index.shape[:-2], kv_heads, size))
     for (name, rope), tensor in zip(ropes.items(), (query, key), strict=True):

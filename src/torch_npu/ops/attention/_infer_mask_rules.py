@@ -78,6 +78,8 @@ def _full(call: Call, given: torch.Tensor, name: str) -> None:
         ErrCode.PARAM,
     )
     rows, columns = token_counts(call)
+    if call.incremental and not call.paged and call.kv_padding_size is None:
+        columns = max(kv_lengths(call))  # the card asks for no more
     batch = call.batch
     lead = given.shape[:-2] if given.dim() > 2 else ()
     allowed = {2: ((),), 3: ((1,), (batch,)), 4: ((1, 1), (batch, 1))}[given.dim()]

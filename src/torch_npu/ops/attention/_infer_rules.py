@@ -53,14 +53,17 @@ def layout(call: Call, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
         must.ndim(argument, getattr(call, argument), *rank)
 
 
-def heads(call: Call, limited: bool = True) -> None:
-    """Head counts agree with the tensors, and one divides the other; `limited`: within limits."""
+def heads(call: Call, limited: bool = True, most: int | None = MAX_HEADS) -> None:
+    """Head counts agree with the tensors, and one divides the other; `limited`: within limits.
+
+    `most`: how many heads the query has; without it as many as the caches allow.
+    """
     _, count, _, size = call.queries
     name, kv_name = call.name("num_heads"), "num_key_value_heads"
     must.hold(
         count == call.num_heads, name, f"the query's number of heads ({count})", call.num_heads
     )
-    must.hold(not limited or count <= MAX_HEADS, name, f"at most {MAX_HEADS}", count)
+    must.hold(not limited or most is None or count <= most, name, f"at most {most}", count)
     if call.layout == "BSH":
         width = call.query.shape[2]
         must.hold(
@@ -68,6 +71,8 @@ def heads(call: Call, limited: bool = True) -> None:
         )
     must.hold(call.num_key_value_heads >= 0, kv_name, "0 or positive", call.num_key_value_heads)
     must.hold(count % call.kv_heads == 0, kv_name, f"a divisor of {count}", call.kv_heads)
+    fits = not limited or call.kv_heads <= MAX_HEADS
+    must.hold(fits, kv_name, f"at most {MAX_HEADS}", call.kv_heads)
     free = not limited or call.query_rope is not None
     must.hold(
         free or count // call.kv_heads <= MAX_GROUP,
@@ -80,10 +85,10 @@ def heads(call: Call, limited: bool = True) -> None:
     )
 
 
-def caches(call: Call, limited: bool = True) -> None:
+def caches(call: Call, limited: bool = True, tokens: bool = True) -> None:
     """Key and value fit the query and each other (contiguous caches; pages have their own rule).
 
-    Not `limited`: head sizes and lengths have another rule.
+    Not `limited`: head sizes and lengths have another rule. Not `tokens`: any number of tokens.
     """
     must.same_dtype("value", call.value, "key", call.key)
     if call.paged:
@@ -117,14 +122,19 @@ def caches(call: Call, limited: bool = True) -> None:
         ErrCode.PARAM,
     )
     limit = MAX_DECODE_TOKENS if call.decode else MAX_TOKENS
-    must.hold(key[2] <= limit, "key", f"of at most {limit} tokens", key[2], ErrCode.PARAM)
+    fits = not tokens or key[2] <= limit
+    must.hold(fits, "key", f"of at most {limit} tokens", key[2], ErrCode.PARAM)
 
 
-def extents(call: Call, align: int, prompt_only: bool = False) -> None:
-    """Batch and sequence limits; the alignment of the head size (in values, for float caches)."""
+def extents(call: Call, align: int, prompt_only: bool = False, tokens: bool = True) -> None:
+    """Batch and sequence limits; the alignment of the head size (in values, for float caches).
+
+    Not `tokens`: any number of tokens.
+    """
     batch, _, rows, size = call.queries
     floats = call.key.dtype not in (torch.int8, torch.int32)
-    must.hold(rows <= MAX_TOKENS, "query", f"of at most {MAX_TOKENS} tokens", rows, ErrCode.PARAM)
+    fits = not tokens or rows <= MAX_TOKENS
+    must.hold(fits, "query", f"of at most {MAX_TOKENS} tokens", rows, ErrCode.PARAM)
     loose = size * 2 % 32 != 0 and floats
     most = 128 if loose and not call.decode else MAX_BATCH
     must.hold(batch <= most, "query", f"of at most {most} sequences", batch, ErrCode.PARAM)

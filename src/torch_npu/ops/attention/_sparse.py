@@ -102,26 +102,29 @@ def hidden(span: Span, mode: int, part: slice, columns: torch.Tensor) -> torch.T
 
 
 def check_layouts(query, key, layout, kv_layout, lengths, kv_lengths, table, names):
-    """Layouts, ranks and the lengths that they need; `names` are those of the operator's length arguments."""
-    must.choice("layout_query", layout, ("BSND", "TND"))
-    kv_name = names[2]
+    """Layouts, ranks and the lengths that they need.
+
+    `names` are those of the operator's arguments: the lengths of queries and keys, the layouts of queries and keys.
+    """
+    name, kv_name = names[2:]
+    must.choice(name, layout, ("BSND", "TND"))
     must.choice(kv_name, kv_layout, ("BSND", "TND", "PA_BSND"))
     paged = kv_layout == "PA_BSND"
     if not paged:
-        must.hold(kv_layout == layout, kv_name, f"{layout!r}, as 'layout_query'", kv_layout)
+        must.hold(kv_layout == layout, kv_name, f"{layout!r}, as {name!r}", kv_layout)
         must.hold(table is None, "block_table", f"None with {kv_name} {kv_layout!r}", "a tensor")
     must.ndim("query", query, 4 if layout == "BSND" else 3)
     must.ndim("key", key, 3 if kv_layout == "TND" else 4)
-    for name, tensor in (("query", query), ("key", key)):
-        must.hold(tensor.numel() > 0, name, "not empty", tuple(tensor.shape), ErrCode.PARAM)
+    for side, tensor in (("query", query), ("key", key)):
+        must.hold(tensor.numel() > 0, side, "not empty", tuple(tensor.shape), ErrCode.PARAM)
     if layout == "TND":
-        must.present(names[0], lengths, "with layout_query 'TND'")
+        must.present(names[0], lengths, f"with {name} 'TND'")
     if kv_layout != "BSND":
         must.present(names[1], kv_lengths, f"with {kv_name} {kv_layout!r}")
     batch = query.shape[0] if layout == "BSND" else lengths.shape[0]
-    for name, given in ((names[0], lengths), (names[1], kv_lengths)):
-        must.dtype(name, given, torch.int32)
-        must.shape(name, given, (batch,))
+    for side, given in ((names[0], lengths), (names[1], kv_lengths)):
+        must.dtype(side, given, torch.int32)
+        must.shape(side, given, (batch,))
     if paged:
         block = key.shape[1]
         fine = block % 16 == 0 and block <= 1024
@@ -152,6 +155,11 @@ def _check_numbers(query, key, layout, kv_layout, lengths, kv_lengths, table, na
 def check_tokens_limits(pre_tokens, next_tokens):
     for name, value in (("pre_tokens", pre_tokens), ("next_tokens", next_tokens)):
         must.hold(value == FOREVER, name, f"left at {FOREVER}", value)
+
+
+def default(value, other):
+    """An optional argument's value, or what upstream takes for None."""
+    return other if value is None else value
 
 
 def new_chip() -> bool:

@@ -50,7 +50,8 @@ def _advance_speculative(
     "npu_advance_step_flashattn(Tensor(a!) input_tokens, Tensor sampled_token_ids,"
     " Tensor(b!) input_positions, Tensor(c!) seq_lens, Tensor(d!) slot_mapping,"
     " Tensor block_tables, int num_seqs, int num_queries, int block_size, *, Tensor? spec_token=None,"
-    " Tensor? accepted_num=None) -> ()"
+    " Tensor? accepted_num=None) -> ()",
+    chips=("A2", "A3", "A5"),
 )
 def npu_advance_step_flashattn(
     input_tokens,
@@ -89,13 +90,13 @@ def npu_advance_step_flashattn(
         sampled_token_ids: int64, (num_queries, 1), or (num_seqs, 1 + spec_num) with speculation.
         block_tables: int64, (num_seqs, blocks), with more blocks than max(seq_lens) // block_size.
         num_seqs, num_queries: how many requests, and how many of them are not padding; with
-            speculation they are equal, without it num_seqs must be the greater.
+            speculation the second is not read, without it num_seqs must be the greater.
         block_size: the tokens of a cache block.
         spec_token: int64, (num_seqs, spec_num); given: the case with speculation.
         accepted_num: int64, (num_seqs,); how many speculated tokens each request accepted.
 
     Constraints:
-        For inference on Atlas A2 and A3; no gradient.
+        For inference on Atlas A2, A3 and Ascend950; no gradient.
 
     Differs from upstream: a block index beyond an end of the table reads the entry at that end.
     """
@@ -132,7 +133,6 @@ def _(
         must.shape("spec_token", spec_token, (num_seqs, None))
         must.dtype("accepted_num", accepted_num, torch.int64)
         must.shape("accepted_num", accepted_num, (num_seqs,))
-        must.hold(num_queries == num_seqs, "num_queries", f"{num_seqs}", num_queries)
         each = 1 + spec_token.shape[1]
     else:
         must.hold(num_seqs > num_queries, "num_seqs", f"above {num_queries}", num_seqs)
@@ -144,7 +144,8 @@ def _(
     }
     _check_state(state, num_seqs * each)
     must.dtype("sampled_token_ids", sampled_token_ids, torch.int64)
-    must.shape("sampled_token_ids", sampled_token_ids, (num_queries, each))
+    rows = num_seqs if speculative else num_queries
+    must.shape("sampled_token_ids", sampled_token_ids, (rows, each))
     must.dtype("block_tables", block_tables, torch.int64)
     must.shape("block_tables", block_tables, (num_seqs, None))
     if must.has_data(seq_lens):

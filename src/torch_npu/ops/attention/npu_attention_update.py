@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
@@ -22,7 +23,7 @@ def npu_attention_update(lse, local_out, update_type):
     A logsumexp of +inf marks a row that saw no key; it counts as -inf.
 
     Args:
-        lse: 1 to 16 tensors $l_i$ of shape (rows,), float32.
+        lse: 1 to 128 (Ascend950: 16) tensors $l_i$ of shape (rows,), float32.
         local_out: as many tensors $o_i$ of shape (rows, head_dim), float32, float16 or bfloat16; head_dim is a
             multiple of 8 from 8 to 512.
         update_type: 0 for o alone, 1 for o and l.
@@ -45,7 +46,8 @@ def _(lse, local_out, update_type):
     rules.family("lse", "A2", "A3", "A5")
     must.choice("update_type", update_type, (0, 1))
     count = len(lse)
-    must.hold(1 <= count <= 16, "lse", "of 1 to 16 tensors", count)
+    most = 16 if chips.current().family == "A5" else 128
+    must.hold(1 <= count <= most, "lse", f"of 1 to {most} tensors", count)
     same = len(local_out) == count
     must.hold(same, "local_out", f"of {count} tensors, as 'lse'", len(local_out), ErrCode.PARAM)
     first = local_out[0]

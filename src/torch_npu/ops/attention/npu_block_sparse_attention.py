@@ -8,9 +8,11 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.attention import _block_sparse
-from torch_npu.ops.attention._sparse import check_family
+from torch_npu.ops.attention._sparse import check_family, new_chip
 
 LAYOUTS = ("TND", "BNSD")
+#: what the gradient takes for none
+BLOCK = (128, 128)
 
 
 @npu_op(
@@ -42,27 +44,29 @@ def npu_block_sparse_attention(
     Queries of which no block is chosen give 0.
 
     Args:
-        query: TND (T, N, D) or BNSD (B, N, S, D), float16 or bfloat16; D is 64 or 128.
+        query: TND (T, N, D), BNSD (B, N, S, D) or on Ascend950 BSND (B, S, N, D), float16 or bfloat16; D is 64 or 128.
         key: (Tkv, Nkv, D) or (B, Nkv, Skv, D).
         value: like `key`.
         block_sparse_mask: (B, N, ceil(S / x), ceil(Skv / y)), int8: 1 where a block is computed.
         block_shape: [x, y], the rows and columns of a block; y is a multiple of 128.
-        q_input_layout: 'TND' or 'BNSD'.
+        q_input_layout: 'TND', 'BNSD' or on Ascend950 'BSND'.
         kv_input_layout: `q_input_layout`.
         num_key_value_heads: Nkv, a divisor of N.
         scale_value: factor of the scores.
-        inner_precise: 0 for float32 scores, 1 for float16 ones (not with bfloat16); they are float32 here.
-        actual_seq_lengths: the queries of each sequence, needed in TND; given with `actual_seq_lengths_kv` or not at
-            all.
+        inner_precise: 0 for float32 scores, 1 for float16 ones (not with bfloat16), on Ascend950 4; they are float32
+            here.
+        actual_seq_lengths: the queries of each sequence, needed in TND, where they sum up to T; given with
+            `actual_seq_lengths_kv` or not at all.
         actual_seq_lengths_kv: the keys of each sequence.
         softmax_lse_flag: 1 to return the logsumexp.
 
     Returns:
-        The attention, like `query`, and the logsumexp, (T, N, 1) or (B, N, S, 1), float32; empty without the flag.
+        The attention, like `query`, and the logsumexp, (T, N, 1) or (B, N, S, 1), float32; without the flag upstream
+        leaves it uninitialized, here it is then zero.
 
     Differs from upstream: intermediate results are float32 with either `inner_precise`.
     """
-    out, lse = _results(query, softmax_lse_flag)
+    out, lse = _results(query)
     problem = _block_sparse.Problem(
         query,
         key,
@@ -78,46 +82,41 @@ def npu_block_sparse_attention(
     return out, lse
 
 
-def _results(query, softmax_lse_flag):
-    shape = (*query.shape[:-1], 1) if softmax_lse_flag else (0,)
-    return query.new_zeros(query.shape), query.new_zeros(shape, dtype=torch.float32)
+def _results(query):
+    return query.new_zeros(query.shape), query.new_zeros(
+        (*query.shape[:-1], 1), dtype=torch.float32
+    )
 
 
 @npu_block_sparse_attention.meta
-def _(query, softmax_lse_flag):
-    return _results(query, softmax_lse_flag)
+def _(query):
+    return _results(query)
 
 
 def _check(query, key, value, mask, block_shape, layouts, kv_heads, lengths, kv_lengths):
+    """What both directions ask for."""
     check_family("query", "A2", "A3", "A5")
     must.dtype("query", query, torch.float16, torch.bfloat16)
     must.same_dtype("key", key, "query", query)
     must.same_dtype("value", value, "query", query)
     layout = layouts[0]
-    must.choice("q_input_layout", layout, LAYOUTS)
+    must.choice("q_input_layout", layout, (*LAYOUTS, *(("BSND",) if new_chip() else ())))
     must.hold(
         layouts[1] == layout, "kv_input_layout", f"{layout!r}, as 'q_input_layout'", layouts[1]
     )
     must.ndim("query", query, 3 if layout == "TND" else 4)
     must.ndim("key", key, query.dim())
     must.shape("value", value, tuple(key.shape))
-    heads, size = query.shape[1], query.shape[-1]
+    place = 2 if layout == "BSND" else 1
+    heads, own, size = query.shape[place], key.shape[place], query.shape[-1]
     must.hold(key.shape[-1] == size, "key", f"of head size {size}, as 'query'", key.shape[-1])
-    must.hold(size in (64, 128), "query", "of head size 64 or 128", size)
-    must.hold(
-        kv_heads == key.shape[1],
-        "num_key_value_heads",
-        f"{key.shape[1]}, the heads of 'key'",
-        kv_heads,
-    )
+    must.hold(kv_heads == own, "num_key_value_heads", f"{own}, the heads of 'key'", kv_heads)
     divides = kv_heads > 0 and heads % kv_heads == 0
     must.hold(
         divides, "num_key_value_heads", f"a divisor of the {heads} heads of 'query'", kv_heads
     )
-    must.hold(len(block_shape) >= 2, "block_shape", "of two numbers", block_shape)
     high, wide = block_shape[:2]
-    fine = high > 0 and wide > 0 and wide % 128 == 0
-    must.hold(fine, "block_shape", "positive, the second a multiple of 128", list(block_shape))
+    must.hold(min(high, wide) > 0, "block_shape", "positive", list(block_shape))
     both = (lengths is None) == (kv_lengths is None)
     expected = "given together with 'actual_seq_lengths_kv', or neither"
     must.hold(both, "actual_seq_lengths", expected, lengths, ErrCode.PARAM)
@@ -129,11 +128,11 @@ def _check(query, key, value, mask, block_shape, layouts, kv_heads, lengths, kv_
             ("actual_seq_lengths", lengths, query.shape[0]),
             ("actual_seq_lengths_kv", kv_lengths, key.shape[0]),
         ):
-            expected = f"of {batch} lengths of at least 0, at most {most} in all"
-            fits = len(given) == batch and min(given, default=0) >= 0 and sum(given) <= most
+            expected = f"of {batch} lengths of at least 0, {most} in all"
+            fits = len(given) == batch and min(given, default=0) >= 0 and sum(given) == most
             must.hold(fits, name, expected, list(given))
     else:
-        batch, rows, columns = query.shape[0], query.shape[2], key.shape[2]
+        batch, rows, columns = query.shape[0], query.shape[3 - place], key.shape[3 - place]
         must.shape("key", key, (batch, None, None, None))
         for name, given, most in (
             ("actual_seq_lengths", lengths, rows),
@@ -142,13 +141,8 @@ def _check(query, key, value, mask, block_shape, layouts, kv_heads, lengths, kv_
             expected = f"of {batch} lengths from 0 to {most}"
             fits = given is None or (len(given) == batch and all(0 <= n <= most for n in given))
             must.hold(fits, name, expected, given)
-    must.dtype("block_sparse_mask", mask, torch.int8)
-    must.ndim("block_sparse_mask", mask, 4)
     needed = (batch, heads, -(-rows // high), -(-columns // wide))
-    fits = mask.shape[:2] == needed[:2] and all(
-        have >= want for have, want in zip(mask.shape[2:], needed[2:], strict=True)
-    )
-    must.hold(fits, "block_sparse_mask", f"of shape {needed}", tuple(mask.shape), ErrCode.PARAM)
+    must.shape("block_sparse_mask", mask, needed)
 
 
 @npu_block_sparse_attention.check
@@ -166,14 +160,23 @@ def _(
     actual_seq_lengths_kv,
     softmax_lse_flag,
 ):
+    must.hold(len(block_shape) == 2, "block_shape", "of two numbers", list(block_shape))
     layouts = (q_input_layout, kv_input_layout)
     lengths = (actual_seq_lengths, actual_seq_lengths_kv)
     _check(
         query, key, value, block_sparse_mask, block_shape, layouts, num_key_value_heads, *lengths
     )
-    must.choice("inner_precise", inner_precise, (0, 1, 4))
-    if query.dtype == torch.bfloat16:
-        must.hold(inner_precise == 0, "inner_precise", "0 with bfloat16", inner_precise)
+    must.dtype("block_sparse_mask", block_sparse_mask, torch.int8)
+    size = query.shape[-1]
+    must.hold(size in (64, 128), "query", "of head size 64 or 128", size)
+    columns = block_shape[1]
+    must.hold(columns % 128 == 0, "block_shape", "a multiple of 128 columns", list(block_shape))
+    if new_chip():
+        must.choice("inner_precise", inner_precise, (4,))
+    else:
+        must.choice("inner_precise", inner_precise, (0, 1))
+        plain = query.dtype != torch.bfloat16 or inner_precise == 0
+        must.hold(plain, "inner_precise", "0 with bfloat16", inner_precise)
     must.choice("softmax_lse_flag", softmax_lse_flag, (0, 1, None))
 
 
@@ -248,8 +251,8 @@ def npu_block_sparse_attention_backward(
         value: as in the forward operator.
         attention_out: the attention.
         softmax_lse: its logsumexp.
-        block_sparse_mask: as in the forward operator.
-        block_shape: [x, y].
+        block_sparse_mask: as in the forward operator, or bool or uint8.
+        block_shape: [x, y]; [128, 128] if left out.
         actual_seq_lengths: as in the forward operator.
         actual_seq_lengths_kv: as in the forward operator.
         q_input_layout: 'TND' or 'BNSD'.
@@ -265,7 +268,7 @@ def npu_block_sparse_attention_backward(
         key,
         value,
         block_sparse_mask,
-        block_shape,
+        _blocks(block_shape),
         q_input_layout,
         actual_seq_lengths,
         actual_seq_lengths_kv,
@@ -273,6 +276,10 @@ def npu_block_sparse_attention_backward(
     )
     found = _block_sparse.backward(problem, d_out, attention_out, softmax_lse)
     return tuple(g.to(t.dtype) for g, t in zip(found, (query, key, value), strict=True))
+
+
+def _blocks(block_shape):
+    return BLOCK if block_shape is None or len(block_shape) < 2 else block_shape
 
 
 @npu_block_sparse_attention_backward.meta
@@ -296,12 +303,19 @@ def _(
     kv_input_layout,
     num_key_value_heads,
 ):
-    must.present("block_shape", block_shape, "(there is no default)")
+    block_shape = _blocks(block_shape)
     layouts = (q_input_layout, kv_input_layout)
     lengths = (actual_seq_lengths, actual_seq_lengths_kv)
     _check(
         query, key, value, block_sparse_mask, block_shape, layouts, num_key_value_heads, *lengths
     )
+    kinds = (torch.int8, torch.uint8, torch.bool)
+    must.dtype("block_sparse_mask", block_sparse_mask, *kinds)
+    size = query.shape[-1]
+    fits = size == 128 if new_chip() else size <= 128
+    must.hold(fits, "query", "of head size 128" if new_chip() else "of a head size up to 128", size)
+    fits = not new_chip() or all(n % 64 == 0 for n in block_shape[:2])
+    must.hold(fits, "block_shape", "multiples of 64 on Ascend950", list(block_shape))
     for name, tensor in (("d_out", d_out), ("attention_out", attention_out)):
         must.same_dtype(name, tensor, "query", query)
         must.shape(name, tensor, tuple(query.shape))

@@ -63,12 +63,15 @@ def npu_dense_lightning_indexer_grad_kl_loss(
         actual_seq_klen: sums of the lengths of keys, needed in TND.
         layout: 'BSND' or 'TND'.
         sparse_mode: 3, a causal edge at the lower right corner.
-        pre_tokens: left at its default.
-        next_tokens: left at its default.
+        pre_tokens: read nowhere.
+        next_tokens: read nowhere.
 
     Returns:
         The gradients of query_index, key_index and weights, and the loss (1,), float32.
+
+    Constraints: Atlas A2 and A3.
     """
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     rows, keys = loss_of.joined(query, query_rope), loss_of.joined(key, key_rope)
     index, index_keys = wide(_sparse.tokens(query_index)), wide(_sparse.tokens(key_index))[:, 0]
     factors = wide(weights.reshape(-1, weights.shape[-1]))
@@ -129,6 +132,9 @@ def _(
     pre_tokens,
     next_tokens,
 ):
+    must.anything(pre_tokens, next_tokens)
+    _sparse.check_family("query", "A2", "A3")
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     lengths = (actual_seq_qlen, actual_seq_klen)
     loss_of.check_index(query_index, key_index, weights, layout, *lengths)
     ropes = {"query_rope": query_rope, "key_rope": key_rope}
@@ -141,7 +147,6 @@ def _(
         must.dtype(name, tensor, torch.float32)
         must.shape(name, tensor, shape)
     must.choice("sparse_mode", sparse_mode, (3,))
-    _sparse.check_tokens_limits(pre_tokens, next_tokens)
 
 
 npu_dense_lightning_indexer_grad_kl_loss.samples = [

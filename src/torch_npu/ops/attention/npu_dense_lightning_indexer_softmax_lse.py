@@ -39,12 +39,15 @@ def npu_dense_lightning_indexer_softmax_lse(
     Returns:
         m and s, (B, 1, S1) or (1, T1), float32.
     """
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     tops, sums = _results(query_index)
     flat_tops, flat_sums = tops.view(-1), sums.view(-1)
     rows, keys = wide(_sparse.tokens(query_index)), wide(_sparse.tokens(key_index))[:, 0]
     factors = wide(weights.reshape(-1, weights.shape[-1]))
     lengths = (actual_seq_qlen, actual_seq_klen)
     for span in _sparse.spans(query_index, key_index, layout, layout, *lengths):
+        if span.columns == 0:
+            continue
         own = keys[span.kv_start : span.kv_start + span.columns]
         for part in _sparse.steps(span.rows, span.columns * rows.shape[1]):
             where = slice(span.start + part.start, span.start + part.stop)
@@ -80,9 +83,13 @@ def _(
     pre_tokens,
     next_tokens,
 ):
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     lengths = (actual_seq_qlen, actual_seq_klen)
     _indexer_loss.check_index(query_index, key_index, weights, layout, *lengths)
     must.choice("sparse_mode", sparse_mode, (3,))
+    pre_tokens, next_tokens = (
+        _sparse.default(n, _sparse.FOREVER) for n in (pre_tokens, next_tokens)
+    )
     _sparse.check_tokens_limits(pre_tokens, next_tokens)
 
 

@@ -195,7 +195,7 @@ def npu_fusion_attention_grad_v3(**arguments):
 
 
 @npu_fusion_attention_grad_v3.check
-def _(**arguments):
+def check_gradient(**arguments):
     for name in ("seed", "offset"):  # their values are for the kernel alone
         tensor = arguments.pop(name)
         if arguments["keep_prob"] < 1:

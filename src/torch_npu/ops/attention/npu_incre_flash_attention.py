@@ -22,15 +22,27 @@ _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 def _call(query, key, value, options) -> Call:
     kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n != "padding_mask"}
     kept.setdefault("inner_precise", 1)
-    return Call(query, key, value, operator="npu_incre_flash_attention", names=_NAMES, **kept)
+    operator = "npu_incre_flash_attention"
+    return Call(query, key, value, operator=operator, names=_NAMES, incremental=True, **kept)
 
 
 def _check_310p(call: Call) -> None:
     """What Atlas inference cards leave out."""
     must.dtype("query", call.query, torch.float16)
     rules.absent(call, "on 310P", "pse_shift", "quant_scale2")
-    batch, _, _, _ = call.queries
+    batch, count, _, size = call.queries
     must.hold(batch <= 256, "query", "of at most 256 sequences on 310P", batch)
+    step = 32 if call.key.dtype == torch.int8 else 16
+    must.hold(size % step == 0, "query", f"of a head size divisible by {step} on 310P", size)
+    if count == call.kv_heads:
+        return
+    group = count // call.kv_heads
+    must.hold(group <= 32, "num_key_value_heads", f"at least {count} / 32 on 310P", call.kv_heads)
+    must.hold(size <= 128, "query", "of a head size up to 128 with grouped heads on 310P", size)
+    allowed = ("BSH", "BSND") if call.paged else ("BNSD",)
+    given = call.input_layout
+    expected = f"{must.one_of(allowed, quoted=True)} with grouped heads on 310P"
+    must.hold(given in allowed, "input_layout", expected, given)
 
 
 def _paged(make):
@@ -67,7 +79,7 @@ def npu_incre_flash_attention(query, key, value, **options):
             or (blocks, N, block_size, D) for BNSD.
         padding_mask: reserved.
         atten_mask: bool, int8 or uint8; 1 hides. (B, KV_S), (B or 1, 1, KV_S) or (B or 1, 1, 1,
-            KV_S).
+            KV_S), without pages and padding of the longest length at least.
         pse_shift: (B or 1, N, 1, KV_S), the query's dtype; added to the scaled scores. Not on 310P.
         actual_seq_lengths: valid tokens of the caches, one number or one a sequence.
         antiquant_scale, antiquant_offset: an int8 cache as (cache + offset) * scale; the key's
@@ -100,11 +112,11 @@ def _(query, key, value, padding_mask, **options):
     must.dtype("query", query, *rules.FLOATS)
     must.dtype("key", key, query.dtype, torch.int8)
     must.hold(call.queries[2] == 1, "query", "of one token a sequence", tuple(query.shape))
+    rules.heads(call, most=None)
     if chips.current().family == "310P":
         _check_310p(call)
-    rules.heads(call)
-    rules.caches(call)
-    rules.extents(call, align=1)
+    rules.caches(call, tokens=False)
+    rules.extents(call, align=1, tokens=False)
     rules.lengths(call)
     rules.paged(call)
     rules.padding(call)

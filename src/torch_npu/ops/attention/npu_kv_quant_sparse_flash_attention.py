@@ -7,9 +7,9 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _formats
 from torch_npu.ops.attention import _sparse, _sparse_attend
 from torch_npu.ops.attention.npu_sparse_flash_attention import (
-    NAMES,
     check_heads,
     check_indices,
     check_sinks,
@@ -18,6 +18,8 @@ from torch_npu.ops.attention.npu_sparse_flash_attention import (
 NOPE, ROPE, TILE = 512, 64, 128
 #: bytes of a key: the latent, its rope in 16 bits, a float32 scale for each tile
 WIDTH = NOPE + 2 * ROPE + 4 * (NOPE // TILE)
+#: what Ascend950 takes
+NEW_HEADS = (1, 2, 4, 8, 16, 32, 48, 64, 128)
 
 
 @npu_op(
@@ -46,6 +48,7 @@ def npu_kv_quant_sparse_flash_attention(
     sparse_mode,
     tile_size,
     rope_head_dim,
+    key_dtype,
     sinks,
 ):
     r"""`npu_sparse_flash_attention` over keys in 8 bits that carry their rope and their scales.
@@ -64,8 +67,8 @@ def npu_kv_quant_sparse_flash_attention(
         scale_value: factor of the scores.
         key_quant_mode: 2, a scale for each tile.
         value_quant_mode: 2.
-        key_dequant_scale: reserved.
-        value_dequant_scale: reserved.
+        key_dequant_scale: read nowhere: the scales stand beside the data.
+        value_dequant_scale: the same.
         block_table: (B, blocks), int32, in PA_BSND.
         actual_seq_lengths_query: as in npu_sparse_flash_attention.
         actual_seq_lengths_kv: as in npu_sparse_flash_attention.
@@ -79,7 +82,7 @@ def npu_kv_quant_sparse_flash_attention(
         quant_scale_repo_mode: 1, scales stand beside the data.
         tile_size: 128.
         rope_head_dim: 64.
-        key_dtype: hifloat8 where the tensor cannot say it; not supported.
+        key_dtype: `torch_npu.hifloat8` for keys in bytes, on Ascend950, with 2048 indices for each query; else None.
         value_dtype: the same.
         sinks: (N,), float32, Ascend950.
 
@@ -95,7 +98,7 @@ def npu_kv_quant_sparse_flash_attention(
             continue
         own = slice(span.start, span.start + span.rows)
         stored = _sparse.keys(key, span, layout_kv, block_table)[:, 0].contiguous()
-        keys = wide(_unpacked(stored, query.dtype, tile_size, rope_head_dim))
+        keys = wide(_unpacked(stored, query.dtype, tile_size, rope_head_dim, key_dtype))
         values = keys[:, : out.shape[-1]]
         blocks = _sparse_attend.parts(
             span, sparse_mode, places[own], sparse_block_size, keys.shape[1]
@@ -108,14 +111,16 @@ def npu_kv_quant_sparse_flash_attention(
     return out
 
 
-def _unpacked(stored, dtype, tile, rope):
+def _unpacked(stored, dtype, tile, rope, code):
     """(tokens, 656) bytes as (tokens, 576) in the query's dtype."""
     nope = stored.shape[1] - 2 * rope
     nope = nope * tile // (tile + 4)
     bytes_ = stored.view(torch.uint8)
     scales = bytes_[:, nope + 2 * rope :].contiguous().view(torch.float32)
     turned = bytes_[:, nope : nope + 2 * rope].contiguous().view(dtype)
-    latent = stored[:, :nope].float().unflatten(1, (-1, tile)) * scales.unsqueeze(-1)
+    low = bytes_[:, :nope] if code is not None else stored[:, :nope]
+    values = _formats.decode(low, "hifloat8") if code is not None else low.float()
+    latent = values.unflatten(1, (-1, tile)) * scales.unsqueeze(-1)
     return torch.cat((latent.flatten(1).to(dtype), turned), 1)
 
 
@@ -153,23 +158,28 @@ def _(
 ):
     _sparse.check_family("query", "A2", "A3", "A5")
     for name, given in (("key_dtype", key_dtype), ("value_dtype", value_dtype)):
-        if given is not None:
-            raise NotImplementedError(f"npu_kv_quant_sparse_flash_attention: {name} (hifloat8)")
+        _formats.check(name, given, "hifloat8")
+    must.hold(key_dtype == value_dtype, "value_dtype", "as 'key_dtype'", value_dtype)
     must.dtype("query", query, torch.float16, torch.bfloat16)
-    eight = (torch.int8, *((torch.float8_e4m3fn,) if _sparse.new_chip() else ()))
-    must.dtype("key", key, *eight)
+    if key_dtype is not None:
+        _sparse.check_family("key_dtype", "A5")
+        must.dtype("key", key, torch.uint8, torch.int8)
+        count = sparse_indices.shape[-1]
+        must.hold(count == 2048, "sparse_indices", "of 2048 keys with hifloat8", count)
+    else:
+        must.dtype("key", key, torch.int8, *((torch.float8_e4m3fn,) if _sparse.new_chip() else ()))
     must.same_dtype("value", value, "key", key)
     lengths = (actual_seq_lengths_query, actual_seq_lengths_kv, block_table)
-    _sparse.check_layouts(query, key, layout_query, layout_kv, *lengths, NAMES)
-    check_heads(query.shape[-2])
+    names = ("actual_seq_lengths_query", "actual_seq_lengths_kv", "layout_query", "layout_kv")
+    _sparse.check_layouts(query, key, layout_query, layout_kv, *lengths, names)
+    check_heads(query.shape[-2], NEW_HEADS)
     must.hold(query.shape[-1] == NOPE + ROPE, "query", "of head size 576", query.shape[-1])
     fits = tuple(key.shape[-2:]) == (1, WIDTH)
     must.hold(fits, "key", f"of 1 head of {WIDTH}", tuple(key.shape))
     check_indices(query, key, sparse_indices, sparse_block_size, layout_kv, 16)
     for name, mode in (("key_quant_mode", key_quant_mode), ("value_quant_mode", value_quant_mode)):
         must.choice(name, mode, (2,))
-    must.unset("key_dequant_scale", key_dequant_scale)
-    must.unset("value_dequant_scale", value_dequant_scale)
+    must.anything(key_dequant_scale, value_dequant_scale)
     must.choice("attention_mode", attention_mode, (2,))
     must.choice("quant_scale_repo_mode", quant_scale_repo_mode, (1,))
     must.choice("tile_size", tile_size, (TILE,))

@@ -9,8 +9,6 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.attention import _indexer, _sparse
 
-NAMES = ("actual_seq_lengths_query", "actual_seq_lengths_key", "layout_key")
-
 
 @npu_op(
     "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *, "
@@ -119,7 +117,8 @@ def _(
     kinds = (query.dtype,) if _sparse.new_chip() else (query.dtype, torch.float32)
     must.dtype("weights", weights, *kinds)
     lengths = (actual_seq_lengths_query, actual_seq_lengths_key, block_table)
-    _sparse.check_layouts(query, key, layout_query, layout_key, *lengths, NAMES)
+    names = ("actual_seq_lengths_query", "actual_seq_lengths_key", "layout_query", "layout_key")
+    _sparse.check_layouts(query, key, layout_query, layout_key, *lengths, names)
     check_sizes(query, key, weights)
     fine = 1 <= sparse_count <= 2048 or (sparse_count <= 8192 and sparse_count % 1024 == 0)
     expected = "from 1 to 2048, or a multiple of 1024 up to 8192"
@@ -201,21 +200,22 @@ def npu_lightning_indexer_grad(
        \partial k_j = \sum_{i, h} w_h dy_j [q_h k_j > 0] q_h $$
 
     Args:
-        query: (B, S1, N, 128) or (T1, N, 128).
+        query: (B, S1, N, 128) or (T1, N, 128); float16 or bfloat16, which key, dy and weights share; at most 64 heads.
         key: (B, S2, 1, 128) or (T2, 1, 128).
-        dy: the gradient of the scores, (B, S1, 1, n) or (T1, 1, n).
+        dy: the gradient of the scores, (B, S1, 1, n) or (T1, 1, n), n up to 2048.
         sparse_indices: the positions of the scores, int32, -1 for none.
         weights: (B, S1, N) or (T1, N).
         actual_seq_lengths_query: as in npu_lightning_indexer.
         actual_seq_lengths_key: as in npu_lightning_indexer.
         layout: 'BSND' or 'TND'.
-        sparse_mode: 0 or 3; the positions already heed it.
-        pre_tokens: left at its default.
-        next_tokens: left at its default.
+        sparse_mode: 0 or 3; the positions already respect it.
+        pre_tokens: read nowhere.
+        next_tokens: read nowhere.
 
     Returns:
         The gradients of query, key and weights.
     """
+    layout = _sparse.default(layout, "BSND")
     rows, all_keys = wide(_sparse.tokens(query)), wide(_sparse.tokens(key))
     factors = wide(weights.reshape(-1, weights.shape[-1]))
     places = sparse_indices.reshape(-1, sparse_indices.shape[-1])
@@ -256,25 +256,30 @@ def _(
     pre_tokens,
     next_tokens,
 ):
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 0)
+    must.anything(pre_tokens, next_tokens)
     _sparse.check_family("query", "A2", "A3", "A5")
     must.dtype("query", query, torch.float16, torch.bfloat16)
-    must.same_dtype("key", key, "query", query)
-    must.dtype("weights", weights, query.dtype, torch.float32)
-    must.same_dtype("dy", dy, "query", query)
+    for name, tensor in (("key", key), ("weights", weights), ("dy", dy)):
+        must.same_dtype(name, tensor, "query", query)
+    names = ("actual_seq_lengths_query", "actual_seq_lengths_key", "layout", "layout")
     lengths = (actual_seq_lengths_query, actual_seq_lengths_key, None)
-    _sparse.check_layouts(query, key, layout, layout, *lengths, NAMES)
+    _sparse.check_layouts(query, key, layout, layout, *lengths, names)
+    heads, size = query.shape[-2:]
+    must.hold(size == 128, "query", "of head size 128", size)
+    must.hold(heads <= 64, "query", "of at most 64 heads", heads)
     must.shape("weights", weights, tuple(query.shape[:-1]))
-    size = query.shape[-1]
     must.hold(tuple(key.shape[-2:]) == (1, size), "key", f"of 1 head of {size}", tuple(key.shape))
     must.dtype("sparse_indices", sparse_indices, torch.int32)
     must.shape("sparse_indices", sparse_indices, (*query.shape[:-2], 1, None))
+    count = sparse_indices.shape[-1]
+    must.hold(1 <= count <= 2048, "sparse_indices", "of 1 to 2048 keys", count)
     if must.has_data(sparse_indices) and sparse_indices.numel():
         tokens = key.shape[0 if layout == "TND" else 1]
         most = int(sparse_indices.max())
         must.hold(most < tokens, "sparse_indices", f"below {tokens}, the keys", most)
     must.shape("dy", dy, tuple(sparse_indices.shape))
     must.choice("sparse_mode", sparse_mode, (0, 3))
-    _sparse.check_tokens_limits(pre_tokens, next_tokens)
 
 
 def _half(make, *shape, **options):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu._errors import ErrCode
@@ -11,10 +13,6 @@ from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 from torch_npu.ops.attention._dropout import unpacked
 
 _ALIGN = 16
-
-_INPUTS = ("query", "key", "value")
-_WEIGHTS = ("query_weight", "key_weight", "value_weight", "out_proj_weight")
-_BIASES = ("query_bias", "key_bias", "value_bias", "out_proj_bias")
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -38,6 +36,14 @@ def _bits(kept: torch.Tensor) -> torch.Tensor:
     return (kept.reshape(-1, 8).to(torch.uint8) * powers).sum(-1, dtype=torch.uint8)
 
 
+def _weights():
+    return "query_weight", "key_weight", "value_weight", "out_proj_weight"
+
+
+def _biases():
+    return "query_bias", "key_bias", "value_bias", "out_proj_bias"
+
+
 def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_len, dropout_prob):
     for name, number in zip(
         ("attn_head_num", "attn_dim_per_head", "src_len", "tgt_len"),
@@ -46,7 +52,7 @@ def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_l
     ):
         fits = number > 0 and number % _ALIGN == 0
         must.hold(fits, name, f"a positive multiple of {_ALIGN}", number)
-    for name, tensor in zip(_INPUTS, (query, key, value), strict=True):
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
         must.dtype(name, tensor, torch.float16)
         must.ndim(name, tensor, 2)
     width, rows = heads * size, query.shape[0]
@@ -61,10 +67,10 @@ def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_l
     tokens = rows // tgt_len * src_len
     must.shape("key", key, (tokens, width))
     must.shape("value", value, (tokens, width))
-    for name, weight in zip(_WEIGHTS, weights, strict=True):
+    for name, weight in zip(_weights(), weights, strict=True):
         must.dtype(name, weight, torch.float16)
         must.shape(name, weight, (width, width))
-    for name, bias in zip(_BIASES, biases, strict=True):
+    for name, bias in zip(_biases(), biases, strict=True):
         must.dtype(name, bias, torch.float16)
         must.shape(name, bias, (width,))
     must.hold(0 <= dropout_prob < 1, "dropout_prob", "from 0 to below 1", dropout_prob)
@@ -180,9 +186,14 @@ def _(
         h in (1, w) for h, w in zip(attn_mask.shape, full, strict=True)
     )
     must.hold(fits, "attn_mask", f"broadcastable to {full}", tuple(attn_mask.shape), ErrCode.PARAM)
+    _check_mask(dropout_mask, full, dropout_prob)
+
+
+def _check_mask(dropout_mask, full, dropout_prob):
+    """A bit for each weight, where dropout reads it."""
     if dropout_mask is not None and dropout_prob > 0:
         must.dtype("dropout_mask", dropout_mask, torch.uint8)
-        must.shape("dropout_mask", dropout_mask, (full[0] * full[1] * full[2] * full[3] // 8,))
+        must.shape("dropout_mask", dropout_mask, (math.prod(full) // 8,))
 
 
 @npu_multi_head_attention.backward
@@ -201,7 +212,7 @@ def _(dy, *, results, **a):
         *(a[name] for name in ("attn_head_num", "attn_dim_per_head", "src_len", "tgt_len")),
         *(a["dropout_prob"], a["softmax_use_float"]),
     )
-    grads = dict(zip((*_WEIGHTS, *_INPUTS, *_BIASES), found, strict=True))
+    grads = dict(zip((*_weights(), "query", "key", "value", *_biases()), found, strict=True))
     return {n: g.flatten() if n.endswith("_bias") else g for n, g in grads.items()}
 
 
@@ -313,6 +324,7 @@ def _(
     attn_res,
     context,
     y_grad,
+    dropout_mask,
     attn_head_num,
     attn_dim_per_head,
     src_len,
@@ -333,6 +345,7 @@ def _(
     for name, tensor in (("attn_scores", attn_scores), ("attn_res", attn_res)):
         must.shape(name, tensor, (batch, attn_head_num, tgt_len, src_len))
     must.dtype("attn_scores", attn_scores, torch.float32 if softmax_use_float else torch.float16)
+    _check_mask(dropout_mask, (batch, attn_head_num, tgt_len, src_len), dropout_prob)
 
 
 npu_multi_head_attention_backward.samples = [

@@ -5,16 +5,23 @@ from __future__ import annotations
 import torch
 
 from softnpu import chips
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._engine import in_blocks, natively
 from torch_npu.ops.attention import _infer_mask_rules as masks
 from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
-from torch_npu.ops.attention._call import Call, empty_outputs
+from torch_npu.ops.attention._call import (
+    BAND,
+    DEFAULT,
+    RIGHT_DOWN,
+    Call,
+    empty_outputs,
+    sizes,
+    spans,
+)
 from torch_npu.ops.attention._infer import solve
-
-_FAR = 2147483647
 
 #: the names of npu_fused_infer_attention_score -> the names here
 _NAMES = {"dequant_scale1": "deq_scale1", "dequant_scale2": "deq_scale2", "scale": "scale_value"}
@@ -22,6 +29,9 @@ _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 
 #: these are the modes 0 to 4 in the card's high-precision arithmetic, which is the only one here
 _HIGH_PRECISION = range(10, 15)
+
+#: sequences that the layout TND takes
+_MOST_ENDS = 4096
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "NSD", "TND")
 
@@ -42,13 +52,52 @@ def _check_310p(call: Call) -> None:
     rules.absent(
         call, reason, "pse_shift", "actual_seq_lengths", "actual_seq_lengths_kv", "quant_scale2"
     )
-    must.choice("pre_tokens", call.pre_tokens, (_FAR,))
-    must.choice("next_tokens", call.next_tokens, (0, _FAR))
+    batch, _, rows, _ = call.queries
+    columns = sizes(call.key, call.layout, call.num_heads)[2]
+    must.hold(call.pre_tokens >= rows, "pre_tokens", f"at least {rows} on 310P", call.pre_tokens)
+    ahead = call.next_tokens
+    fits = ahead == 0 or ahead >= columns
+    must.hold(fits, "next_tokens", f"0 or at least {columns} on 310P", ahead)
     must.choice("num_key_value_heads", call.num_key_value_heads, (0,))
     must.choice("sparse_mode", call.sparse_mode, (0,))
-    batch, _, rows, _ = call.queries
-    must.hold(batch <= 128, "query", "of at most 128 sequences on 310P", batch)
-    must.hold(rows <= 65535, "query", "of at most 65535 tokens on 310P", rows)
+    most = 300 if call.layout == "BSH" else 128
+    must.hold(batch <= most, "query", f"of at most {most} sequences on 310P", batch)
+    must.hold(rows <= 65536, "query", "of at most 65536 tokens on 310P", rows)
+    if call.atten_mask is not None:
+        must.dtype("atten_mask", call.atten_mask, torch.bool)
+        square = rows == columns and rows % 16 == 0
+        expected = "left out on 310P unless query and key have as many tokens, a multiple of 16"
+        must.hold(square, "atten_mask", expected, (rows, columns))
+
+
+def _check_ragged(call: Call) -> None:
+    """What the layout TND asks for."""
+    must.dtype("query", call.query, torch.bfloat16)
+    size, depth = call.queries[3], call.value_size
+    fits = (size == 192 and depth in (128, 192)) or (size == depth and size in (64, 128))
+    expected = "of head sizes 64, 128 or 192, the value's the same or 128 beside 192, in TND"
+    must.hold(fits, "query", expected, (size, depth), ErrCode.PARAM)
+    grouped = call.num_heads != call.kv_heads
+    fits = not (grouped and depth == 192)
+    must.hold(fits, "value", "of head size 64 or 128 with grouped heads in TND", depth)
+    rules.absent(call, "in TND", "pse_shift", "quant_scale2")
+    mode = call.sparse_mode
+    must.choice("sparse_mode", mode, (DEFAULT, RIGHT_DOWN, BAND))
+    if mode == DEFAULT:
+        rules.absent(call, "with sparse_mode 0 in TND", "atten_mask")
+    fits = mode != BAND or depth != 192
+    must.hold(fits, "sparse_mode", "0 or 3 with a value of head size 192", mode)
+    ends = must.present("actual_seq_lengths", call.actual_seq_lengths, "in TND")
+    count = len(ends)
+    must.hold(count <= _MOST_ENDS, "actual_seq_lengths", f"of at most {_MOST_ENDS} entries", count)
+    last = ends[-1]
+    expected = f"ending at the rows of query ({call.query.shape[0]})"
+    must.hold(last == call.query.shape[0], "actual_seq_lengths", expected, last)
+    if mode == RIGHT_DOWN:
+        pairs = zip(spans(ends), spans(call.actual_seq_lengths_kv), strict=True)
+        fits = all(rows <= columns for (_, rows), (_, columns) in pairs)
+        expected = "of sequences of no more queries than keys with sparse_mode 3"
+        must.hold(fits, "actual_seq_lengths", expected, list(ends))
 
 
 @npu_op(
@@ -94,8 +143,8 @@ def npu_prompt_flash_attention(query, key, value, **options):
 
     Constraints:
         Rows that attend to nothing, and rows behind a sequence's length, are 0. D is at most 512; B
-        at most 65536, or 128 where D is not a multiple of 16; with BSH and BSND, N * D is below
-        65535.
+        at most 65536, or 128 where D is not a multiple of 16. TND takes bfloat16, head sizes of 64, 128
+        and 192 and the modes 0 (without a mask), 3 and 4.
     """
     return solve(_call(query, key, value, options), in_blocks)[0]
 
@@ -111,12 +160,11 @@ def _(query, key, value, padding_mask, **options):
     if chips.current().family == "310P":
         _check_310p(call)
     rules.heads(call)
-    rules.caches(call)
-    rules.extents(call, align=1)
-    width = call.num_heads * call.queries[3]
-    flat = call.layout in ("BSH", "BSND")
-    must.hold(not flat or width < 65535, "query", "of N * D below 65535", width)
+    rules.caches(call, tokens=False)
+    rules.extents(call, align=1, tokens=False)
     rules.lengths(call)
+    if call.ragged:
+        _check_ragged(call)
     masks.mask(call)
     masks.bias(call)
     quantized.integers(call)

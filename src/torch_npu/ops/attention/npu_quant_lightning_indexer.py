@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from torch_npu import _dtypes
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._shared import _formats
 from torch_npu.ops.attention import _indexer, _sparse
-from torch_npu.ops.attention.npu_lightning_indexer import NAMES, check_sizes
+from torch_npu.ops.attention.npu_lightning_indexer import check_sizes
 
 
 @npu_op(
@@ -34,6 +34,7 @@ def npu_quant_lightning_indexer(
     layout_key,
     sparse_count,
     sparse_mode,
+    query_dtype,
 ):
     r"""The positions of the keys with the highest scores for each query, in 8-bit arithmetic.
 
@@ -58,13 +59,14 @@ def npu_quant_lightning_indexer(
         sparse_mode: 0, or 3 for a causal edge at the lower right corner.
         pre_tokens: left at its default.
         next_tokens: left at its default.
-        query_dtype: the type of `query` where the tensor cannot say it; hifloat8 is not supported.
+        query_dtype: `torch_npu.hifloat8` for queries in bytes, on Ascend950, with float32 scales and a sparse_count of
+            2048; else None.
         key_dtype: the same for `key`.
 
     Returns:
         Positions (B, S1, 1, sparse_count) or (T1, 1, sparse_count), int32, the best first, -1 where there are less.
 
-    Constraints: Atlas A3 and Ascend950.
+    Constraints: Atlas A2, A3 and Ascend950.
     """
     indices = query.new_empty((*query.shape[:-2], 1, sparse_count), dtype=torch.int32).fill_(-1)
     rows = _sparse.tokens(query)
@@ -73,10 +75,10 @@ def npu_quant_lightning_indexer(
     lengths = (actual_seq_lengths_query, actual_seq_lengths_key)
     for span in _sparse.spans(query, key, layout_query, layout_key, *lengths):
         part = slice(span.start, span.start + span.rows)
-        found = _sparse.keys(key, span, layout_key, block_table)[:, 0].float()
+        found = _values(_sparse.keys(key, span, layout_key, block_table)[:, 0], query_dtype)
         steps = _sparse.keys(key_dequant_scale.unsqueeze(-1), span, layout_key, block_table)
         _indexer.best(
-            rows[part].float() * scales[part].unsqueeze(-1),
+            _values(rows[part], query_dtype) * scales[part].unsqueeze(-1),
             factors[part],
             found * steps[:, 0].float(),
             span,
@@ -85,6 +87,11 @@ def npu_quant_lightning_indexer(
             indices.view(-1, sparse_count)[part],
         )
     return indices
+
+
+def _values(stored, code):
+    """The float32 values of 8-bit elements; `code` names hifloat8."""
+    return stored.float() if code is None else _formats.decode(stored.view(torch.uint8), "hifloat8")
 
 
 @npu_quant_lightning_indexer.meta
@@ -115,25 +122,33 @@ def _(
 ):
     _sparse.check_family("query", "A3", "A5", "A2")
     for name, value in (("query_dtype", query_dtype), ("key_dtype", key_dtype)):
-        if value is not None and _dtypes.name(value) == "hifloat8":
-            raise NotImplementedError(f"npu_quant_lightning_indexer: {name} hifloat8")
-    new = _sparse.new_chip()
-    must.dtype("query", query, torch.int8, *((torch.float8_e4m3fn,) if new else ()))
+        _formats.check(name, value, "hifloat8")
+    must.hold(query_dtype == key_dtype, "key_dtype", "as 'query_dtype'", key_dtype)
+    named = query_dtype is not None
+    if named:
+        _sparse.check_family("query_dtype", "A5")
+        must.dtype("query", query, torch.uint8, torch.int8)
+    else:
+        new = (torch.float8_e4m3fn,) if _sparse.new_chip() else ()
+        must.dtype("query", query, torch.int8, *new)
     must.same_dtype("key", key, "query", query)
     half = (torch.float16, torch.float16, torch.float16)
     mixed = (torch.bfloat16, torch.float32, torch.float32)
-    kinds = (half, mixed) if query.dtype == torch.float8_e4m3fn else (half,)
+    kinds = (half, mixed) if query.dtype == torch.float8_e4m3fn else (mixed,) if named else (half,)
     given = (weights.dtype, query_dequant_scale.dtype, key_dequant_scale.dtype)
     expected = f"with the scales of dtypes {must.one_of(kinds)}"
     must.hold(given in kinds, "weights", expected, given)
     lengths = (actual_seq_lengths_query, actual_seq_lengths_key, block_table)
-    _sparse.check_layouts(query, key, layout_query, layout_key, *lengths, NAMES)
+    names = ("actual_seq_lengths_query", "actual_seq_lengths_key", "layout_query", "layout_key")
+    _sparse.check_layouts(query, key, layout_query, layout_key, *lengths, names)
     check_sizes(query, key, weights)
     must.shape("query_dequant_scale", query_dequant_scale, tuple(weights.shape))
     must.shape("key_dequant_scale", key_dequant_scale, tuple(key.shape[:-1]))
     must.choice("query_quant_mode", query_quant_mode, (0,))
     must.choice("key_quant_mode", key_quant_mode, (0,))
     must.hold(1 <= sparse_count <= 2048, "sparse_count", "from 1 to 2048", sparse_count)
+    fits = sparse_count == 2048 or not named
+    must.hold(fits, "sparse_count", "2048 with hifloat8", sparse_count)
     must.choice("sparse_mode", sparse_mode, (0, 3))
     _sparse.check_tokens_limits(pre_tokens, next_tokens)
 

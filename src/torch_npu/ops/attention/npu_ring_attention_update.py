@@ -49,7 +49,7 @@ def npu_ring_attention_update(
     Returns:
         o, m and s, like the given ones.
 
-    Constraints: in TND, Atlas A2 and A3 take at most 256 heads and head sizes that are multiples of 64 up to 768.
+    Constraints: in TND at most 256 heads, and head sizes up to 768, which on Atlas A2 and A3 are multiples of 64.
     """
     top = torch.maximum(prev_softmax_max, cur_softmax_max)
     before = prev_softmax_sum * (prev_softmax_max - top).exp()
@@ -102,11 +102,10 @@ def _(
     if ragged:
         tokens, heads, size = prev_attn_out.shape
         must.shape("prev_softmax_max", prev_softmax_max, (tokens, heads, 8))
-        if chips.current().family != "A5":
-            must.hold(heads <= 256, "prev_attn_out", "of at most 256 heads in TND", heads)
-            fine = size <= 768 and size % 64 == 0
-            expected = "of a head size that is a multiple of 64 up to 768 in TND"
-            must.hold(fine, "prev_attn_out", expected, size)
+        must.hold(heads <= 256, "prev_attn_out", "of at most 256 heads in TND", heads)
+        step = 1 if chips.current().family == "A5" else 64
+        expected = f"of a head size that is a multiple of {step} up to 768 in TND"
+        must.hold(size <= 768 and size % step == 0, "prev_attn_out", expected, size)
         must.present("actual_seq_qlen", actual_seq_qlen, "with input_layout 'TND'")
     else:
         rows, batch, width = prev_attn_out.shape

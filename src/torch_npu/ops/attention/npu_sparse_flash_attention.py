@@ -9,8 +9,9 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.attention import _sparse, _sparse_attend
 
-NAMES = ("actual_seq_lengths_query", "actual_seq_lengths_kv", "layout_kv")
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
+#: what the gradient takes on Ascend950
+GRADIENT_HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 ABSORB = 2
 
 
@@ -71,7 +72,7 @@ def npu_sparse_flash_attention(
         next_tokens: left at its default.
         attention_mode: 2, the absorbed form.
         return_softmax_lse: whether the maxima and sums are returned, not in PA_BSND.
-        sinks: (N,), float32, Ascend950: a score that each head's softmax also counts.
+        sinks: (N,), float32, Ascend950: a score that each head's softmax also counts; not in PA_BSND.
 
     Returns:
         The attention, like `query`; the maxima and the sums of the scores, (B, 1, S1, N) or (1, T1, N), float32,
@@ -158,7 +159,8 @@ def _(
     for name, tensor in named.items():
         must.same_dtype(name, tensor, "query", query)
     lengths = (actual_seq_lengths_query, actual_seq_lengths_kv, block_table)
-    _sparse.check_layouts(query, key, layout_query, layout_kv, *lengths, NAMES)
+    names = ("actual_seq_lengths_query", "actual_seq_lengths_kv", "layout_query", "layout_kv")
+    _sparse.check_layouts(query, key, layout_query, layout_kv, *lengths, names)
     check_heads(query.shape[-2])
     must.hold(query.shape[-1] == 512, "query", "of head size 512", query.shape[-1])
     must.hold(tuple(key.shape[-2:]) == (1, 512), "key", "of 1 head of 512", tuple(key.shape))
@@ -173,14 +175,17 @@ def _(
         expected = "False with layout_kv 'PA_BSND'"
         must.hold(not paged, "return_softmax_lse", expected, return_softmax_lse)
     check_sinks(sinks, query)
+    paged = layout_kv == "PA_BSND"
+    must.hold(sinks is None or not paged, "sinks", "None with layout_kv 'PA_BSND'", "a tensor")
 
 
-def check_heads(heads, more=()):
-    """A power of two up to 128; Ascend950 takes any number up to 128."""
-    if _sparse.new_chip():
-        must.hold(1 <= heads <= 128, "query", "of 1 to 128 heads", heads)
-    else:
-        must.hold(heads in HEADS, "query", f"of {must.one_of((*HEADS, *more))} heads", heads)
+def check_heads(heads, new=range(1, 129)):
+    """A power of two up to 128; Ascend950 takes those of `new`."""
+    counts = new if _sparse.new_chip() else HEADS
+    expected = (
+        "of 1 to 128 heads" if isinstance(counts, range) else f"of {must.one_of(counts)} heads"
+    )
+    must.hold(heads in counts, "query", expected, heads)
 
 
 def check_sinks(sinks, query):
@@ -305,13 +310,16 @@ def npu_sparse_flash_attention_grad(
         actual_seq_kvlen: the same for keys.
         layout: 'BSND' or 'TND'.
         sparse_mode: 0 or 3.
-        pre_tokens: left at its default.
-        next_tokens: left at its default.
-        attention_mode: 2.
+        pre_tokens: read nowhere.
+        next_tokens: read nowhere.
+        attention_mode: read nowhere.
+
+    On Ascend950 each query has a multiple of 1024 indices up to 8192.
 
     Returns:
         The gradients of query, key, value, query_rope and key_rope; the last two are empty without ropes.
     """
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     rows, all_keys = _joined(query, query_rope), _joined(key, key_rope)
     all_values = wide(_sparse.tokens(value))
     places = sparse_indices.reshape(-1, sparse_indices.shape[-1])
@@ -383,16 +391,27 @@ def _(
 ):
     _sparse.check_family("query", "A2", "A3", "A5")
     must.dtype("query", query, torch.float16, torch.bfloat16)
-    must.choice("attention_mode", attention_mode, (ABSORB,))
+    must.anything(attention_mode, pre_tokens, next_tokens)
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     named = {"key": key, "value": value, "d_out": d_out, "out": out}
     for name, tensor in named.items():
         must.same_dtype(name, tensor, "query", query)
-    names = ("actual_seq_qlen", "actual_seq_kvlen", "layout")
+    names = ("actual_seq_qlen", "actual_seq_kvlen", "layout", "layout")
     lengths = (actual_seq_qlen, actual_seq_kvlen, None)
     _sparse.check_layouts(query, key, layout, layout, *lengths, names)
-    must.shape("value", value, tuple(key.shape))
-    must.shape("d_out", d_out, tuple(query.shape))
-    must.shape("out", out, tuple(query.shape))
+    check_heads(query.shape[-2], GRADIENT_HEADS)
+    size = query.shape[-1]
+    must.hold(tuple(key.shape[-2:]) == (1, size), "key", f"of 1 head of {size}", tuple(key.shape))
+    must.shape("value", value, (*key.shape[:-1], None))
+    depth = value.shape[-1]
+    must.hold(depth <= size, "value", f"of a head size up to {size}", depth)
+    must.shape("d_out", d_out, (*query.shape[:-1], depth))
+    must.shape("out", out, (*query.shape[:-1], depth))
+    if _sparse.new_chip():
+        must.hold(size == 512, "query", "of head size 512", size)
+        count = sparse_indices.shape[-1]
+        fits = 0 < count <= 8192 and count % 1024 == 0
+        must.hold(fits, "sparse_indices", "of a multiple of 1024 keys up to 8192", count)
     check_indices(query, key, sparse_indices, sparse_block_size, layout, 128)
     tokens = query.shape[:-2]
     shape = (1, *tokens) if query.dim() == 3 else (tokens[0], 1, tokens[1])
@@ -402,7 +421,6 @@ def _(
     must.shape("query_rope", query_rope, (*query.shape[:-1], 64))
     must.shape("key_rope", key_rope, (*key.shape[:-1], 64))
     must.choice("sparse_mode", sparse_mode, (0, 3))
-    _sparse.check_tokens_limits(pre_tokens, next_tokens)
 
 
 def _half(make, *shape, **options):

@@ -46,28 +46,31 @@ def npu_sparse_lightning_indexer_grad_kl_loss(
     where p is the mean over heads of the attention weights at the chosen keys, with `sinks` divided by its sum.
 
     Args:
-        query: (B, S1, N, 512) or TND (T1, N, 512), float16 or bfloat16; 32, 64 or 128 heads.
+        query: (B, S1, N, 512) or TND (T1, N, 512), float16 or bfloat16; 32, 64 or 128 heads (Ascend950:
+            or 48 beside 24 of `query_index`).
         key: (B, S2, 1, 512) or (T2, 1, 512).
         query_index: (B, S1, Ni, 128) or (T1, Ni, 128); 8, 16, 32 or 64 heads.
         key_index: (B, S2, 1, 128) or (T2, 1, 128).
         weights: (B, S1, Ni) or (T1, Ni), the dtype of `query` or float32.
-        sparse_indices: (B, S1, 1, n) or (T1, 1, n), int32; the first negative index ends a row.
+        sparse_indices: (B, S1, 1, n) or (T1, 1, n), int32, n a multiple of 1024 up to 8192; the first negative
+            index ends a row.
         softmax_max: the maxima of the attention's scores, (B, 1, S1, N) or (1, T1, N), float32.
         softmax_sum: their sums.
         scale_value: factor of the attention's scores.
-        query_rope: (..., N, 64), behind `query`.
-        key_rope: (..., 1, 64), behind `key`.
+        query_rope: (..., N, 64), behind `query`; needed.
+        key_rope: (..., 1, 64), behind `key`; needed.
         actual_seq_qlen: sums of the lengths of queries, needed in TND.
         actual_seq_klen: sums of the lengths of keys, needed in TND.
         layout: 'BSND' or 'TND'.
         sparse_mode: 3, a causal edge at the lower right corner.
-        pre_tokens: left at its default.
-        next_tokens: left at its default.
+        pre_tokens: read nowhere.
+        next_tokens: read nowhere.
         sinks: (N,), float32: the attention had sinks, so its weights do not sum to 1.
 
     Returns:
         The gradients of query_index, key_index and weights, and the loss (1,), float32.
     """
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     rows, keys = loss_of.joined(query, query_rope), loss_of.joined(key, key_rope)[:, 0]
     index, index_keys = wide(_sparse.tokens(query_index)), wide(_sparse.tokens(key_index))[:, 0]
     factors = wide(weights.reshape(-1, weights.shape[-1]))
@@ -135,54 +138,60 @@ def _(
     next_tokens,
     sinks,
 ):
+    must.anything(pre_tokens, next_tokens)
+    layout, sparse_mode = _sparse.default(layout, "BSND"), _sparse.default(sparse_mode, 3)
     lengths = (actual_seq_qlen, actual_seq_klen)
     loss_of.check_index(query_index, key_index, weights, layout, *lengths)
     ropes = {"query_rope": query_rope, "key_rope": key_rope}
     given = {"softmax_max": softmax_max, "softmax_sum": softmax_sum}
+    must.present("query_rope", query_rope, "(the attention has ropes)")
+    must.present("key_rope", key_rope, "(the attention has ropes)")
     loss_of.check_attention(query, key, query_index, key_index, ropes, given, 1, 512)
     must.dtype("sparse_indices", sparse_indices, torch.int32)
     must.shape("sparse_indices", sparse_indices, (*query.shape[:-2], 1, None))
     count = sparse_indices.shape[-1]
-    must.hold(1 <= count <= 8192, "sparse_indices", "of 1 to 8192 keys", count)
+    fits = 0 < count <= 8192 and count % 1024 == 0
+    must.hold(fits, "sparse_indices", "of a multiple of 1024 keys up to 8192", count)
     must.choice("sparse_mode", sparse_mode, (3,))
-    _sparse.check_tokens_limits(pre_tokens, next_tokens)
     must.dtype("sinks", sinks, torch.float32)
     must.shape("sinks", sinks, (query.shape[-2],))
 
 
+def _sample(make, tokens, keys, one):
+    half = {"dtype": torch.bfloat16}
+    given = (
+        make(*tokens, 32, 512, **half),
+        make(*keys, 1, 512, **half),
+        make(*tokens, 8, 128, **half),
+        make(*keys, 1, 128, **half),
+        make(*tokens, 8, **half),
+        make(*tokens, 1, 1024, dtype=torch.int32, low=0, high=5),
+        make(*one, 32, low=1, high=2),
+        make(*one, 32, low=2, high=4),
+        0.1,
+    )
+    return given, {
+        "query_rope": make(*tokens, 32, 64, **half),
+        "key_rope": make(*keys, 1, 64, **half),
+    }
+
+
+_DENSE, _FLAT = ((1, 3), (1, 5), (1, 1, 3)), ((3,), (5,), (1, 3))
 npu_sparse_lightning_indexer_grad_kl_loss.samples = [
     Sample(
-        lambda make: (
-            make(1, 3, 32, 512, dtype=torch.bfloat16),
-            make(1, 5, 1, 512, dtype=torch.bfloat16),
-            make(1, 3, 8, 128, dtype=torch.bfloat16),
-            make(1, 5, 1, 128, dtype=torch.bfloat16),
-            make(1, 3, 8, dtype=torch.bfloat16),
-            make(1, 3, 1, 4, dtype=torch.int32, low=0, high=5),
-            make(1, 1, 3, 32, low=1, high=2),
-            make(1, 1, 3, 32, low=2, high=4),
-            0.1,
-        )
+        lambda make: _sample(make, *_DENSE)[0],
+        lambda make: _sample(make, *_DENSE)[1],
     ),
     Sample(
+        lambda make: _sample(make, *_FLAT)[0],
         lambda make: (
-            make(3, 32, 512, dtype=torch.bfloat16),
-            make(5, 1, 512, dtype=torch.bfloat16),
-            make(3, 8, 128, dtype=torch.bfloat16),
-            make(5, 1, 128, dtype=torch.bfloat16),
-            make(3, 8, dtype=torch.bfloat16),
-            make(3, 1, 4, dtype=torch.int32, low=0, high=5),
-            make(1, 3, 32, low=1, high=2),
-            make(1, 3, 32, low=2, high=4),
-            0.1,
+            _sample(make, *_FLAT)[1]
+            | {
+                "actual_seq_qlen": [1, 3],
+                "actual_seq_klen": [2, 5],
+                "layout": "TND",
+                "sinks": make(32),
+            }
         ),
-        lambda make: {
-            "query_rope": make(3, 32, 64, dtype=torch.bfloat16),
-            "key_rope": make(5, 1, 64, dtype=torch.bfloat16),
-            "actual_seq_qlen": [1, 3],
-            "actual_seq_klen": [2, 5],
-            "layout": "TND",
-            "sinks": make(32),
-        },
     ),
 ]

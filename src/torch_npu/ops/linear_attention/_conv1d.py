@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 
 TAPS = 3
+FEW = 8  # tokens a sequence, of which the card has a kernel of its own
 
 
 DEFAULTS = {"pad_slot_id": -1, "residual_connection": 0, "block_size": 128, "conv_mode": "default"}
@@ -17,7 +18,7 @@ def values(tensor):
     return None if tensor is None else tensor.tolist()
 
 
-#: what the card's kernel takes and does not use: the result does not depend on it
+#: what the card's kernels take and the result does not depend on
 UNUSED = ("activation", "run_mode", "max_query_len")
 
 
@@ -87,15 +88,18 @@ def convolve(padded, weight):
     return sum(x[k : k + rows] * w[k] for k in range(taps))
 
 
-def check(call):
-    """The constraints of both forms."""
+def check(call, longest):
+    """The constraints of both forms; `longest` is max_query_len, which chooses the card's kernel."""
     x, weight, states = call["x"], call["weight"], call["conv_states"]
     must.dtype("x", x, torch.float16, torch.bfloat16)
     must.ndim("x", x, 2, 3)
     shape = tuple(x.shape)
     dim = shape[-1]
     must.hold(x.numel() > 0, "x", "not empty", shape)
-    must.hold(64 <= dim <= 16384, "x", "of a last size in [64, 16384]", shape)
+    few = x.dim() == 3 or (longest is not None and 1 <= longest <= FEW)
+    narrowest = 64 if few else 16
+    fits = narrowest <= dim <= 16384
+    must.hold(fits, "x", f"of a last size in [{narrowest}, 16384]", shape)
     must.hold(dim % 16 == 0, "x", "of a last size divisible by 16", shape)
     must.same_dtype("weight", weight, "x", x)
     must.shape("weight", weight, (TAPS, dim))
@@ -107,7 +111,7 @@ def check(call):
     batch = shape[0] if x.dim() == 3 else call["query_start_loc"].shape[0] - 1
     least = TAPS - 1
     if x.dim() == 3:
-        must.hold(shape[1] <= 8, "x", "of at most 8 tokens a sequence", shape)
+        must.hold(shape[1] <= FEW, "x", f"of at most {FEW} tokens a sequence", shape)
         least = TAPS - 2 + shape[1]
     must.hold(1 <= batch <= 256, "x", "of 1 to 256 sequences", batch)
     rows = tuple(states.shape)

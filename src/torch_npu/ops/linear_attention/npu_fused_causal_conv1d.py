@@ -49,8 +49,8 @@ def npu_fused_causal_conv1d(**arguments):
         pad_slot_id: a sequence whose line is this number is skipped.
         run_mode: not used by upstream.
         residual_connection: 1 adds `x` to the result.
-        max_query_len: the longest sequence, a hint to upstream's tiling; the result does not depend
-            on it.
+        max_query_len: the longest sequence, by which upstream chooses a kernel; the result does not
+            depend on it.
         num_computed_tokens: tokens before this call, (batch,) int32; required with prefix caching
             and with "pangu".
         block_idx_first_scheduled_token: the block of the first new token, (batch,) int32.
@@ -65,7 +65,8 @@ def npu_fused_causal_conv1d(**arguments):
         y, with the shape and dtype of `x`.
 
     Constraints:
-        dim from 64 to 16384 and divisible by 16; at most 256 sequences.
+        dim from 64 to 16384 and divisible by 16, from 16 on where `x` has 2 dimensions and `max_query_len` is not 1 to 8;
+        at most 256 sequences.
 
     Differs from upstream: upstream has it on Ascend950 only, here every chip computes it. The
     result of a skipped sequence, which the card leaves unwritten, is zero.
@@ -79,7 +80,7 @@ def npu_fused_causal_conv1d(**arguments):
 
 @npu_fused_causal_conv1d.check
 def _(**arguments):
-    _conv1d.check(_conv1d.given(arguments))
+    _conv1d.check(_conv1d.given(arguments), arguments["max_query_len"])
 
 
 @npu_fused_causal_conv1d.meta
@@ -127,7 +128,7 @@ def npu_fused_causal_conv1d_v2(**arguments):
 
 @npu_fused_causal_conv1d_v2.check
 def _(**arguments):
-    _conv1d.check(_conv1d.given(arguments))
+    _conv1d.check(_conv1d.given(arguments), arguments["max_query_len"])
 
 
 @npu_fused_causal_conv1d_v2.meta

@@ -9,6 +9,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 
 TAPS = 3
+_MOST_BATCH = 32  # that the gradient takes
 
 
 def _check_conv(input, weight, mask):
@@ -107,6 +108,8 @@ def npu_masked_causal_conv1d_backward(grad_output, input, weight, mask):
 
     Returns:
         dx and dw, with the shapes of `input` and `weight` and the dtype of `grad_output`.
+
+    Constraints: at most 32 sequences.
     """
     dy, x, w = _masked(wide(grad_output), mask), wide(input), wide(weight)
     dx = sum(_shifted(dy, k + 1 - TAPS) * w[k] for k in range(TAPS))
@@ -117,6 +120,8 @@ def npu_masked_causal_conv1d_backward(grad_output, input, weight, mask):
 @npu_masked_causal_conv1d_backward.check
 def _(grad_output, input, weight, mask):
     _check_conv(input, weight, mask)
+    batch = input.shape[1]
+    must.hold(batch <= _MOST_BATCH, "input", f"of at most {_MOST_BATCH} sequences", batch)
     must.same_dtype("grad_output", grad_output, "input", input)
     must.shape("grad_output", grad_output, tuple(input.shape))
 

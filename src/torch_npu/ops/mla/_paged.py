@@ -8,15 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softnpu import chips
-from torch_npu._errors import ErrCode
-from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.mla import _prolog
 
 HE, HCQ, HCKV, D, DR, NKV = 7168, 1536, 512, 128, 64, 1
-HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
-CACHE_MODES = ("PA_BSND", "PA_NZ")
 
 
 @dataclass
@@ -119,90 +114,3 @@ class Prolog:
         index = self.cache_index.flatten()
         _prolog.scatter(self.kv_cache, ckv, index, self.cache_mode)
         _prolog.scatter(self.kr_cache, kr, index, self.cache_mode)
-
-    # --- constraints ------------------------------------------------------------------------------
-
-    def check(self, *, full_int8: bool) -> None:
-        """The documented constraints; `full_int8`: whether the operator takes int8 tokens."""
-        family = chips.current().family
-        must.hold(
-            family in ("A2", "A3"),
-            "token_x",
-            "on an Atlas A2 or A3 product (others have npu_mla_prolog_v3)",
-            family,
-            ErrCode.NOT_SUPPORT,
-        )
-        must.choice("cache_mode", self.cache_mode, CACHE_MODES)
-        self._check_dtypes(full_int8)
-        self._check_shapes()
-        self._check_scales()
-
-    def _check_dtypes(self, full_int8: bool) -> None:
-        bf16, int8 = torch.bfloat16, torch.int8
-        must.dtype("token_x", self.token_x, *((bf16, int8) if full_int8 else (bf16,)))
-        full = self.token_x.dtype == int8
-        must.dtype("weight_dq", self.weight_dq, self.token_x.dtype)
-        must.dtype("weight_dkv_kr", self.weight_dkv_kr, self.token_x.dtype)
-        must.dtype("weight_uq_qr", self.weight_uq_qr, *((int8,) if full else (bf16, int8)))
-        quantized = self.weight_uq_qr.dtype == int8
-        must.dtype("kv_cache", self.kv_cache, *((bf16, int8) if quantized else (bf16,)))
-        kr = bf16 if full else self.kv_cache.dtype
-        must.dtype("kr_cache", self.kr_cache, kr)
-        for name in ("weight_uk", "rmsnorm_gamma_cq", "rmsnorm_gamma_ckv", "rope_sin", "rope_cos"):
-            must.dtype(name, getattr(self, name), bf16)
-        must.dtype("cache_index", self.cache_index, torch.int64)
-
-    def _check_shapes(self) -> None:
-        must.ndim("token_x", self.token_x, 2, 3)
-        tokens = tuple(self.token_x.shape[:-1])
-        must.shape("token_x", self.token_x, (*tokens, HE))
-        if len(tokens) == 2:
-            must.hold(tokens[0] <= 65536, "token_x", "of at most 65536 sequences", tokens[0])
-            must.hold(tokens[1] <= 16, "token_x", "of at most 16 tokens a sequence", tokens[1])
-        else:
-            must.hold(tokens[0] <= 1048576, "token_x", "of at most 1048576 tokens", tokens[0])
-        must.shape("weight_uk", self.weight_uk, (None, D, HCKV))
-        heads = self.weight_uk.shape[0]
-        must.hold(heads in HEADS, "weight_uk", f"of {must.one_of(HEADS)} heads", heads)
-        must.shape("weight_dq", self.weight_dq, (HE, HCQ))
-        must.shape("weight_uq_qr", self.weight_uq_qr, (HCQ, heads * (D + DR)))
-        must.shape("weight_dkv_kr", self.weight_dkv_kr, (HE, HCKV + DR))
-        must.shape("rmsnorm_gamma_cq", self.rmsnorm_gamma_cq, (HCQ,))
-        must.shape("rmsnorm_gamma_ckv", self.rmsnorm_gamma_ckv, (HCKV,))
-        must.shape("rope_sin", self.rope_sin, (*tokens, DR))
-        must.shape("rope_cos", self.rope_cos, (*tokens, DR))
-        must.shape("cache_index", self.cache_index, tokens)
-        must.shape("kv_cache", self.kv_cache, (None, None, NKV, HCKV))
-        _prolog.check_order(self.cache_mode, kv_cache=self.kv_cache, kr_cache=self.kr_cache)
-        blocks, size = self.kv_cache.shape[:2]
-        must.hold(size in (16, 128), "kv_cache", "of 16 or 128 tokens a block", size)
-        must.shape("kr_cache", self.kr_cache, (blocks, size, NKV, DR))
-        slots = blocks * size
-        if must.has_data(self.cache_index) and self.cache_index.numel() and slots:
-            most = int(self.cache_index.max())
-            must.hold(most < slots, "cache_index", f"below {slots}, the slots of the cache", most)
-
-    def _check_scales(self) -> None:
-        full = self.token_x.dtype == torch.int8
-        quantized = self.weight_uq_qr.dtype == torch.int8
-        cache = self.kv_cache.dtype == torch.int8
-        heads = self.weight_uk.shape[0]
-        count = math.prod(self.token_x.shape[:-1])
-        self._scale("dequant_scale_x", full, "with int8 'token_x'", (count, 1))
-        self._scale("dequant_scale_w_dq", full, "with int8 'token_x'", (1, HCQ))
-        self._scale("dequant_scale_w_dkv_kr", full, "with int8 'token_x'", (1, HCKV + DR))
-        up = (1, heads * (D + DR))
-        self._scale("dequant_scale_w_uq_qr", quantized, "with int8 'weight_uq_qr'", up)
-        self._scale("quant_scale_ckv", cache, "with int8 'kv_cache'", (1, HCKV))
-        self._scale("quant_scale_ckr", cache and not full, "with int8 'kr_cache'", (1, DR))
-        if self.smooth_scales_cq is not None or not quantized:
-            self._scale("smooth_scales_cq", quantized, "with int8 'weight_uq_qr'", (1, HCQ))
-
-    def _scale(self, name: str, wanted: bool, when: str, shape: tuple[int, ...]) -> None:
-        scale = getattr(self, name)
-        if not wanted:
-            must.hold(scale is None, name, f"None except {when}", "a tensor", ErrCode.PARAM)
-            return
-        must.present(name, scale, when)
-        must.dtype(name, scale, torch.float32)
-        must.shape(name, scale, shape)

@@ -12,6 +12,9 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._shared import _formats
 
+HIDDEN = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192)
+MOST_SEQUENCES = 65536
+
 
 def product(a: torch.Tensor, b: torch.Tensor, name: str = "int8") -> torch.Tensor:
     """a @ b in fp32 of tensors in bf16 or a format; exact for int8, whose sums fit a double."""
@@ -61,6 +64,24 @@ def up_project(normed, weight, weight_scale, smooth, dtype, name="int8"):
         return wide(product(rows, weight).to(dtype)), rows, None
     rows, scale = quantize_rows(normed if smooth is None else normed * smooth, name)
     return product(rows, weight, name) * scale * weight_scale, rows, scale
+
+
+def check_tokens(token_x: torch.Tensor) -> int:
+    """The tokens' hidden size, which is one of the known ones."""
+    he = token_x.shape[-1]
+    must.hold(he in HIDDEN, "token_x", f"of hidden size {must.one_of(HIDDEN)}", he)
+    if token_x.dim() == 3:
+        batch = token_x.shape[0]
+        must.hold(
+            batch <= MOST_SEQUENCES, "token_x", f"of at most {MOST_SEQUENCES} sequences", batch
+        )
+    return he
+
+
+def check_block(size: int) -> None:
+    """The tokens of a block of a paged cache."""
+    fits = 16 <= size <= 1024 and size % 16 == 0
+    must.hold(fits, "kv_cache", "of 16 to 1024 tokens a block, a multiple of 16", size)
 
 
 def check_order(mode: str, **caches: torch.Tensor) -> None:

@@ -13,7 +13,6 @@ from torch_npu.ops import _check as must
 from torch_npu.ops.mla import _prolog
 from torch_npu.ops.mla._v3 import GROUP, MX, PER_CHANNEL, PER_TENSOR, PER_TILE, PrologV3
 
-HIDDEN = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192)
 HCQ, HCKV, DEPTHS, DR = (1536, 2048), 512, (128, 192), 64
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 TILED_WIDTH = 656
@@ -73,8 +72,8 @@ def _modes(g: PrologV3) -> None:
     tiled = g.kv_cache_quant_mode == PER_TILE
     for name in ("ckvkr_repo_mode", "quant_scale_repo_mode"):
         must.hold(getattr(g, name) == int(tiled), name, f"{int(tiled)} {why}", getattr(g, name))
+    must.choice("tile_size", g.tile_size, (128,))
     if tiled:
-        must.hold(g.tile_size == 128, "tile_size", f"128 {why}", g.tile_size)
         must.hold(
             g.cache_mode in ("PA_BSND", "BSND", "TND"),
             "cache_mode",
@@ -93,21 +92,21 @@ def _dtype_rules(g: PrologV3) -> None:
     for name in ("weight_uk", "rmsnorm_gamma_cq", "rmsnorm_gamma_ckv", "rope_sin", "rope_cos"):
         must.dtype(name, getattr(g, name), bf16)
     must.dtype("kv_cache", g.kv_cache, low if g.kv_cache_quant_mode else bf16)
-    must.dtype("kr_cache", g.kr_cache, torch.int8 if g.kv_cache_quant_mode == PER_CHANNEL else bf16)
-    hif8 = g.weight_quant_mode == 5
-    names = ["token_x_dtype", "weight_dq_dtype", "weight_uq_qr_dtype", "weight_dkv_kr_dtype"]
-    for name in (*names, "kv_cache_dtype"):
-        wanted = hif8 and (name in names or g.kv_cache_quant_mode != 0)
-        code = _dtypes.CODES["hifloat8"] if wanted else None
-        expected = f"torch_npu.hifloat8 ({code})" if wanted else "None"
-        must.hold(getattr(g, name) == code, name, expected, getattr(g, name))
+    if g.kv_cache_quant_mode != PER_TILE:  # with tiles it is empty, of any dtype
+        low_keys = g.kv_cache_quant_mode == PER_CHANNEL
+        must.dtype("kr_cache", g.kr_cache, torch.int8 if low_keys else bf16)
+    if g.weight_quant_mode == 5:  # otherwise the codes are read nowhere
+        code = _dtypes.CODES["hifloat8"]
+        names = ["token_x_dtype", "weight_dq_dtype", "weight_uq_qr_dtype", "weight_dkv_kr_dtype"]
+        for name in (*names, *(("kv_cache_dtype",) if g.kv_cache_quant_mode else ())):
+            given = getattr(g, name)
+            must.hold(given == code, name, f"torch_npu.hifloat8 ({code})", given)
 
 
 def _shapes(g: PrologV3) -> None:
     must.ndim("token_x", g.token_x, 2, 3)
     tokens = tuple(g.token_x.shape[:-1])
-    he = g.token_x.shape[-1]
-    must.hold(he in HIDDEN, "token_x", f"of hidden size {must.one_of(HIDDEN)}", he)
+    he = _prolog.check_tokens(g.token_x)
     if g.cache_mode in ("BSND", "TND"):
         must.ndim("token_x", g.token_x, 3 if g.cache_mode == "BSND" else 2)
     must.ndim("weight_uk", g.weight_uk, 3)
@@ -129,9 +128,7 @@ def _shapes(g: PrologV3) -> None:
     rows = (None, None) if g.cache_mode.startswith("PA_") else tokens
     must.shape("kv_cache", g.kv_cache, (*rows, 1, width))
     if g.cache_mode.startswith("PA_"):
-        size = g.kv_cache.shape[1]
-        fits = 16 <= size <= 1024 and size % 16 == 0
-        must.hold(fits, "kv_cache", "of 16 to 1024 tokens a block, a multiple of 16", size)
+        _prolog.check_block(g.kv_cache.shape[1])
     if tiled:
         must.hold(g.kr_cache.numel() == 0, "kr_cache", "empty", tuple(g.kr_cache.shape))
     else:
@@ -167,8 +164,8 @@ def _scales(g: PrologV3) -> None:
     shape = (1,) if cache == PER_TENSOR else (1, HCKV)
     need("quant_scale_ckv", cache in (PER_TENSOR, PER_CHANNEL), of_cache, shape)
     need("quant_scale_ckr", cache == PER_CHANNEL, of_cache, (1, DR))
-    if g.k_nope_clip_alpha is not None:
-        need("k_nope_clip_alpha", cache == PER_TILE and not mx, f"{of_weight} and {of_cache}", (1,))
+    clips = cache == PER_TILE and weight in (1, 2)
+    need("k_nope_clip_alpha", clips, f"{of_weight} and {of_cache}", (1,))
 
 
 def _index(g: PrologV3) -> None:

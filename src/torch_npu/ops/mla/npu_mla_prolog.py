@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.mla import _paged_rules
 from torch_npu.ops.mla._paged import Prolog
 from torch_npu.ops.mla._samples import arguments, scales
 
@@ -30,11 +31,11 @@ def npu_mla_prolog(**arguments):
     $[e, o] \cdot \cos + [-o, e] \cdot \sin$.
 
     Args:
-        token_x: x, (T, 7168) or (B, S, 7168); bfloat16.
-        weight_dq: W^DQ, (7168, 1536); bfloat16.
+        token_x: x, (T, He) or (B, S, He); bfloat16.
+        weight_dq: W^DQ, (He, 1536); bfloat16.
         weight_uq_qr: [W^UQ | W^QR] head by head, (1536, N * (128 + 64)); bfloat16 or int8.
         weight_uk: W^UK, (N, 128, 512); bfloat16.
-        weight_dkv_kr: [W^DKV | W^KR], (7168, 512 + 64); bfloat16.
+        weight_dkv_kr: [W^DKV | W^KR], (He, 512 + 64); bfloat16.
         rmsnorm_gamma_cq, rmsnorm_gamma_ckv: γ of the two norms, (1536,) and (512,); bfloat16.
         rope_sin, rope_cos: (T, 64) or (B, S, 64); bfloat16.
         cache_index: the slot of each token, (T,) or (B, S) int64; a negative one is not written.
@@ -53,8 +54,8 @@ def npu_mla_prolog(**arguments):
         q^N, (T, N, 512) or (B, S, N, 512); q^R, (.., N, 64); both bfloat16; and the two caches.
 
     Constraints:
-        Inference on Atlas A2 and A3. N is a power of two up to 128, S at most 16, the block size
-        16 or 128. An int8 cache needs an int8 `weight_uq_qr`.
+        Inference on Atlas A2 and A3. He is 1024 to 8192 in steps of 1024, or 7680; N a power of two up to 128; the block
+        size a multiple of 16 up to 1024. An int8 cache needs an int8 `weight_uq_qr`.
 
     The schema does not say so (nor does upstream's), but `kv_cache` and `kr_cache` are updated in
     place and returned.
@@ -68,7 +69,7 @@ def _(**arguments):
     must.unset("dequant_scale_x", given.dequant_scale_x)
     must.unset("dequant_scale_w_dq", given.dequant_scale_w_dq)
     must.unset("dequant_scale_w_dkv_kr", given.dequant_scale_w_dkv_kr)
-    given.check(full_int8=False)
+    _paged_rules.check(given, full_int8=False)
 
 
 @npu_mla_prolog.meta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops.mla import _paged_rules
 from torch_npu.ops.mla._paged import Prolog
 from torch_npu.ops.mla._samples import FULL, arguments, scales
 
@@ -30,11 +31,11 @@ def npu_mla_prolog_v2(**arguments):
     for each token and head, so that the attention's de-quantization is right for both parts.
 
     Args:
-        token_x: x, (T, 7168) or (B, S, 7168); bfloat16, or int8 with `dequant_scale_x`.
-        weight_dq: W^DQ, (7168, 1536); the dtype of `token_x`.
+        token_x: x, (T, He) or (B, S, He); bfloat16, or int8 with `dequant_scale_x`.
+        weight_dq: W^DQ, (He, 1536); the dtype of `token_x`.
         weight_uq_qr: [W^UQ | W^QR] head by head, (1536, N * (128 + 64)); bfloat16 or int8.
         weight_uk: W^UK, (N, 128, 512); bfloat16.
-        weight_dkv_kr: [W^DKV | W^KR], (7168, 512 + 64); the dtype of `token_x`.
+        weight_dkv_kr: [W^DKV | W^KR], (He, 512 + 64); the dtype of `token_x`.
         rmsnorm_gamma_cq, rmsnorm_gamma_ckv: γ of the two norms, (1536,) and (512,); bfloat16.
         rope_sin, rope_cos: (T, 64) or (B, S, 64); bfloat16.
         cache_index: the slot of each token, (T,) or (B, S) int64; a negative one is not written.
@@ -56,8 +57,8 @@ def npu_mla_prolog_v2(**arguments):
         caches; and scale^Q, (tokens, N, 1) float32, or one zero where the query is not quantized.
 
     Constraints:
-        Inference on Atlas A2 and A3. N is a power of two up to 128, S at most 16, the block size
-        16 or 128.
+        Inference on Atlas A2 and A3. He is 1024 to 8192 in steps of 1024, or 7680; N a power of two up to 128; the block
+        size a multiple of 16 up to 1024.
 
     The schema does not say so (nor does upstream's), but `kv_cache` and `kr_cache` are updated in
     place and returned.
@@ -67,7 +68,7 @@ def npu_mla_prolog_v2(**arguments):
 
 @npu_mla_prolog_v2.check
 def _(**arguments):
-    Prolog(**arguments).check(full_int8=True)
+    _paged_rules.check(Prolog(**arguments), full_int8=True)
 
 
 @npu_mla_prolog_v2.meta

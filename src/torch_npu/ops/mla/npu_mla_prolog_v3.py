@@ -91,7 +91,7 @@ def npu_mla_prolog_v3(**arguments):
         smooth_scales_cq: (1, Hcq) float32, the factor of c^Q before it is quantized; optional.
         actual_seq_len: int32 running sum of the sequences' lengths, for "PA_BLK" caches and (T,
             He) tokens.
-        k_nope_clip_alpha: (1,) float32; tiles are clipped at this part of their maximum.
+        k_nope_clip_alpha: (1,) float32; int8 tiles are clipped at this part of their maximum; needed with them.
         rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv: ε of the two norms.
         cache_mode: "PA_BSND", "PA_NZ", "PA_BLK_BSND", "PA_BLK_NZ", "BSND" or "TND"; the bytes of
             an NZ block are ordered (width / c, block size, c) with c elements in 32 bytes.
@@ -107,7 +107,7 @@ def npu_mla_prolog_v3(**arguments):
         tile_size: 128.
         qc_qr_scale, kc_scale: α_q and α_kv.
         token_x_dtype, weight_dq_dtype, weight_uq_qr_dtype, weight_dkv_kr_dtype, kv_cache_dtype:
-            `torch_npu.hifloat8` for what is hifloat8, else None.
+            `torch_npu.hifloat8` for what is hifloat8, else not read.
 
     Returns:
         q^N, (.., N, 512); q^R, (.., N, 64) bfloat16; scale^Q, (tokens, N, 1) float32; c^Q, (..,

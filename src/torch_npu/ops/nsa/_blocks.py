@@ -17,6 +17,7 @@ HIDDEN = torch.finfo(torch.float32).min
 HALF = (torch.float16, torch.bfloat16)
 COPIES = 8  # of each row's largest score and sum
 UNIT = 16
+WIDEST = 768  # a head of the training operators
 
 
 def spans(ends: Sequence[int]) -> list[tuple[int, int]]:
@@ -88,16 +89,21 @@ def sequences(q_ends: Sequence[int], kv_ends: Sequence[int]) -> Iterator[tuple[s
 # --- constraints ---------------------------------------------------------------------------------------------
 
 
-def check_size(name: str, value: int, most: int) -> None:
+def check_size(name: str, value: int, most: int, what: str = "") -> None:
+    """The number, or `what` the argument has, is a multiple of 16."""
     ok = UNIT <= value <= most and value % UNIT == 0
-    must.hold(ok, name, f"a multiple of {UNIT} up to {most}", value)
+    must.hold(ok, name, f"{what}a multiple of {UNIT} up to {most}", value)
 
 
-def check_ends(name: str, given: Sequence[int] | None, total: int, of: str) -> None:
+def check_ends(
+    name: str, given: Sequence[int] | None, total: int, of: str, whole: bool = True
+) -> None:
+    """Rising sums; `whole`: they end at the rows, otherwise the rows behind them belong to no sequence."""
     ends = must.present(name, given, "(the ends of the sequences)")
     ok = len(ends) > 0 and all(a <= b for a, b in zip([0, *ends], ends, strict=False))
     must.hold(ok, name, "not empty and ascending", list(ends))
-    must.hold(ends[-1] == total, name, f"ending at the rows of '{of}' ({total})", ends[-1])
+    fits = ends[-1] == total if whole else ends[-1] <= total
+    must.hold(fits, name, f"ending at the rows of '{of}' ({total})", ends[-1])
 
 
 def check_attention(query, key, value, head_num, most_group: int) -> None:
@@ -109,7 +115,9 @@ def check_attention(query, key, value, head_num, most_group: int) -> None:
     must.hold(
         head_num == query.shape[1], "head_num", f"the heads of query ({query.shape[1]})", head_num
     )
-    must.shape("key", key, (None, None, query.shape[2]))
+    width = query.shape[2]
+    must.hold(0 < width <= WIDEST, "query", f"of a head size of 1 to {WIDEST}", width)
+    must.shape("key", key, (None, None, width))
     must.shape("value", value, (*key.shape[:2], None))
     must.hold(
         value.shape[2] <= key.shape[2],

@@ -22,7 +22,7 @@ def _places(ends, size, stride, input):
 @npu_op(
     "npu_nsa_compress(Tensor input, Tensor weight, int compress_block_size, int compress_stride, *, "
     "int[]? actual_seq_len=None) -> Tensor",
-    chips=("A2",),
+    chips=("A2", "A3"),
 )
 def npu_nsa_compress(input, weight, compress_block_size, compress_stride, actual_seq_len):
     r"""Weighs and sums windows of keys, so that each becomes one compressed key.
@@ -51,7 +51,7 @@ def _check(input, weight, compress_block_size, compress_stride, actual_seq_len):
     must.dtype("input", input, *_blocks.HALF)
     must.ndim("input", input, 3)
     must.hold(input.shape[1] <= _MOST_HEADS, "input", "of at most 128 heads", tuple(input.shape))
-    _blocks.check_size("input's head size", input.shape[2], _WIDEST)
+    _blocks.check_size("input", input.shape[2], _WIDEST, "of a head size that is ")
     _blocks.check_size("compress_block_size", compress_block_size, _MOST_KEYS)
     _blocks.check_size("compress_stride", compress_stride, compress_block_size)
     must.same_dtype("weight", weight, "input", input)
@@ -80,7 +80,7 @@ def _(grad, *, input, weight, compress_block_size, compress_stride, actual_seq_l
 @npu_op(
     "npu_nsa_compress_grad(Tensor grad, Tensor input, Tensor weight, int compress_block_size, "
     "int compress_stride, *, int[]? actual_seq_len=None) -> (Tensor, Tensor)",
-    chips=("A2",),
+    chips=("A2", "A3"),
 )
 def npu_nsa_compress_grad(
     grad, input, weight, compress_block_size, compress_stride, actual_seq_len

@@ -71,8 +71,8 @@ def npu_nsa_compress_attention(
         weighs them alike.
     """
     heads = key.shape[1]
-    out = query.new_empty((*query.shape[:2], value.shape[2]))
-    chosen = query.new_empty((query.shape[0], heads, select_block_count), dtype=torch.int32)
+    out = query.new_zeros((*query.shape[:2], value.shape[2]))
+    chosen = query.new_zeros((query.shape[0], heads, select_block_count), dtype=torch.int32)
     stats: list[list[torch.Tensor]] = [[], []]
     step, overlap = select_block_size // compress_stride, compress_block_size // compress_stride
     blocks = [end - start for start, end in _blocks.spans(actual_sel_seq_kvlen)]
@@ -98,8 +98,9 @@ def npu_nsa_compress_attention(
 
 
 def _stored(found, query):
-    """(T1, N1, 8), by sequence, head and row."""
+    """(T1, N1, 8), by sequence, head and row; zeros behind the last sequence."""
     flat = torch.cat(found)
+    flat = torch.nn.functional.pad(flat, (0, query.shape[:2].numel() - flat.numel()))
     return flat.unsqueeze(1).expand(-1, _blocks.COPIES).reshape(*query.shape[:2], _blocks.COPIES)
 
 
@@ -125,8 +126,8 @@ def _(
     check_blocks(compress_block_size, compress_stride, select_block_size)
     ok = 1 <= select_block_count <= _MOST_BLOCKS
     must.hold(ok, "select_block_count", f"in [1, {_MOST_BLOCKS}]", select_block_count)
-    _blocks.check_ends("actual_seq_qlen", actual_seq_qlen, query.shape[0], "query")
-    _blocks.check_ends("actual_cmp_seq_kvlen", actual_cmp_seq_kvlen, key.shape[0], "key")
+    _blocks.check_ends("actual_seq_qlen", actual_seq_qlen, query.shape[0], "query", False)
+    _blocks.check_ends("actual_cmp_seq_kvlen", actual_cmp_seq_kvlen, key.shape[0], "key", False)
     must.present("actual_sel_seq_kvlen", actual_sel_seq_kvlen, "(the ends of the blocks)")
     lengths = [end - start for start, end in _blocks.spans(actual_cmp_seq_kvlen)]
     step = select_block_size // compress_stride

@@ -10,7 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 
 _STRIDES, _PAGES = (16, 32, 48, 64), (64, 128)
-_MOST_HEADS_ODD, _WIDEST, _MOST_KEYS = 50, 256, 128
+_MOST_HEADS_ODD, _MOST_HEADS, _WIDEST, _MOST_KEYS, _MOST_BATCH = 50, 64, 256, 64, 2048
 
 
 @npu_op(
@@ -38,10 +38,10 @@ def npu_nsa_compress_infer(
 
     Args:
         input: x, pages (blocks, page_block_size, N, D) with a block table, else (T, N, D), the sequences one after the
-            other; float16 or bfloat16, D a multiple of 16 up to 256, N even above 50.
+            other; float16 or bfloat16, D a multiple of 16 up to 256, N at most 64, even above 50.
         weight: w, (l, N), of the dtype of `input`.
-        slot_mapping: (B,), int32: the row of `cache` of each sequence.
-        compress_block_size: l, a multiple of 16 up to 128.
+        slot_mapping: (B,), int32, B at most 2048: the row of `cache` of each sequence.
+        compress_block_size: l, a multiple of 16 up to 64.
         compress_stride: d: 16, 32, 48 or 64, at most l.
         page_block_size: 64 or 128.
         block_table: (B, blocks of a sequence), int32.
@@ -82,7 +82,8 @@ def _(
     must.dtype("input", input, *_blocks.HALF)
     must.ndim("input", input, 3 if block_table is None else 4)
     heads, width = input.shape[-2:]
-    _blocks.check_size("input's head size", width, _WIDEST)
+    _blocks.check_size("input", width, _WIDEST, "of a head size that is ")
+    must.hold(0 < heads <= _MOST_HEADS, "input", f"of 1 to {_MOST_HEADS} heads", heads)
     ok = heads <= _MOST_HEADS_ODD or heads % 2 == 0
     must.hold(ok, "input", f"of an even number of heads above {_MOST_HEADS_ODD}", heads)
     _blocks.check_size("compress_block_size", compress_block_size, _MOST_KEYS)
@@ -98,6 +99,7 @@ def _(
     must.ndim("slot_mapping", slot_mapping, 1)
     must.present("actual_seq_len", actual_seq_len, "(the length of each sequence)")
     count = slot_mapping.shape[0]
+    must.hold(count <= _MOST_BATCH, "slot_mapping", f"of at most {_MOST_BATCH} sequences", count)
     ok = len(actual_seq_len) == count and min(actual_seq_len, default=0) >= 0
     must.hold(ok, "actual_seq_len", f"{count} lengths", list(actual_seq_len))
     must.dtype("block_table", block_table, torch.int32)

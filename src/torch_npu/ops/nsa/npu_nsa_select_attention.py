@@ -38,7 +38,7 @@ def _rows(x):
     "float scale_value, int head_num, int select_block_size, int select_block_count, *, "
     "Tensor? atten_mask=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None) "
     "-> (Tensor, Tensor, Tensor)",
-    chips=("A2",),
+    chips=("A2", "A3"),
     ge="NsaSelectedAttention",
     product=True,
     output_differentiability=(True, False, False),
@@ -75,9 +75,9 @@ def npu_nsa_select_attention(
         O (T1, N1, Dv) and the largest score and the sum of each row, float32 (T1, N1, 8). A row whose keys are all
         hidden weighs them alike.
     """
-    out = query.new_empty((*query.shape[:2], value.shape[2]))
+    out = query.new_zeros((*query.shape[:2], value.shape[2]))
     shape = (2, *query.shape[:2], _blocks.COPIES)
-    stats = query.new_empty(shape, dtype=_blocks.stats_dtype(query))
+    stats = query.new_zeros(shape, dtype=_blocks.stats_dtype(query))
     for rows, _, _, _, _, v, scores in _parts(
         query, key, value, topk_indices, scale_value, select_block_size, atten_mask is not None,
         actual_seq_qlen, actual_seq_kvlen,
@@ -111,8 +111,8 @@ def _check(
     must.dtype("topk_indices", topk_indices, torch.int32)
     must.shape("topk_indices", topk_indices, (query.shape[0], key.shape[1], count))
     _blocks.check_mask("atten_mask", atten_mask)
-    _blocks.check_ends("actual_seq_qlen", q_ends, query.shape[0], "query")
-    _blocks.check_ends("actual_seq_kvlen", kv_ends, key.shape[0], "key")
+    _blocks.check_ends("actual_seq_qlen", q_ends, query.shape[0], "query", False)
+    _blocks.check_ends("actual_seq_kvlen", kv_ends, key.shape[0], "key", False)
     ok = len(q_ends) == len(kv_ends)
     must.hold(ok, "actual_seq_kvlen", f"of {len(q_ends)} sequences", len(kv_ends))
     for start, end in _blocks.spans(kv_ends):
@@ -166,7 +166,7 @@ def _(
     "float scale_value, int head_num, int select_block_size, int select_block_count, *, "
     "Tensor? atten_mask=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None) "
     "-> (Tensor, Tensor, Tensor)",
-    chips=("A2",),
+    chips=("A2", "A3"),
     ge="NsaSelectedAttentionGrad",
     product=True,
 )
@@ -203,7 +203,7 @@ def npu_nsa_select_attention_grad(
         dQ, dK and dV, of the shapes and dtypes of query, key and value.
     """
     heads = key.shape[1]
-    dq = torch.empty_like(query)
+    dq = torch.zeros_like(query)
     dk, dv = (torch.zeros_like(t, dtype=wide(query).dtype) for t in (key, value))
     for rows, columns, q, at, k, v, scores in _parts(
         query, key, value, topk_indices, scale_value, select_block_size, atten_mask is not None,

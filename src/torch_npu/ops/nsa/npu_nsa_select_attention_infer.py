@@ -11,6 +11,7 @@ from torch_npu.ops.nsa import _blocks
 
 _MOST_TOKENS, _MOST_GROUP, _MOST_BATCH, _MOST_SIZE, _MOST_HEADS = 4, 16, 3072, 128, 256
 _LAYOUTS = ("BSH", "BSND", "TND")
+_WIDTH, _WIDTH_OF_VALUE = 192, 128
 
 
 def _as_rows(query, layout, head_num):
@@ -149,15 +150,15 @@ def _(
         ok = head_num == query.shape[-2]
         must.hold(ok, "head_num", f"the heads of query ({query.shape[-2]})", head_num)
     width = query.shape[-1] // (head_num if layout == "BSH" else 1)
+    must.hold(width == _WIDTH, "query", f"of head size {_WIDTH}", width)
     _blocks.check_size("select_block_size", select_block_size, _MOST_SIZE)
     must.choice("page_block_size", page_block_size, (64, 128))
     for name, cache in (("key", key), ("value", value)):
         must.same_dtype(name, cache, "query", query)
-        must.ndim(name, cache, 3, 4)
-    of_key = (heads * width,) if key.dim() == 3 else (heads, width)
-    must.shape("key", key, (None, page_block_size, *of_key))
-    of_value = (None,) if value.dim() == 3 else (heads, None)
-    must.shape("value", value, (key.shape[0], page_block_size, *of_value))
+        must.ndim(name, cache, 4 if layout == "BSND" else 3)
+    for name, cache, size in (("key", key, width), ("value", value, _WIDTH_OF_VALUE)):
+        row = (heads, size) if layout == "BSND" else (heads * size,)
+        must.shape(name, cache, (key.shape[0], page_block_size, *row))
     must.present("block_table", block_table, "(keys are in pages)")
     must.dtype("block_table", block_table, torch.int32)
     must.ndim("block_table", block_table, 2)
@@ -191,6 +192,9 @@ def _check_lengths(query, layout, batch, block_table, page, counts, lengths):
         most = _MOST_TOKENS if layout == "TND" else query.shape[1]
         ok = len(counts) == batch and all(1 <= n <= most for n in counts)
         must.hold(ok, "actual_seq_qlen", f"{batch} counts in [1, {most}]", list(counts))
+    if counts is not None:
+        ok = all(n <= length for n, length in zip(counts, lengths, strict=True))
+        must.hold(ok, "actual_seq_qlen", f"at most {list(lengths)}, the keys", list(counts))
     if layout == "TND":
         total = batch if counts is None else sum(counts)
         must.hold(query.shape[0] == total, "query", f"of {total} rows", query.shape[0])
@@ -210,12 +214,12 @@ def _ints(make, *shape, low=0, high=2):
 
 npu_nsa_select_attention_infer.samples = [
     Sample(
-        lambda make: (make(2, 1, 4, 16).half(), make(3, 64, 2, 16).half(), make(3, 64, 2, 8).half(),
+        lambda make: (make(2, 1, 4, 192).half(), make(3, 64, 2, 192).half(), make(3, 64, 2, 128).half(),
                       _ints(make, 2, 2, 3, low=-1), 0.25, 4, 2, 32, 3, 64),
         lambda make: {"block_table": _ints(make, 2, 2), "actual_seq_kvlen": [100, 33]},
     ),
     Sample(
-        lambda make: (make(3, 2, 16).bfloat16(), make(3, 64, 16).bfloat16(), make(3, 64, 16).bfloat16(),
+        lambda make: (make(3, 2, 192).bfloat16(), make(3, 64, 192).bfloat16(), make(3, 64, 128).bfloat16(),
                       _ints(make, 3, 1, 2), 0.25, 2, 1, 16, 2, 64),
         lambda make: {"layout": "TND", "block_table": _ints(make, 2, 1), "actual_seq_kvlen": [40, 20],
                       "actual_seq_qlen": [2, 1]},

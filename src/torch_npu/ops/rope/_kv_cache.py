@@ -56,11 +56,11 @@ def write_tokens(cache: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, m
     batch, _, length, size = rows.shape
     if rows.numel() == 0:
         return
-    rows = rows.reshape(batch * length, size)
+    rows, index = rows.reshape(batch * length, size), index.reshape(-1)
     if cache.element_size() == 1:  # indexing knows int8, not the 8-bit floats
         cache, rows = cache.view(torch.int8), rows.view(torch.int8)
     if mode == "Norm":
-        slot = index.reshape(-1)
+        slot = index
         page = torch.arange(batch, device=cache.device).repeat_interleave(length)
         _put(cache.select(1, 0), page, slot, rows, slot >= 0)
         return

@@ -11,6 +11,7 @@ from torch_npu.ops.rope import _rotate
 
 _HALF = (torch.float16, torch.bfloat16)
 _WIDTH = 128
+_BLOCK = 32
 _OPTIONS = (
     "int[4] qkv_size, int[3] head_nums, *, Tensor? k_scale=None, Tensor? v_scale=None, "
     "Tensor? k_offset=None, Tensor? v_offset=None, float epsilon=1e-6, str cache_mode='PA_NZ', "
@@ -71,14 +72,16 @@ def npu_qkv_rms_norm_rope_cache(
         qkv: (B S, N D), the heads of query, then key, then value; float16 or bfloat16; D = 128.
         q_gamma: (D,), of the dtype of `qkv`.
         k_gamma: the same for keys.
-        cos: (B S, D), of the dtype of `qkv`; each element turns with the one D/2 away.
+        cos: (B S, D), or (B, D) for all tokens of a sequence, of the dtype of `qkv`; each element turns with the one
+            D/2 away.
         sin: as `cos`.
         index: int64 (B S,): the position of each token in all pages, -1 for none.
         q_out: (B S, Nq D), of the dtype of `qkv`; receives the queries.
-        k_cache: pages (blocks, Nk D / c, block, c) in the layout NZ: c = 16 of the dtype of `qkv`, or 32 int8; written.
+        k_cache: pages (blocks, Nk D / c, block, c) in the layout NZ: c = 16 of the dtype of `qkv`, or 32 int8; blocks
+            of a multiple of 32 tokens, at least ceil(S / block) for each sequence; written.
         v_cache: the same for values.
         qkv_size: [B, S, N, D].
-        head_nums: [Nq, Nk, Nv], Nk = Nv.
+        head_nums: [Nq, Nk, Nv], Nk = Nv, a divisor of Nq.
         k_scale: float32 (Nk, D): what keys are divided by, for an int8 cache.
         v_scale: the same for values.
         k_offset: float32 (Nk, D), added before rounding.
@@ -91,7 +94,8 @@ def npu_qkv_rms_norm_rope_cache(
         Query, key and value before quantization, (B S, heads D) each, or empty tensors.
     """
     parts = qkv.float().unflatten(1, (-1, cos.shape[1])).split(list(head_nums), 1)
-    c, s = cos.float().unsqueeze(1), sin.float().unsqueeze(1)
+    each = qkv.shape[0] // cos.shape[0]  # a sequence may have one row of angles for all its tokens
+    c, s = (t.float().repeat_interleave(each, 0).unsqueeze(1) for t in (cos, sin))
     q, k = (
         _rotate.rotate(_normed(x, gamma, epsilon), c, s, "half")
         for x, gamma in zip(parts[:2], (q_gamma, k_gamma), strict=True)
@@ -132,13 +136,15 @@ def _(
     queries, keys, values = head_nums
     ok = sum(head_nums) == heads and keys == values and min(head_nums) > 0
     must.hold(ok, "head_nums", f"[Nq, Nk, Nk], {heads} together", list(head_nums))
+    must.hold(queries % keys == 0, "head_nums", "of Nq divisible by Nk", list(head_nums))
     rows = batch * length
+    angles = (batch if cos.shape[:1] == (batch,) else rows, width)
     must.shape("qkv", qkv, (rows, heads * width))
     for name, tensor, shape in (
         ("q_gamma", q_gamma, (width,)),
         ("k_gamma", k_gamma, (width,)),
-        ("cos", cos, (rows, width)),
-        ("sin", sin, (rows, width)),
+        ("cos", cos, angles),
+        ("sin", sin, angles),
         ("q_out", q_out, (rows, queries * width)),
     ):
         must.same_dtype(name, tensor, "qkv", qkv)
@@ -146,30 +152,34 @@ def _(
     must.dtype("index", index, torch.int64)
     must.shape("index", index, (rows,))
     must.choice("cache_mode", cache_mode, ("PA_NZ",))
-    _check_cache(qkv, "k", k_cache, k_scale, k_offset, keys, width)
-    _check_cache(qkv, "v", v_cache, v_scale, v_offset, values, width)
+    _check_cache(qkv, {"k_cache": k_cache, "k_scale": k_scale, "k_offset": k_offset}, keys, width)
+    _check_cache(qkv, {"v_cache": v_cache, "v_scale": v_scale, "v_offset": v_offset}, values, width)
+    blocks, block = k_cache.shape[0], k_cache.shape[2]
+    needed = -(-length // block) * batch
+    must.hold(blocks >= needed, "k_cache", f"of at least {needed} blocks", tuple(k_cache.shape))
+    must.shape("v_cache", v_cache, (blocks, None, block, None))
     if must.has_data(index):
-        most = min(cache.shape[0] * cache.shape[2] for cache in (k_cache, v_cache))
+        most = blocks * block
         low, high = int(index.min()), int(index.max())
         must.hold(low >= -1 and high < most, "index", f"in [-1, {most})", f"{low} to {high}")
 
 
-def _check_cache(qkv, letter, cache, scale, offset, heads, width):
-    name = f"{letter}_cache"
+def _check_cache(qkv, given, heads, width):
+    """A cache, its scale and its offset, by name."""
+    (name, cache), (scale_name, scale), (offset_name, offset) = given.items()
     must.dtype(name, cache, qkv.dtype, torch.int8)
-    inner = 32 if cache.dtype == torch.int8 else 16
-    must.shape(name, cache, (None, heads * width // inner, None, inner))
-    ok = cache.shape[2] > 0 and cache.shape[2] % inner == 0
-    must.hold(ok, name, f"of blocks whose size is a multiple of {inner}", cache.shape[2])
     whole = cache.dtype == torch.int8
-    must.hold(
-        (scale is not None) == whole, f"{letter}_scale", "given for an int8 cache, and only then", scale is not None
-    )  # fmt: skip
+    inner = 32 if whole else 16
+    must.shape(name, cache, (None, heads * width // inner, None, inner))
+    ok = cache.shape[2] > 0 and cache.shape[2] % _BLOCK == 0
+    must.hold(ok, name, f"of blocks whose size is a multiple of {_BLOCK}", cache.shape[2])
+    ok = (scale is not None) == whole
+    must.hold(ok, scale_name, "given for an int8 cache, and only then", scale is not None)
     if offset is not None:
-        must.hold(whole, f"{letter}_offset", "None without an int8 cache", "a tensor")
-    for kind, tensor in (("scale", scale), ("offset", offset)):
-        must.dtype(f"{letter}_{kind}", tensor, torch.float32)
-        must.shape(f"{letter}_{kind}", tensor, (heads, width))
+        must.hold(whole, offset_name, "None without an int8 cache", "a tensor")
+    for factor_name, factor in ((scale_name, scale), (offset_name, offset)):
+        must.dtype(factor_name, factor, torch.float32)
+        must.shape(factor_name, factor, (heads, width))
 
 
 @npu_qkv_rms_norm_rope_cache.meta

@@ -10,7 +10,6 @@ from torch_npu.ops._shared._rounding import saturate
 from torch_npu.ops.rope import _rotate
 
 _HALF = (torch.float16, torch.bfloat16)
-_WIDEST, _STEP = 4096, 64
 
 
 def _rounded(x, dtype):
@@ -85,7 +84,7 @@ def npu_rope_quant_kvcache(
        cache = \mathrm{round}(k' / scale + offset) $$
 
     Args:
-        x: (B, S, H) or (B, H), H = (Nq + 2 Nkv) D, a multiple of 64 up to 4096; float16 or bfloat16.
+        x: (B, S, H) or (B, H), H = (Nq + 2 Nkv) D; float16 or bfloat16.
         cos: (B, S, 1, D), or (B, D) for two dimensions, of the dtype of `x`; each element turns with the one D/2 away.
         sin: as `cos`.
         k_cache: (C1, C2, Nkv, D), int8, D a multiple of 16; written.
@@ -123,8 +122,6 @@ def _check(
     width = x.shape[-1]
     fits = sum(size_splits) == width and min(size_splits) >= 0
     must.hold(fits, "size_splits", f"three sizes of {width} together", list(size_splits))
-    fits = width <= _WIDEST and width % _STEP == 0
-    must.hold(fits, "x", f"of a last size that is a multiple of {_STEP} up to {_WIDEST}", width)
     must.unset("quant_mode", quant_mode, 0)
     must.choice("input_layout", input_layout, ("BSND",))
     must.choice("cache_mode", cache_mode, ("contiguous", "page"))
