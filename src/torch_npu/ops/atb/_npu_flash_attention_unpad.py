@@ -32,7 +32,7 @@ def _npu_flash_attention_unpad(
         seq_len: (batch,), int32, on the host.
         scale_value: factor of the scores.
         num_heads: query heads.
-        num_kv_heads: a divisor of `num_heads`.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         out: the tokens of `query` with the head size of `value`, written.
 
     Returns:
@@ -50,8 +50,8 @@ def _(query, key, value, seq_len, scale_value, num_heads, num_kv_heads, out):
 
 @_npu_flash_attention_unpad.check
 def _(query, key, value, seq_len, num_heads, num_kv_heads, out):
-    rules.family("query", "A2", "A3", "310P", "910A")
-    rules.on_host("seq_len", seq_len)
+    rules.family("query", "A2", "A3", "A5", "310P", "910A")
+    rules.on_host("seq_len", seq_len, 2)
     _prompt.check_dense(query, key, value, seq_len, num_heads, num_kv_heads, out)
 
 
