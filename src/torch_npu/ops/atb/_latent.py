@@ -12,6 +12,8 @@ from torch_npu.ops._shared._pages import nz_width
 from torch_npu.ops.atb._attend import FAR, Engine, Paged, Rows, attend, integers, starts
 
 LATENT, ROPE = 512, 64
+#: the query heads that ATB's kernel has
+HEADS = (8, 16, 32, 64, 128)
 MASK_TYPES = ("undefined", "mask_type_spec", "mask_type_free")
 CALC_TYPES = ("calc_type_undefined", "calc_type_spec", "calc_type_ring")
 CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
@@ -53,9 +55,10 @@ class Call:
         return out, self.q_rope.new_empty(shape)
 
     def sequences(self) -> list[Rows]:
-        """Each sequence has one new token, or as many as `qseqlen` says."""
+        """Each sequence has one new token, or in 'calc_type_spec' as many as `qseqlen` says."""
         contexts = integers(self.context_lens)
-        lengths = [1] * len(contexts) if self.qseqlen is None else integers(self.qseqlen)
+        spec = self.calc_type == "calc_type_spec" and self.qseqlen is not None
+        lengths = integers(self.qseqlen) if spec else [1] * len(contexts)
         found, causal = [], self.mask_type == "mask_type_free"
         for start, n, length in zip(starts(lengths), lengths, contexts, strict=True):
             bias = None
@@ -77,7 +80,7 @@ class Call:
         out, lse = self.outputs()
         out.zero_()
         if self.mode == "int8_nzcache":
-            _int8(self, out)
+            _int8(self, out, lse)
             return out, lse
         ctkv, k_rope = self.pages()
         query = torch.cat((self.q_nope, self.q_rope), -1)
@@ -95,7 +98,9 @@ class Call:
         must.choice("mask_type", self.mask_type, (*MASK_TYPES, None))
         must.choice("calc_type", self.calc_type, (*CALC_TYPES, None))
         must.choice("cache_mode", self.cache_mode, (*CACHE_MODES, None))
-        rules.heads(self.q_headnum, self.kv_headnum, ("q_headnum", "kv_headnum"))
+        must.choice("q_headnum", self.q_headnum, HEADS)
+        must.hold(self.kv_headnum == 1, "kv_headnum", "1", self.kv_headnum)
+        must.hold(0 < self.qk_scale <= 1, "qk_scale", "above 0 and at most 1", self.qk_scale)
         must.dtype("q_rope", self.q_rope, *rules.FLOATS)
         int8 = self.mode == "int8_nzcache"
         kind = torch.int8 if int8 else self.q_rope.dtype
@@ -121,7 +126,7 @@ class Call:
                 must.shape(name, cache, (None, self.kv_headnum * size // c, None, c))
         axis = 1 if self.mode == "krope_ctkv" else 2
         blocks, block = self.ctkv.shape[0], self.ctkv.shape[axis]
-        must.hold(block <= 128, "ctkv", "of at most 128 tokens a block", block)
+        must.hold(block == 128, "ctkv", "of 128 tokens a block", block)
         same = (self.k_rope.shape[0], self.k_rope.shape[axis]) == (blocks, block)
         expected = f"of {blocks} blocks of {block} tokens, as 'ctkv'"
         must.hold(same, "k_rope", expected, tuple(self.k_rope.shape))
@@ -129,16 +134,19 @@ class Call:
     def _check_lengths(self) -> None:
         batch, tokens = len(self.context_lens), self.q_nope.shape[0]
         must.hold(batch <= 8192, "context_lens", "of at most 8192 sequences", batch)
-        rules.table(self.block_tables, batch, "block_tables")
+        rules.table(self.block_tables, batch, "block_tables", exact=True)
         rules.lengths("context_lens", self.context_lens)
-        if self.calc_type == "calc_type_spec":
-            must.present("qseqlen", self.qseqlen, "with calc_type 'calc_type_spec'")
-        if self.qseqlen is None:
-            must.hold(batch <= tokens, "context_lens", f"of at most {tokens} sequences", batch)
-        else:
+        spec = self.calc_type == "calc_type_spec"
+        if spec:
+            lengths = must.present("qseqlen", self.qseqlen, "with calc_type 'calc_type_spec'")
             expected = f"of {batch} lengths, as 'context_lens'"
-            must.hold(len(self.qseqlen) == batch, "qseqlen", expected, len(self.qseqlen))
-            rules.lengths("qseqlen", self.qseqlen, tokens)
+            must.hold(len(lengths) == batch, "qseqlen", expected, len(lengths))
+            rules.lengths("qseqlen", lengths, tokens)
+        else:
+            plain = self.mask_type in (None, "undefined")
+            expected = "left out but with calc_type 'calc_type_spec'"
+            must.hold(plain, "mask_type", expected, self.mask_type)
+            must.hold(batch == tokens, "context_lens", f"of {tokens} sequences, one a token", batch)
         if self.mask_type == "mask_type_spec":
             mask = must.present("mask", self.mask, "with mask_type 'mask_type_spec'")
             must.same_dtype("mask", mask, "q_rope", self.q_rope)
@@ -160,12 +168,14 @@ class _Latent:
         return torch.cat((latent, rope), -1), latent
 
 
-def _int8(call: Call, out: torch.Tensor) -> None:
+def _int8(call: Call, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Scores of int8 latents and half-precision ropes; weights in steps of 1/127 of a row's largest."""
     ctkv, k_rope = call.pages()
     source = Paged(ctkv, k_rope, call.block_tables)
     heads, group = call.q_headnum, call.q_headnum // call.kv_headnum
     assert call.qk_descale is not None and call.pv_descale is not None  # int8 has both
+    if call.ring:
+        lse.fill_(torch.inf)
     for index, rows in enumerate(call.sequences()):
         if rows.length == 0 or rows.kv_length == 0:
             continue
@@ -185,6 +195,8 @@ def _int8(call: Call, out: torch.Tensor) -> None:
         whole = (weights * 127).half().round().double()
         found = _grouped(whole.transpose(0, 1), latent.double(), group).float()
         found = found * (call.pv_descale.view(heads, 1, 1) / 127) / total
+        if call.ring:
+            lse[span] = scores.logsumexp(-1).t().unsqueeze(-1).to(lse.dtype)
         out[span] = found.transpose(0, 1).to(out.dtype)
 
 

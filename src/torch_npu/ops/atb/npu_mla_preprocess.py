@@ -15,6 +15,8 @@ from torch_npu.ops._shared._pages import nz_width, write
 CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
 QUANT_MODES = ("per_tensor_quant_asymm", "per_token_quant_symm")
 HIDDEN, DOWN, LATENT, ROPE, NOPE = 7168, 1536, 512, 64, 128
+#: what the kernel of tensor-wise quantization takes instead of HIDDEN
+NARROWEST, WIDEST = 2048, 8192
 EPSILON = 1e-5
 _ARGUMENTS = (
     "Tensor input, Tensor gamma0, Tensor beta0, Tensor wdqkv, Tensor descale0, Tensor gamma1, "
@@ -119,14 +121,17 @@ class Call:
         must.choice("cache_mode", self.cache_mode, (*CACHE_MODES, None))
         must.choice("quant_mode", self.quant_mode, (*QUANT_MODES, None))
         must.dtype("input", self.input, *rules.FLOATS)
-        must.shape("input", self.input, (None, HIDDEN))
-        tokens = self.input.shape[0]
-        must.hold(tokens <= 1024, "input", "of at most 1024 tokens", tokens)
+        must.ndim("input", self.input, 2)
+        tokens, hidden = self.input.shape
+        fits = hidden == HIDDEN or (not self.per_token and NARROWEST <= hidden <= WIDEST)
+        expected = f"of {HIDDEN} columns ({NARROWEST} to {WIDEST} with 'per_tensor_quant_asymm')"
+        must.hold(fits, "input", expected, hidden)
+        must.hold(1 <= tokens <= 1024, "input", "of 1 to 1024 tokens", tokens)
         for name in ("gamma0", "beta0", "gamma1", "beta1", "gamma2", "cos", "sin", "wuk"):
             must.same_dtype(name, getattr(self, name), "input", self.input)
         for name, size in (
-            ("gamma0", HIDDEN),
-            ("beta0", HIDDEN),
+            ("gamma0", hidden),
+            ("beta0", hidden),
             ("gamma1", DOWN),
             ("beta1", DOWN),
         ):
@@ -141,14 +146,15 @@ class Call:
         else:
             must.shape("wuk", self.wuk, (heads, LATENT // 16, NOPE, 16))
         down, up = DOWN + LATENT + ROPE, heads * (NOPE + ROPE)
-        for name, rows, columns in (("wdqkv", down, HIDDEN), ("wuq", up, DOWN)):
+        for name, rows, columns in (("wdqkv", down, hidden), ("wuq", up, DOWN)):
             weight = getattr(self, name)
             must.dtype(name, weight, torch.int8)
             plain = (rows, columns) if weight.dim() == 2 else (1, columns // 32, rows, 32)
             must.shape(name, weight, plain)
-        kinds = (torch.int64, torch.float32)
-        must.dtype("descale0", self.descale0, *kinds)
-        must.dtype("descale1", self.descale1, *kinds)
+        packed = not self.per_token and self.input.dtype == torch.float16
+        kind = torch.int64 if packed else torch.float32
+        must.dtype("descale0", self.descale0, kind)
+        must.dtype("descale1", self.descale1, kind)
         must.shape("descale0", self.descale0, (down,))
         must.shape("descale1", self.descale1, (up,))
         self._check_caches(tokens)
@@ -164,8 +170,8 @@ class Call:
             shape = (None, size // c, None, c) if self.nz else (None, None, 1, size)
             must.shape(name, cache, shape)
         block = self.kv_cache.shape[2 if self.nz else 1]
-        fine = block == 128 if int8 else block <= 128 or block == 256
-        expected = "of 128 tokens a block" if int8 else "of at most 128 or of 256 tokens a block"
+        fine = block == 128 if self.nz else 1 <= block <= 128 or block == 256
+        expected = "of 128 tokens a block" if self.nz else "of at most 128 or of 256 tokens a block"
         must.hold(fine, "kv_cache", expected, block)
         must.dtype("slotmapping", self.slotmapping, torch.int32)
         must.shape("slotmapping", self.slotmapping, (tokens,))
@@ -242,11 +248,12 @@ def npu_mla_preprocess(**arguments):
     rope($q_r$). The epsilon of all norms is 1e-5; norms of x and d have a bias (`beta0`, `beta1`).
 
     Args:
-        input: x, (tokens, 7168), float16 or bfloat16, at most 1024 tokens.
+        input: x, (tokens, 7168), float16 or bfloat16, 1 to 1024 tokens; 2048 to 8192 columns in
+            'per_tensor_quant_asymm'.
         gamma0: (7168,).
         beta0: (7168,).
         wdqkv: (2112, 7168), int8, or NZ (1, 224, 2112, 32).
-        descale0: (2112,), float32, or int64 with the bits of a float32.
+        descale0: (2112,), float32; int64 with the bits of a float32 beside float16 in 'per_tensor_quant_asymm'.
         gamma1: (1536,).
         beta1: (1536,).
         wuq: (heads * 192, 1536), int8, or NZ (1, 48, heads * 192, 32).
@@ -255,8 +262,8 @@ def npu_mla_preprocess(**arguments):
         cos: (tokens, 64).
         sin: (tokens, 64).
         wuk: (heads, 128, 512), or NZ (heads, 32, 128, 16).
-        kv_cache: (blocks, block, 1, 512); NZ (blocks, 32, block, 16), int8 (blocks, 16, 128, 32).
-        kv_cache_rope: (blocks, block, 1, 64); NZ (blocks, 4, block, 16).
+        kv_cache: (blocks, block, 1, 512); NZ (blocks, 32, 128, 16), int8 (blocks, 16, 128, 32).
+        kv_cache_rope: (blocks, block, 1, 64); NZ (blocks, 4, 128, 16).
         slotmapping: (tokens,), int32.
         quant_scale0: (1,), with 'per_tensor_quant_asymm': x is divided by it.
         quant_offset0: (1,), int8, with 'per_tensor_quant_asymm'.
