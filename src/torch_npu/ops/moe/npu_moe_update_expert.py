@@ -88,7 +88,7 @@ def _(
     most = min(16, experts)
     must.hold(0 < k <= most, "expert_ids", f"of 1 to {most} experts a token", shape)
     table = (experts, columns)
-    must.hold(0 < experts < 1024, "eplb_table", "of 1 to 1023 rows", table)
+    must.hold(0 < experts <= 1024, "eplb_table", "of 1 to 1024 rows", table)
     must.hold(columns >= 2, "eplb_table", "of at least 2 columns", table)
     must.choice("balance_mode", balance_mode, (0, 1))
     if balance_mode == 0:
