@@ -93,7 +93,9 @@ def test_single_queries_over_their_own_keys():
     ]
     close(out, torch.cat(rows), torch.float16)
     lengths[0] = lengths.new_tensor([2, 1])
-    with pytest.raises(RuntimeError, match="'seq_len' must be of as many keys as queries .2., or of one"):
+    with pytest.raises(
+        RuntimeError, match="'seq_len' must be of as many keys as queries .2., or of one"
+    ):
         torch_npu._npu_flash_attention(query, key, key, mask, lengths, 0.3, 4, 2, out)
 
 
@@ -110,7 +112,10 @@ def test_chips():
     arguments = (lens(*LENGTHS), 0.3, 4, 2, out)
     with on("310P"), pytest.raises(RuntimeError, match="'value' must be of head size 16, as 'key'"):
         torch_npu._npu_flash_attention_unpad(query, key, value, *arguments)
-    with on("A5"), pytest.raises(RuntimeError, match="'value' must be of head size 16 .128 beside 192"):
+    with (
+        on("A5"),
+        pytest.raises(RuntimeError, match="'value' must be of head size 16 .128 beside 192"),
+    ):
         torch_npu._npu_flash_attention_unpad(query, key, value, *arguments)
     same = torch.zeros_like(query)
     for family in ("310P", "910A", "A5"):

@@ -62,7 +62,10 @@ def test_no_worth_counts_as_one():
 
 def test_310p_and_strided_scores():
     scores = make(5, 16, dtype=torch.float16)
-    with on("310P"), pytest.raises(RuntimeError, match="'self' must be on a chip of series A2 or A3"):
+    with (
+        on("310P"),
+        pytest.raises(RuntimeError, match="'self' must be on a chip of series A2 or A3"),
+    ):
         torch_npu._npu_group_topk(scores, 2, 4, 1)
     with pytest.raises(RuntimeError, match="'self' must be contiguous"):
         torch_npu._npu_group_topk(scores.t(), 1, 1, 1)

@@ -70,7 +70,10 @@ def test_lengths_on_the_device_of_310p():
 
 
 def test_plain_caches_are_refused_on_310p():
-    with on("310P"), pytest.raises(RuntimeError, match=r"'key_cache' must be of shape \(\*, 4, \*, 16"):
+    with (
+        on("310P"),
+        pytest.raises(RuntimeError, match=r"'key_cache' must be of shape \(\*, 4, \*, 16"),
+    ):
         torch_npu._npu_paged_attention(**inputs(size=32, out_size=32))
 
 
@@ -92,7 +95,10 @@ def test_ascend950():
 
 def test_wide_heads_have_short_pages():
     given = inputs(heads=1, kv_heads=1, size=272, lengths=(3,))
-    given |= {n: make(2, 256, 1, w, dtype=torch.float16) for n, w in (("key_cache", 272), ("value_cache", 16))}
+    given |= {
+        n: make(2, 256, 1, w, dtype=torch.float16)
+        for n, w in (("key_cache", 272), ("value_cache", 16))
+    }
     given["block_table"] = make(1, 2, dtype=torch.int32, low=0, high=2)
     with pytest.raises(RuntimeError, match="'key_cache' must be of at most 128 tokens a block"):
         torch_npu._npu_paged_attention(**given)

@@ -37,7 +37,10 @@ def test_rows(dtype, shape, eps):
     "change,message",
     [
         ({"gamma": make(8, dtype=torch.float16)}, r"'gamma' must be of shape \(32\)"),
-        ({"self": make(3, 24, dtype=torch.float16)}, "'self' must be of a last dimension that is a multiple"),
+        (
+            {"self": make(3, 24, dtype=torch.float16)},
+            "'self' must be of a last dimension that is a multiple",
+        ),
         ({"scale": make(2, dtype=torch.float16)}, "'scale' must be of shape \\(1\\)"),
         ({"offset": make(1)}, "'offset' must be of dtype torch.int8"),
         ({"output": make(3, 32)}, "'output' must be of dtype torch.int8"),

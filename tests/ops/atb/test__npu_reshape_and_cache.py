@@ -49,7 +49,10 @@ def test_nz_caches(dtype):
 
 def test_nz_caches_of_two_dtypes():
     rows = [make(5, 2, 32, dtype=torch.int8, low=-9, high=9), make(5, 2, 16, dtype=torch.bfloat16)]
-    caches = [make(3, 2, 16, 32, dtype=torch.int8, low=-9, high=9), make(3, 2, 16, 16, dtype=torch.bfloat16)]
+    caches = [
+        make(3, 2, 16, 32, dtype=torch.int8, low=-9, high=9),
+        make(3, 2, 16, 16, dtype=torch.bfloat16),
+    ]
     slots = torch.tensor(SLOTS, dtype=torch.int32).npu()
     torch_npu._npu_reshape_and_cache(*rows, *caches, slots)
     for cache, row in zip(caches, rows, strict=True):

@@ -52,7 +52,10 @@ def test_four_dimensions_and_any_head_size_for_halves():
     positions = make(6, dtype=torch.int64, low=0, high=9)
     query, key = make(2, 3, 2, 16, dtype=torch.bfloat16), make(2, 3, 1, 16, dtype=torch.bfloat16)
     cache = make(9, 16, dtype=torch.bfloat16)
-    right = [rotated(t.flatten(2).flatten(0, 1), positions, cache, True, torch.float64) for t in (query, key)]
+    right = [
+        rotated(t.flatten(2).flatten(0, 1), positions, cache, True, torch.float64)
+        for t in (query, key)
+    ]
     torch_npu._npu_rotary_embedding(positions, query, key, 8, cache, True)
     for actual, expected in zip((query, key), right, strict=True):
         found = actual.cpu().double().view(6, -1)

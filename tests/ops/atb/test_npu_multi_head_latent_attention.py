@@ -140,10 +140,16 @@ def test_workspace():
         ({"qseqlen": [1, 1], "calc_type": "calc_type_spec"}, "'qseqlen' must be of 3 lengths"),
         ({"q_headnum": 4}, "'q_headnum' must be 8, 16, 32, 64 or 128, but received 4"),
         ({"qk_scale": 1.5}, "'qk_scale' must be above 0 and at most 1"),
-        ({"ctkv": make(4, 64, 1, 512, dtype=torch.bfloat16)}, "'ctkv' must be of 128 tokens a block"),
+        (
+            {"ctkv": make(4, 64, 1, 512, dtype=torch.bfloat16)},
+            "'ctkv' must be of 128 tokens a block",
+        ),
         ({"mask_type": "mask_type_free"}, "'mask_type' must be left out but with calc_type"),
         ({"calc_type": "calc_type_spec"}, "'qseqlen' must be given"),
-        ({"mask_type": "mask_type_spec", "calc_type": "calc_type_spec", "qseqlen": [1, 1, 1]}, "'mask' must be given"),
+        (
+            {"mask_type": "mask_type_spec", "calc_type": "calc_type_spec", "qseqlen": [1, 1, 1]},
+            "'mask' must be given",
+        ),
         ({"kv_headnum": 2}, "'kv_headnum' must be 1"),
         (
             {"q_rope": make(3, 8, 32, dtype=torch.bfloat16)},

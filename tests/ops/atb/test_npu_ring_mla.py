@@ -86,7 +86,10 @@ def test_a_sequence_without_keys_keeps_its_result():
     "change,message",
     [
         ({"seqlen": lens(5).npu()}, "'seqlen' must be a CPU tensor"),
-        ({"seqlen": torch.stack((lens(5), lens(9)))}, "'seqlen' must be of at most 6 tokens in all"),
+        (
+            {"seqlen": torch.stack((lens(5), lens(9)))},
+            "'seqlen' must be of at most 6 tokens in all",
+        ),
         ({"kernel_type": "kernel_type_default"}, "'kernel_type' must be"),
         (
             {"mask_type": "mask_type_triu", "mask": make(2, 512, 512, dtype=torch.float16)},

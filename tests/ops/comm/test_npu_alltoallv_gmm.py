@@ -24,7 +24,9 @@ def test_bad_input(change, message):
 def test_forty_eight_experts_a_rank():
     counts = {n: [0] * 256 for n in ("send_counts", "recv_counts")}
     weight = make(49, 8, 4, dtype=torch.float16)
-    with pytest.raises(RuntimeError, match="'gmm_weight' must be of 1 to 48 experts, but received 49"):
+    with pytest.raises(
+        RuntimeError, match="'gmm_weight' must be of 1 to 48 experts, but received 49"
+    ):
         torch_npu.npu_alltoallv_gmm(**call(gmm_weight=weight, **counts))
 
 

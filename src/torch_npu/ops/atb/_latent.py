@@ -6,14 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_npu.ops import _check as must
-from torch_npu.ops._shared import _atb_rules as rules
-from torch_npu.ops._shared._pages import nz_width
 from torch_npu.ops.atb._attend import FAR, Engine, Paged, Rows, attend, integers, starts
 
 LATENT, ROPE = 512, 64
-#: the query heads that ATB's kernel has
-HEADS = (8, 16, 32, 64, 128)
 MASK_TYPES = ("undefined", "mask_type_spec", "mask_type_free")
 CALC_TYPES = ("calc_type_undefined", "calc_type_spec", "calc_type_ring")
 CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
@@ -92,69 +87,6 @@ class Call:
         if self.ring:
             lse.copy_(sums.t().unsqueeze(-1))
         return out, lse
-
-    def check(self) -> None:
-        rules.family("q_nope", "A2", "A3")
-        must.choice("mask_type", self.mask_type, (*MASK_TYPES, None))
-        must.choice("calc_type", self.calc_type, (*CALC_TYPES, None))
-        must.choice("cache_mode", self.cache_mode, (*CACHE_MODES, None))
-        must.choice("q_headnum", self.q_headnum, HEADS)
-        must.hold(self.kv_headnum == 1, "kv_headnum", "1", self.kv_headnum)
-        must.hold(0 < self.qk_scale <= 1, "qk_scale", "above 0 and at most 1", self.qk_scale)
-        must.dtype("q_rope", self.q_rope, *rules.FLOATS)
-        int8 = self.mode == "int8_nzcache"
-        kind = torch.int8 if int8 else self.q_rope.dtype
-        must.dtype("q_nope", self.q_nope, kind)
-        must.dtype("ctkv", self.ctkv, kind)
-        must.same_dtype("k_rope", self.k_rope, "q_rope", self.q_rope)
-        must.shape("q_nope", self.q_nope, (None, self.q_headnum, LATENT))
-        must.shape("q_rope", self.q_rope, (self.q_nope.shape[0], self.q_headnum, ROPE))
-        self._check_caches()
-        for name, scale in (("qk_descale", self.qk_descale), ("pv_descale", self.pv_descale)):
-            if int8:
-                must.present(name, scale, "with cache_mode 'int8_nzcache'")
-                must.dtype(name, scale, torch.float32)
-                must.shape(name, scale, (self.q_headnum,))
-        self._check_lengths()
-
-    def _check_caches(self) -> None:
-        for name, cache, size in (("ctkv", self.ctkv, LATENT), ("k_rope", self.k_rope, ROPE)):
-            if self.mode == "krope_ctkv":
-                must.shape(name, cache, (None, None, self.kv_headnum, size))
-            else:
-                c = nz_width(cache)
-                must.shape(name, cache, (None, self.kv_headnum * size // c, None, c))
-        axis = 1 if self.mode == "krope_ctkv" else 2
-        blocks, block = self.ctkv.shape[0], self.ctkv.shape[axis]
-        must.hold(block == 128, "ctkv", "of 128 tokens a block", block)
-        same = (self.k_rope.shape[0], self.k_rope.shape[axis]) == (blocks, block)
-        expected = f"of {blocks} blocks of {block} tokens, as 'ctkv'"
-        must.hold(same, "k_rope", expected, tuple(self.k_rope.shape))
-
-    def _check_lengths(self) -> None:
-        batch, tokens = len(self.context_lens), self.q_nope.shape[0]
-        must.hold(batch <= 8192, "context_lens", "of at most 8192 sequences", batch)
-        rules.table(self.block_tables, batch, "block_tables", exact=True)
-        rules.lengths("context_lens", self.context_lens)
-        spec = self.calc_type == "calc_type_spec"
-        if spec:
-            lengths = must.present("qseqlen", self.qseqlen, "with calc_type 'calc_type_spec'")
-            expected = f"of {batch} lengths, as 'context_lens'"
-            must.hold(len(lengths) == batch, "qseqlen", expected, len(lengths))
-            rules.lengths("qseqlen", lengths, tokens)
-        else:
-            plain = self.mask_type in (None, "undefined")
-            expected = "left out but with calc_type 'calc_type_spec'"
-            must.hold(plain, "mask_type", expected, self.mask_type)
-            must.hold(batch == tokens, "context_lens", f"of {tokens} sequences, one a token", batch)
-        if self.mask_type == "mask_type_spec":
-            mask = must.present("mask", self.mask, "with mask_type 'mask_type_spec'")
-            must.same_dtype("mask", mask, "q_rope", self.q_rope)
-            must.ndim("mask", mask, 2)
-            known = rules.lengths("context_lens", self.context_lens) or [0]
-            expected = f"of at least {tokens} rows and {max(known)} columns"
-            fits = mask.shape[0] >= tokens and mask.shape[1] >= max(known)
-            must.hold(fits, "mask", expected, tuple(mask.shape))
 
 
 @dataclass(frozen=True)

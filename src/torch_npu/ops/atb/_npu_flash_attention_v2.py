@@ -96,7 +96,9 @@ def _(
         size = key.shape[-1] // ((num_kv_heads or num_heads) if key.dim() == 2 else 1)
         must.hold(size <= 128, "key", "of a head size up to 128 with a compressed mask", size)
         if family in ("A2", "A3") and query.dtype == torch.float16:
-            must.hold(kernel_type == 1, "kernel_type", "1 with a compressed float16 mask", kernel_type)
+            must.hold(
+                kernel_type == 1, "kernel_type", "1 with a compressed float16 mask", kernel_type
+            )
 
 
 @_npu_flash_attention_v2.meta

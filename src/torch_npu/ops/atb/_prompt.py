@@ -135,7 +135,11 @@ def check_dense(query, key, value, seq_len, num_heads, num_kv_heads, out):
     rules.tokens("query", query, num_heads)
     if chips.current().family == "A5":
         must.ndim("query", query, 3)
-    for name, tensor, count in (("key", key, kv_heads), ("value", value, kv_heads), ("out", out, num_heads)):
+    for name, tensor, count in (
+        ("key", key, kv_heads),
+        ("value", value, kv_heads),
+        ("out", out, num_heads),
+    ):
         must.same_dtype(name, tensor, "query", query)
         must.ndim(name, tensor, query.dim())
         rules.tokens(name, tensor, count)

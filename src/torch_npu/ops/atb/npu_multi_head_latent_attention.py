@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops.atb import _latent_rules
 from torch_npu.ops.atb._attend import in_blocks, natively
 from torch_npu.ops.atb._latent import Call
 
@@ -74,7 +75,7 @@ def _(**arguments):
 
 @npu_multi_head_latent_attention.check
 def _(**arguments):
-    Call(**arguments).check()
+    _latent_rules.check(Call(**arguments))
 
 
 @npu_multi_head_latent_attention.meta
@@ -117,7 +118,7 @@ def _(return_lse, workspace, **arguments):
 
 @npu_multi_head_latent_attention_lse.check
 def _(return_lse, workspace, **arguments):
-    Call(**arguments).check()
+    _latent_rules.check(Call(**arguments))
 
 
 @npu_multi_head_latent_attention_lse.meta
@@ -137,7 +138,7 @@ def _npu_multi_head_latent_attention_get_workspace(return_lse, **arguments):
 
 @_npu_multi_head_latent_attention_get_workspace.check
 def _(return_lse, **arguments):
-    Call(**arguments).check()
+    _latent_rules.check(Call(**arguments))
 
 
 def _inputs(make):

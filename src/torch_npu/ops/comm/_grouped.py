@@ -74,6 +74,14 @@ def check_operands(
         must.hold(0 < width < _WIDTH, "mm_weight", f"of N2 below {_WIDTH}", width)
 
 
+def check_shared(gmm_x: torch.Tensor, mm_x: torch.Tensor) -> None:
+    """A token of the shared expert has a routed row for each of its 2 to 8 experts."""
+    rows, tokens = gmm_x.shape[0], mm_x.shape[0]
+    fits = tokens > 0 and rows % tokens == 0 and 2 <= rows // tokens <= 8
+    expected = f"of a half to an eighth of the {rows} rows of 'gmm_x'"
+    must.hold(fits, "mm_x", expected, tokens)
+
+
 def weight_shape(weight: torch.Tensor, transposed: bool) -> tuple[int, int, int]:
     """(e, H1, N1) of a weight that may be stored as (e, N1, H1)."""
     experts, a, b = weight.shape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.comm import _group, _grouped
 
@@ -87,10 +86,7 @@ def _(
         "send_counts", send_counts, 48, (2, 4, 8, 16, 32, 64, 128, 256),
     )  # fmt: skip
     if mm_x is not None:
-        rows, tokens = gmm_x.shape[0], mm_x.shape[0]
-        fits = tokens > 0 and rows % tokens == 0 and 2 <= rows // tokens <= 8
-        expected = f"of a half to an eighth of the {rows} rows of 'gmm_x'"
-        must.hold(fits, "mm_x", expected, tokens)
+        _grouped.check_shared(gmm_x, mm_x)
 
 
 @npu_alltoallv_gmm.meta

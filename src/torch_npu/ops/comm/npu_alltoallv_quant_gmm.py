@@ -90,6 +90,8 @@ def npu_alltoallv_quant_gmm(**arguments):
 @npu_alltoallv_quant_gmm.check
 def _(**arguments):
     quant.check(arguments)
+    if arguments["mm_x"] is not None:
+        _grouped.check_shared(arguments["gmm_x"], arguments["mm_x"])
 
 
 @npu_alltoallv_quant_gmm.meta
