@@ -12,7 +12,8 @@ from torch_npu.ops._registry import Sample, npu_op
 @npu_op(
     "npu_moe_update_expert(Tensor expert_ids, Tensor eplb_table, *, Tensor? expert_scales=None,"
     " Tensor? pruning_threshold=None, Tensor? active_mask=None, int local_rank_id=-1,"
-    " int world_size=-1, int balance_mode=0) -> (Tensor, Tensor)"
+    " int world_size=-1, int balance_mode=0) -> (Tensor, Tensor)",
+    chips=("A3", "A5"),
 )
 def npu_moe_update_expert(
     expert_ids,
