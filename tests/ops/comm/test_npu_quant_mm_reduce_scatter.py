@@ -1,6 +1,7 @@
 """npu_quant_mm_reduce_scatter: what it refuses. Its values: test_npu_all_gather_quant_mm."""
 
 import pytest
+import torch
 
 import torch_npu
 from tests.ops.support import make

@@ -47,7 +47,14 @@ def dense(
     source = Dense(by_heads(key, kv_heads), by_heads(value, kv_heads))
     lengths, contexts = both(integers(seq_len))
     sequences = [
-        Rows(start, n, length, kv_start, bias=_bias(mask, slopes, mask_type, index, n, length))
+        Rows(
+            start,
+            n,
+            length,
+            kv_start,
+            bias=_bias(mask, slopes, mask_type, index, n, length),
+            edge=length - n if mask_type == NORM_COMPRESS else FAR,
+        )
         for index, (start, n, length, kv_start) in enumerate(
             zip(starts(lengths), lengths, contexts, starts(contexts), strict=True)
         )
@@ -222,6 +229,15 @@ def check_template(mask, slopes, num_heads):
     half = chips.current().family == "310P"
     must.dtype("slopes", slopes, torch.float16 if half else torch.float32)
     must.shape("slopes", slopes, (num_heads,))
+
+
+def check_triangle(mask):
+    """A causal template as its corners show it; its values are not read otherwise."""
+    if must.has_data(mask):
+        last = mask.shape[0] - 1
+        places = ((0, 0), (0, 1), (1, 0), (0, last), (last, 0))
+        seen = [bool(mask[i, j]) for i, j in places] == [False, True, False, True, False]
+        must.hold(seen, "mask", "not 0 above the diagonal and 0 elsewhere", "another pattern")
 
 
 #: tokens of a page and the largest head after a cached prefix
