@@ -84,6 +84,7 @@ def _(query, key_cache, num_kv_heads, num_heads, block_table, context_lens, mla_
     must.hold(1 <= mla_vheadsize <= size, "mla_vheadsize", expected, mla_vheadsize)
     must.shape("out", out, (query.shape[0], num_heads, mla_vheadsize))
     rules.on_host("context_lens", context_lens)
+    must.ndim("block_table", block_table, 2)
     batch = block_table.shape[0]
     must.hold(batch <= 8192, "block_table", "of at most 8192 sequences", batch)
     arguments = (block_table, context_lens, out, "context_lens")

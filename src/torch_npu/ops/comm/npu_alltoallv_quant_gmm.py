@@ -125,7 +125,7 @@ npu_alltoallv_quant_gmm.samples = [
             15,
         ),
         lambda make: {
-            "mm_x": _bytes(make, 3, 6),
+            "mm_x": _bytes(make, 4, 6),
             "mm_weight": _bytes(make, 6, 5),
             "mm_x_scale": make(1, low=0.5),
             "mm_weight_scale": make(1, low=0.5),
