@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from tests.ops.atb.reference import attention, causal, close, lens
+from tests.ops.families import on
 from tests.ops.support import make
 
 LENGTHS = (6, 1, 9)
@@ -73,13 +74,64 @@ def test_alibi(shape):
     close(given[3], expected(*given[:3], picked), torch.bfloat16)
 
 
-@pytest.mark.parametrize("mask_type", [0, 1])
-def test_plain_masks_of_v2(mask_type):
+def test_plain_masks_of_v2():
     given = tokens(torch.float16)
-    mask = (torch.ones(9, 9).triu(1) * -10000).half().npu() if mask_type else None
-    v2(*given, mask=mask, mask_type=mask_type, kernel_type=1)
-    bias = lambda i, n: causal(n, n) if mask_type else None  # noqa: E731
-    close(given[3], expected(*given[:3], bias), torch.float16)
+    mask = (torch.ones(9, 9).triu(1) * -10000).half().npu()
+    v2(*given, mask=mask, mask_type=1, kernel_type=1)
+    close(given[3], expected(*given[:3], lambda i, n: causal(n, n)), torch.float16)
+
+
+def test_single_queries_over_their_own_keys():
+    """Lengths (2, batch): those of queries, and those of keys."""
+    query, key = make(3, 4, 16, dtype=torch.float16), make(14, 2, 16, dtype=torch.float16)
+    mask, out = make(9, 9, dtype=torch.float16), torch.zeros_like(query)
+    lengths = torch.tensor([[1, 2], [12, 2]], dtype=torch.int32)
+    torch_npu._npu_flash_attention_unpad(query, key, key, lengths, 0.3, 4, 2, out)
+    rows = [
+        attention(query[:1], key[:12], key[:12], 0.3)[0],
+        attention(query[1:], key[12:], key[12:], 0.3)[0],
+    ]
+    close(out, torch.cat(rows), torch.float16)
+    lengths[0] = lengths.new_tensor([2, 1])
+    with pytest.raises(
+        RuntimeError, match="'seq_len' must be of as many keys as queries .2., or of one"
+    ):
+        torch_npu._npu_flash_attention(query, key, key, mask, lengths, 0.3, 4, 2, out)
+
+
+def test_mask_of_each_head():
+    query, key, value, out = tokens(torch.float16)
+    mask = make(3, 4, 9, 9, dtype=torch.float16, low=-4, high=4)
+    torch_npu._npu_flash_attention(query, key, value, mask, lens(*LENGTHS), 0.3, 4, 2, out)
+    found = expected(query, key, value, lambda index, n: mask[index, :, :n, :n].cpu())
+    close(out, found, torch.float16)
+
+
+def test_chips():
+    query, key, value, out = tokens(torch.float16)
+    arguments = (lens(*LENGTHS), 0.3, 4, 2, out)
+    with on("310P"), pytest.raises(RuntimeError, match="'value' must be of head size 16, as 'key'"):
+        torch_npu._npu_flash_attention_unpad(query, key, value, *arguments)
+    with (
+        on("A5"),
+        pytest.raises(RuntimeError, match="'value' must be of head size 16 .128 beside 192"),
+    ):
+        torch_npu._npu_flash_attention_unpad(query, key, value, *arguments)
+    same = torch.zeros_like(query)
+    for family in ("310P", "910A", "A5"):
+        with on(family):
+            torch_npu._npu_flash_attention_unpad(query, key, key, *arguments[:-1], same)
+        close(same, expected(query, key, key, lambda index, n: None), torch.float16)
+
+
+def test_nz_mask_of_310p():
+    query, key = make(16, 4, 16, dtype=torch.float16), make(16, 2, 16, dtype=torch.float16, seed=1)
+    out, mask = torch.zeros_like(query), make(16, 16, dtype=torch.float16, low=-4, high=4)
+    nz = mask.unflatten(1, (-1, 16)).transpose(0, 1).unsqueeze(0).contiguous()
+    with on("310P"):
+        torch_npu._npu_flash_attention(query, key, key, nz, lens(*LENGTHS), 0.3, 4, 2, out)
+    found = expected(query, key, key, lambda index, n: mask[:n, :n].cpu())
+    close(out, found, torch.float16)
 
 
 def distances(size, root):
@@ -112,18 +164,30 @@ def test_compressed_alibi(mask_type, length):
 @pytest.mark.parametrize(
     "change,message",
     [
-        ({"mask_type": 3}, "'mask_type' must be 0, 1, 2, 4, 5 or 6, but received 3"),
+        ({"mask_type": 3}, "'mask_type' must be 1, 2, 4 or 5, but received 3"),
+        ({"mask_type": 0}, "'mask_type' must be 1, 2, 4 or 5, but received 0"),
+        ({"mask": make(2, 9, 9, dtype=torch.float16)}, r"'mask' must be of shape \(4, \*, \*\)"),
+        ({"mask": make(2, 9, 9, dtype=torch.float16), "mask_type": 1}, r"'mask' must be of shape \(3, \*, \*\)"),
+        ({"mask": make(256, 256, dtype=torch.float16), "mask_type": 4, "slopes": make(4)},
+         "'kernel_type' must be 1 with a compressed float16 mask"),
         ({"mask_type": 2}, "'mask' must be given with mask_type 2"),
         ({"mask_type": 4, "mask": make(9, 9, dtype=torch.float16)}, r"'mask' must be of shape \(256, 256\)"),
         ({"mask_type": 4, "mask": make(256, 256, dtype=torch.float16)}, "'slopes' must be given"),
         ({"kernel_type": 2}, "'kernel_type' must be 0 or 1, but received 2"),
         ({"num_heads": 0}, "'num_heads' must be positive"),
-        ({"mask": make(4, 4, dtype=torch.float16)}, "'mask' must be of at least 9 rows and columns"),
+        ({"mask": make(4, 4, dtype=torch.float16)}, "'mask' must be of at least 9 rows and 9 columns"),
     ],
 )  # fmt: skip
 def test_refusals(change, message):
     with pytest.raises(RuntimeError, match=f"_npu_flash_attention_v2.out: argument {message}"):
         v2(*tokens(torch.float16), **change)
+
+
+def test_results_are_contiguous():
+    query, key, value, _ = tokens(torch.float16)
+    out = make(16, 4, 16, dtype=torch.float16)[..., ::2]
+    with pytest.raises(RuntimeError, match="'out' must be contiguous"):
+        torch_npu._npu_flash_attention_unpad(query, key, value, lens(*LENGTHS), 0.3, 4, 2, out)
 
 
 def test_left_aligned_alibi_is_not_supported():

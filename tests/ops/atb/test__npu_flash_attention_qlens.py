@@ -121,7 +121,7 @@ def test_prefix_encoder_alibi(root):
     [
         ({"mask_type": 2}, "'mask_type' must be 3, 4 or 5"),
         ({"kernel_type": 0}, "'kernel_type' must be 1"),
-        ({"num_kv_heads": 3}, "'num_kv_heads' must be a divisor"),
+        ({"num_kv_heads": 3}, "'num_kv_heads' must be 0 or a divisor"),
         ({"mask_type": 4}, r"'mask' must be of shape \(256, 256\)"),
     ],
 )
@@ -135,8 +135,26 @@ def test_a_prefix_of_whole_blocks():
     query, key, value, table = inputs()
     with pytest.raises(RuntimeError, match="'context_lens' must be .* a multiple of 128"):
         torch_npu._npu_flash_attention_qlens(
-            query, key, value, table, template(torch.bfloat16), lens(3), lens(100), 2, 4, 0.3,
+            query, key, value, table[:1], template(torch.bfloat16), lens(3), lens(100), 2, 4, 0.3,
             torch.zeros_like(query),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (lambda q, k, t: (q, k, t[:2]), "'block_table' must be of [0-9] rows"),
+        (lambda q, k, t: (q, k[:, :64], t), "'key_cache' must be of 128 tokens a block"),
+        (lambda q, k, t: (q[..., :8], k[..., :8], t), "'query' must be of a head size of a multiple of 16"),
+    ],
+)  # fmt: skip
+def test_sizes_of_pages(change, message):
+    query, key, _, table = inputs()
+    query, key, table = change(query, key, table)
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu._npu_flash_attention_qlens(
+            query, key, key, table, template(torch.bfloat16), lens(*NEW), lens(*ALL), 2, 4, 0.3,
+            query.contiguous(),
         )  # fmt: skip
 
 

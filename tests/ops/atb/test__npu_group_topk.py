@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import make
 
 
@@ -43,9 +44,28 @@ def test_of_equal_groups_the_first_stays():
         ((0, 4, 1), "'k' must be from 1 to 4 groups, but received 0"),
         ((5, 4, 1), "'k' must be from 1 to 4 groups, but received 5"),
         ((1, 3, 1), "'group_num' must be a divisor of 16 experts, but received 3"),
-        ((1, 4, 5), "'n' must be from 1 to 4"),
+        ((1, 4, 5), "'n' must be at most 4"),
     ],
 )
 def test_refusals(arguments, message):
     with pytest.raises(RuntimeError, match=f"_npu_group_topk: argument {message}"):
         torch_npu._npu_group_topk(make(5, 16, dtype=torch.float16), *arguments)
+
+
+def test_no_worth_counts_as_one():
+    scores = make(5, 16, dtype=torch.float16)
+    by_one, by_none = scores.clone(), scores.clone()
+    torch_npu._npu_group_topk(by_one, 2, 4, 1)
+    torch_npu._npu_group_topk(by_none, 2, 4, 0)
+    assert torch.equal(by_one.cpu(), by_none.cpu())
+
+
+def test_310p_and_strided_scores():
+    scores = make(5, 16, dtype=torch.float16)
+    with (
+        on("310P"),
+        pytest.raises(RuntimeError, match="'self' must be on a chip of series A2 or A3"),
+    ):
+        torch_npu._npu_group_topk(scores, 2, 4, 1)
+    with pytest.raises(RuntimeError, match="'self' must be contiguous"):
+        torch_npu._npu_group_topk(scores.t(), 1, 1, 1)

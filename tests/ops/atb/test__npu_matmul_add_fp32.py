@@ -17,10 +17,19 @@ def test_product_is_added(dtype, k, m, n):
     assert_accurate(total, expected, before + x.cpu().float().T @ weight.cpu().float(), 1e-5)
 
 
+def test_batches():
+    x, weight = make(2, 6, 4, dtype=torch.float16), make(2, 6, 5, dtype=torch.float16, seed=2)
+    total = make(2, 4, 5)
+    expected = total.cpu().double() + x.cpu().double().mT @ weight.cpu().double()
+    torch_npu._npu_matmul_add_fp32(x, weight, total)
+    torch.testing.assert_close(total.cpu().double(), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "change,message",
     [
         ({"C": make(4, 5, dtype=torch.float16)}, "'C' must be of dtype torch.float32"),
+        ({"C": make(5, 4).t()}, "'C' must be contiguous"),
         ({"C": make(5, 4)}, r"'C' must be of shape \(4, 5\)"),
         ({"weight": make(5, 5, dtype=torch.float16)}, r"'weight' must be of shape \(6, \*\)"),
         ({"x": make(6, 4)}, "'x' must be of dtype"),

@@ -58,6 +58,52 @@ def test_nz_caches():
     close(given["out"], plain, torch.float16)
 
 
+def test_lengths_on_the_device_of_310p():
+    given = inputs(size=32, out_size=32)
+    plain = expected(given)
+    for name in ("key_cache", "value_cache"):
+        given[name] = given[name].flatten(2).unflatten(2, (-1, 16)).transpose(1, 2).contiguous()
+    given["context_lens"] = given["context_lens"].npu()
+    with on("310P"):
+        torch_npu._npu_paged_attention(**given)
+    close(given["out"], plain, torch.float16)
+
+
+def test_plain_caches_are_refused_on_310p():
+    with (
+        on("310P"),
+        pytest.raises(RuntimeError, match=r"'key_cache' must be of shape \(\*, 4, \*, 16"),
+    ):
+        torch_npu._npu_paged_attention(**inputs(size=32, out_size=32))
+
+
+def test_as_many_key_heads_as_query_heads():
+    given = inputs(heads=4, kv_heads=4)
+    plain = expected(given)
+    torch_npu._npu_paged_attention(**given | {"num_kv_heads": 0})
+    close(given["out"], plain, torch.float16)
+
+
+def test_ascend950():
+    given = inputs()
+    with on("A5"):
+        torch_npu._npu_paged_attention(**given)
+        close(given["out"], expected(given), torch.float16)
+        with pytest.raises(RuntimeError, match="'scale_value' must be above 0 and at most 1"):
+            torch_npu._npu_paged_attention(**given | {"scale_value": 2.0})
+
+
+def test_wide_heads_have_short_pages():
+    given = inputs(heads=1, kv_heads=1, size=272, lengths=(3,))
+    given |= {
+        n: make(2, 256, 1, w, dtype=torch.float16)
+        for n, w in (("key_cache", 272), ("value_cache", 16))
+    }
+    given["block_table"] = make(1, 2, dtype=torch.int32, low=0, high=2)
+    with pytest.raises(RuntimeError, match="'key_cache' must be of at most 128 tokens a block"):
+        torch_npu._npu_paged_attention(**given)
+
+
 def test_rows_without_keys_are_zero():
     given = inputs(lengths=(0, 4))
     torch_npu._npu_paged_attention(**given)
@@ -100,12 +146,15 @@ def test_lengths_change_in_a_graph():
     [
         (lambda g: g.update(context_lens=g["context_lens"].npu()), "'context_lens' must be a CPU"),
         (lambda g: g.update(context_lens=g["context_lens"].long()), "'context_lens' must be of dtype"),
-        (lambda g: g.update(num_kv_heads=3), "'num_kv_heads' must be a divisor of 'num_heads' .4."),
+        (lambda g: g.update(num_kv_heads=3), "'num_kv_heads' must be 0 or a divisor of 'num_heads' .4."),
         (lambda g: g.update(num_heads=0), "'num_heads' must be positive, but received 0"),
         (lambda g: g.update(context_lens=lens(49, 1, 1)), "'context_lens' must be .*up to 48.*received 49"),
         (lambda g: g.update(context_lens=lens(-1, 1, 1)), "'context_lens' must be of lengths of at least 0"),
         (lambda g: g.update(query=g["query"].float()), "'query' must be of dtype"),
-        (lambda g: g.update(out=g["out"][:2]), "'out' must be of 3 tokens"),
+        (lambda g: g.update(out=g["out"][:2]), r"'out' must be of shape \(3, 4, \*\)"),
+        (lambda g: g.update(out=g["out"].repeat(1, 1, 2)[..., :16]), "'out' must be contiguous"),
+        (lambda g: g.update(query=g["query"].flatten(1)), r"'query' must be of shape \(\*, 4, \*\)"),
+        (lambda g: g.update(value_cache=g["value_cache"][:5]), r"'value_cache' must be of shape \(6, 16, 2"),
         (lambda g: g.update(key_cache=g["key_cache"][..., :8]), r"'key_cache' must be of shape .*2, 16"),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ def inputs(dtype=torch.float16, shape=(3, 32), **change):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(3, 32), (2, 3, 16), (1, 8)])
+@pytest.mark.parametrize("shape", [(3, 32), (2, 3, 16), (1, 48)])
 @pytest.mark.parametrize("eps", [1e-5, 1e-1])
 def test_rows(dtype, shape, eps):
     given = inputs(dtype, shape)
@@ -37,7 +37,11 @@ def test_rows(dtype, shape, eps):
     "change,message",
     [
         ({"gamma": make(8, dtype=torch.float16)}, r"'gamma' must be of shape \(32\)"),
-        ({"scale": make(2, dtype=torch.float16)}, "'scale' must be of one element"),
+        (
+            {"self": make(3, 24, dtype=torch.float16)},
+            "'self' must be of a last dimension that is a multiple",
+        ),
+        ({"scale": make(2, dtype=torch.float16)}, "'scale' must be of shape \\(1\\)"),
         ({"offset": make(1)}, "'offset' must be of dtype torch.int8"),
         ({"output": make(3, 32)}, "'output' must be of dtype torch.int8"),
     ],

@@ -18,9 +18,7 @@ def written(cache, rows, slots):
 
 
 def nz(cache):
-    return (
-        cache.flatten(2).unflatten(2, (-1, 32 // cache.element_size())).transpose(1, 2).contiguous()
-    )
+    return cache.flatten(2).unflatten(2, (-1, 16)).transpose(1, 2).contiguous()
 
 
 SLOTS = [11, 0, -1, 5, 4]
@@ -40,13 +38,50 @@ def test_plain_caches(dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int8])
 def test_nz_caches(dtype):
     rows = [make(5, 2, 32, dtype=dtype, low=-9, high=9, seed=s) for s in (1, 2)]
-    plain = [make(3, 4, 2, 32, dtype=dtype, low=-9, high=9, seed=s) for s in (3, 4)]
+    plain = [make(3, 16, 2, 32, dtype=dtype, low=-9, high=9, seed=s) for s in (3, 4)]
     slots = torch.tensor(SLOTS, dtype=torch.int32).npu()
     caches = [nz(c) for c in plain]
     with on("310P"):
         torch_npu._npu_reshape_and_cache(*rows, *caches, slots)
     for cache, before, row in zip(caches, plain, rows, strict=True):
         assert torch.equal(cache.cpu(), nz(written(before, row, slots)))
+
+
+def test_nz_caches_of_two_dtypes():
+    rows = [make(5, 2, 32, dtype=torch.int8, low=-9, high=9), make(5, 2, 16, dtype=torch.bfloat16)]
+    caches = [
+        make(3, 2, 16, 32, dtype=torch.int8, low=-9, high=9),
+        make(3, 2, 16, 16, dtype=torch.bfloat16),
+    ]
+    slots = torch.tensor(SLOTS, dtype=torch.int32).npu()
+    torch_npu._npu_reshape_and_cache(*rows, *caches, slots)
+    for cache, row in zip(caches, rows, strict=True):
+        assert torch.equal(cache[0, :, 11].flatten(), row[0].flatten())
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"value": make(5, 2, 16, dtype=torch.bfloat16), "value_cache": make(3, 4, 2, 16, dtype=torch.bfloat16)},
+         "'value' must be of the dtype of 'key'"),
+        ({"value_cache": make(4, 4, 2, 16, dtype=torch.float16)}, "'value_cache' must be of the blocks of 'key_cache'"),
+        ({"key_cache": make(3, 4, 4, 16, dtype=torch.float16)[:, :, ::2]}, "'key_cache' must be contiguous"),
+        ({"value_cache": make(3, 2, 8, 16, dtype=torch.float16)}, "'value_cache' must be of a multiple of 16 tokens"),
+    ],
+)  # fmt: skip
+def test_refused_pairs(change, message):
+    given = {n: make(5, 2, 16, dtype=torch.float16) for n in ("key", "value")}
+    given |= {n: make(3, 4, 2, 16, dtype=torch.float16) for n in ("key_cache", "value_cache")}
+    given["slot_indices"] = torch.tensor(SLOTS, dtype=torch.int32).npu()
+    with pytest.raises(RuntimeError, match=f"_npu_reshape_and_cache: argument {message}"):
+        torch_npu._npu_reshape_and_cache(**given | change)
+
+
+def test_310p_has_nz_alone():
+    rows, cache = make(5, 2, 16, dtype=torch.float16), make(3, 16, 2, 16, dtype=torch.float16)
+    slots = torch.tensor(SLOTS, dtype=torch.int32).npu()
+    with on("310P"), pytest.raises(RuntimeError, match="'key_cache' must be in NZ on 310P"):
+        torch_npu._npu_reshape_and_cache(rows, rows, cache, cache.clone(), slots)
 
 
 def test_keys_alone():

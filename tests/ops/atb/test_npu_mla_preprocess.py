@@ -103,6 +103,8 @@ def test_queries_and_caches(dtype, quant, mode):
     before = given["kv_cache"].cpu().clone()
     if mode is not None:
         given |= {n: nz(given[n]) for n in ("kv_cache", "kv_cache_rope")}
+    if dtype == torch.float16 and quant == "per_tensor_quant_asymm":
+        given |= packed(given)
     q_nope, cache, q_rope, rope_cache = torch_npu.atb.npu_mla_preprocess(**given)
     if mode is not None:
         cache, rope_cache = plain(cache), plain(rope_cache)
@@ -114,6 +116,24 @@ def test_queries_and_caches(dtype, quant, mode):
     others = torch.ones(256, dtype=torch.bool).index_fill(0, slots, False)
     assert torch.equal(cache.cpu().view(256, 512)[others], before.view(256, 512)[others])
     assert q_nope.dtype == given["kv_cache"].dtype and q_rope.dtype == dtype
+
+
+def packed(given):
+    """Scales as int64 that hold the bits of a float32."""
+    return {n: given[n].view(torch.int32).long() for n in ("descale0", "descale1")}
+
+
+def test_another_hidden_size():
+    """The kernel of tensor-wise quantization takes 2048 to 8192 columns."""
+    given = inputs(torch.bfloat16, None, "per_tensor_quant_asymm")
+    narrow = {n: given[n][..., :2048].contiguous() for n in ("input", "gamma0", "beta0", "wdqkv")}
+    right = expected(given | narrow)
+    q_nope, _, q_rope, _ = torch_npu.atb.npu_mla_preprocess(**given | narrow)
+    near(q_nope, right[0], 0.04)
+    near(q_rope, right[2], 0.04)
+    by_token = inputs() | narrow
+    with pytest.raises(RuntimeError, match="'input' must be of 7168 columns"):
+        torch_npu.atb.npu_mla_preprocess(**by_token)
 
 
 def test_out_form_writes_slots_alone():
@@ -128,14 +148,12 @@ def test_out_form_writes_slots_alone():
         assert torch.equal(found.cpu(), right.cpu())
 
 
-def test_weights_in_nz_and_scales_in_int64():
+def test_weights_in_nz():
     given = inputs()
     right = torch_npu.atb.npu_mla_preprocess(**given)
     for name in ("wdqkv", "wuq"):
         given[name] = given[name].unflatten(1, (-1, 32)).transpose(0, 1).unsqueeze(0).contiguous()
     given["wuk"] = given["wuk"].unflatten(2, (-1, 16)).transpose(1, 2).contiguous()
-    for name in ("descale0", "descale1"):
-        given[name] = given[name].view(torch.int32).long()
     for found, same in zip(torch_npu.atb.npu_mla_preprocess(**given), right, strict=True):
         assert torch.equal(found.cpu(), same.cpu())
 

@@ -87,12 +87,17 @@ def test_a_sequence_without_keys_keeps_its_result():
     [
         ({"seqlen": lens(5).npu()}, "'seqlen' must be a CPU tensor"),
         (
-            {"seqlen": torch.stack((lens(5), lens(3)))},
-            "'seqlen' must be of keys that are 0 or at least",
+            {"seqlen": torch.stack((lens(5), lens(9)))},
+            "'seqlen' must be of at most 6 tokens in all",
+        ),
+        ({"kernel_type": "kernel_type_default"}, "'kernel_type' must be"),
+        (
+            {"mask_type": "mask_type_triu", "mask": make(2, 512, 512, dtype=torch.float16)},
+            r"'mask' must be of shape \(1, \*, \*\)",
         ),
         ({"calc_type": "calc_type_default"}, "'pre_out' must be given"),
         ({"mask_type": "causal"}, "'mask_type' must be"),
-        ({"head_num": 3}, "'kv_head_num' must be a divisor"),
+        ({"head_num": 3}, "'kv_head_num' must be 0 or a divisor"),
     ],
 )
 def test_refusals(change, message):

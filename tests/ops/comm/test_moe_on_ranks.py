@@ -258,7 +258,7 @@ def shared_experts(rank: int) -> None:
     ranks, name = dist.get_world_size(), backend_of().get_hccl_comm_name(rank)
     count, k, hidden, experts = 3, 2, 1024, 4
     x, ids = tokens(rank, count, hidden, torch.bfloat16), choices(rank, count, k, experts + 1)
-    scale, extra = weights(rank, count, k), tokens(rank + 70, count, hidden, torch.bfloat16)
+    scale = weights(rank, count, k)
     constants = {
         f"const_expert_{n}": tokens(60 + i, 1, hidden, torch.bfloat16).npu()
         for i, n in enumerate(("alpha_1", "alpha_2", "v"))
@@ -271,10 +271,9 @@ def shared_experts(rank: int) -> None:
     for quant in (0, 2):
         y = torch_npu.npu_moe_distribute_combine_v2(
             apply_experts(expand_x, nums.tolist(), number), ids.npu(), info, recv, scale.npu(), name, ranks,
-            rank, experts, shared_expert_x=extra.npu(), ori_x=x.npu(), comm_quant_mode=quant, **constants,
-            **options,
+            rank, experts, ori_x=x.npu(), comm_quant_mode=quant, **constants, **options,
         )  # fmt: skip
-        want = dense(x, ids, scale, ids < experts, x.dtype) + extra.double()
+        want = dense(x, ids, scale, ids < experts, x.dtype)
         want = want + expert(x.float(), 90).to(x.dtype).double()
         a, b, v = (t.cpu().double() for t in constants.values())
         share = (scale * (ids == experts)).sum(1, keepdim=True).double()
@@ -283,6 +282,22 @@ def shared_experts(rank: int) -> None:
             assert (y.cpu().double() - want).abs().max() < 0.02 * want.abs().max()
         else:
             assert_accurate(y, want, want.to(x.dtype))
+
+
+def shared_results(rank: int) -> None:
+    """Atlas A3: what a shared expert made elsewhere is added where no rank has shared experts."""
+    ranks, name = dist.get_world_size(), backend_of().get_hccl_comm_name(rank)
+    x, extra = (tokens(rank + n, 3, 1024, torch.bfloat16) for n in (0, 70))
+    ids, scale = choices(rank, 3, 2, ranks), weights(rank, 3, 2)
+    expand_x, _, info, nums, recv, _, scales = torch_npu.npu_moe_distribute_dispatch_v2(
+        x.npu(), ids.npu(), name, ranks, rank, ranks
+    )
+    y = torch_npu.npu_moe_distribute_combine_v2(
+        apply_experts(expand_x, nums.tolist(), rank), ids.npu(), info, recv, scale.npu(), name, ranks, rank,
+        ranks, shared_expert_x=extra.npu(), expand_scales=scales,
+    )  # fmt: skip
+    want = dense(x, ids, scale, ids >= 0, x.dtype) + extra.double()
+    assert_accurate(y, want, want.to(x.dtype))
 
 
 def compiled(rank: int) -> None:
@@ -370,6 +385,7 @@ def on_sixteen(rank: int) -> None:
 
 def on_a3(rank: int) -> None:
     shared_experts(rank)
+    shared_results(rank)
 
 
 def test_two_ranks():

@@ -39,7 +39,8 @@ def test_empty():
 @pytest.mark.parametrize(
     "changes,message",
     [
-        ({"world_size": 3}, "'world_size' must be 2, 4, 8 or 16, but received 3"),
+        ({"world_size": 16}, "'world_size' must be 2, 4 or 8, but received 16"),
+        ({"comm_mode": "ai_cpu"}, "'comm_mode' must be None or 'aiv'"),
         ({"world_size": 4}, r"'world_size' must be the number of ranks of the group \(2\)"),
         ({"all2all_axes": [-1, -2]}, r"'all2all_axes' must be .*received \[-1, -2\]"),
         ({"hcom": "nobody"}, "'hcom' must be the name of a group"),

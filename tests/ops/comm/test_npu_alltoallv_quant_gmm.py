@@ -118,7 +118,7 @@ def hifloat(*shape):
 def test_one_scale_a_matrix():
     x, w = hifloat(8, 6), hifloat(2, 6, 4)
     s, t = make(1, low=0.5), make(1, low=0.5, seed=3)
-    mm_x, mm_w = hifloat(3, 6), hifloat(6, 5)
+    mm_x, mm_w = hifloat(4, 6), hifloat(6, 5)
     more = {"mm_x": mm_x, "mm_weight": mm_w, "mm_x_scale": s, "mm_weight_scale": t}
     given = (x, w, s, t, NAME, 2, [2] * 4, [2] * 4, 15)
     y, shared, p = torch_npu.npu_alltoallv_quant_gmm(*given, **more, **options(1))

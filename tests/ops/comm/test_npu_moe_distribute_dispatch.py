@@ -9,7 +9,7 @@ from tests.ops.support import make
 
 WRONG = [
     *DOMAIN,
-    ({"ep_world_size": 8}, "'ep_world_size' must be 16, 32 or 64, but received 8"),
+    ({"ep_world_size": 12}, "'ep_world_size' must be a multiple of 8 up to 256, but received 12"),
     (
         {"moe_expert_num": 400},
         "'moe_expert_num' must be at most 24 experts a rank, but received 25",

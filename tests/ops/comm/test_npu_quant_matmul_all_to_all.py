@@ -17,8 +17,10 @@ def int8(*shape, seed=0):
     return make(*shape, dtype=torch.int8, low=-9, high=10, seed=seed)
 
 
-@pytest.mark.parametrize("y_dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("bias_dtype", [None, torch.float32])
+@pytest.mark.parametrize(
+    "y_dtype,bias_dtype",
+    [(torch.float16, None), (torch.bfloat16, None), (torch.bfloat16, torch.float32)],
+)
 def test_int8_on_a2(y_dtype, bias_dtype):
     x, w, s1, s2 = int8(3, 64), int8(64, 8, seed=1), make(3), make(8)
     bias = make(8, seed=4).to(bias_dtype or y_dtype)
@@ -88,11 +90,11 @@ def two_ranks(rank):
         bias.npu(),
         s1.npu(),
         s2.npu(),
-        y_dtype=torch.float16,
+        y_dtype=torch.bfloat16,
     )
     parts = [(x.double() @ w.double()) * s1.double()[:, None] * s2.double() + bias.double() for x, w in zip(xs, ws, strict=True)]  # fmt: skip
     want = torch.cat([part[:, 3 * rank : 3 * rank + 3] for part in parts])
-    assert_accurate(y, want, want.half())
+    assert_accurate(y, want, want.bfloat16())
 
 
 def test_on_two_ranks():
@@ -102,6 +104,7 @@ def test_on_two_ranks():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"bias": make(8)}, "'bias' must be of dtype torch.float16"),
         ({"bias": None}, "'bias' must be given on this chip"),
         ({"x2": int8(64, 7)}, "'x2' must be of columns divisible by 2.*7"),
         ({"x1_scale": None}, "'x1_scale' must be given"),
@@ -119,7 +122,7 @@ def test_refusals(changes, message):
         "x2": int8(64, 8),
         "hcom": "softnpu%mirror_2",
         "world_size": 2,
-        "bias": make(8),
+        "bias": make(8, dtype=torch.float16),
         "x1_scale": make(3),
         "x2_scale": make(8),
         "y_dtype": torch.float16,

@@ -4,7 +4,16 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import make
+
+
+@pytest.fixture(autouse=True)
+def a3():
+    """A2 has no such operator."""
+    with on("A3"):
+        yield
+
 
 TABLE = [[1, 3, 0, 0], [3, 0, 4, 7], [2, 1, 5, 0], [1, 2, 0, 0], [3, 6, 8, 9]]
 
@@ -92,3 +101,17 @@ def test_values_out_of_range():
         torch_npu.npu_moe_update_expert(ids(4, 2) + 5, table(), balance_mode=1)
     with pytest.raises(RuntimeError, match="'eplb_table' must be from 1 to 3 in its first column"):
         torch_npu.npu_moe_update_expert(ids(4, 2), table() * 2, balance_mode=1)
+
+
+def test_a2_has_no_such_operator():
+    with (
+        on("A2"),
+        pytest.raises(RuntimeError, match="npu_moe_update_expert: argument 'device' must be"),
+    ):
+        torch_npu.npu_moe_update_expert(ids(3, 2), table(), local_rank_id=0, world_size=8)
+
+
+def test_1024_experts():
+    rows = torch.ones(1024, 2, dtype=torch.int32, device=make(1).device)
+    found, _ = torch_npu.npu_moe_update_expert(ids(3, 2), rows, local_rank_id=0, world_size=8)
+    assert (found == 1).all()

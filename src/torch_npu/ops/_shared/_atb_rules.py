@@ -22,11 +22,19 @@ def family(argument: str, *families: str) -> None:
 
 
 def heads(num_heads: int, num_kv_heads: int, names: tuple[str, str]) -> None:
-    """Head counts are positive, and each key head serves the same number of query heads."""
+    """Each key head serves the same number of query heads; 0 key heads means as many as those."""
     must.hold(num_heads > 0, names[0], "positive", num_heads)
-    must.hold(num_kv_heads > 0, names[1], "positive", num_kv_heads)
-    expected = f"a divisor of '{names[0]}' ({num_heads})"
-    must.hold(num_heads % num_kv_heads == 0, names[1], expected, num_kv_heads)
+    expected = f"0 or a divisor of '{names[0]}' ({num_heads})"
+    fits = num_kv_heads == 0 or (num_kv_heads > 0 and num_heads % num_kv_heads == 0)
+    must.hold(fits, names[1], expected, num_kv_heads)
+
+
+def written(name: str, tensor: torch.Tensor) -> None:
+    """ATB writes results by their address alone (AtTensor2AtbTensor of op-plugin)."""
+    expected = "contiguous, as ATB writes it"
+    received = f"strides {tensor.stride()} of {tuple(tensor.shape)}"
+    upstream = "at_tensor is not contiguous"
+    must.hold(tensor.is_contiguous(), name, expected, received, ErrCode.PARAM, upstream)
 
 
 def tokens(name: str, rows: torch.Tensor, count: int) -> None:
@@ -39,10 +47,19 @@ def tokens(name: str, rows: torch.Tensor, count: int) -> None:
         must.hold(rows.shape[1] % count == 0, name, expected, tuple(rows.shape), ErrCode.PARAM)
 
 
-def on_host(name: str, lengths: torch.Tensor) -> None:
+def on_host(name: str, lengths: torch.Tensor, ndim: int = 1) -> None:
     """ATB reads lengths on the host: they are int32 CPU tensors."""
     expected = "a CPU tensor (ATB reads it on the host)"
     must.hold(lengths.device.type in ("cpu", "meta"), name, expected, f"one on {lengths.device}")
+    must.dtype(name, lengths, torch.int32)
+    must.ndim(name, lengths, 1, ndim)
+
+
+def keys(name: str, lengths: torch.Tensor) -> None:
+    """The keys of paged sequences: on the host, or on the device where the kernel of 310P reads them."""
+    if chips.current().family != "310P":
+        on_host(name, lengths)
+        return
     must.dtype(name, lengths, torch.int32)
     must.ndim(name, lengths, 1)
 
@@ -63,24 +80,28 @@ def lengths(name: str, given: Any, most: int | None = None) -> list[int] | None:
 
 
 def cache(name: str, pages: torch.Tensor, count: int, size: int) -> None:
-    """(blocks, block, heads, size), (blocks, block, heads * size), or NZ (blocks, heads * size / c, block, c)."""
+    """(blocks, block, heads, size) or (blocks, block, heads * size)."""
     must.ndim(name, pages, 3, 4)
-    width, nz_width = count * size, 32 // pages.element_size()
-    shape = tuple(pages.shape)
-    fits = (
-        shape[2] == width
-        if len(shape) == 3
-        else shape[2:] == (count, size) or (shape[3] == nz_width and shape[1] * nz_width == width)
-    )
-    expected = f"of shape (*, *, {count}, {size}), (*, *, {width}) or (*, {width // nz_width}, *, {nz_width})"
-    must.hold(fits, name, expected, shape, ErrCode.PARAM)
+    fits = tuple(pages.shape[2:]) in ((count, size), (count * size,))
+    expected = f"of shape (*, *, {count}, {size}) or (*, *, {count * size})"
+    must.hold(fits, name, expected, tuple(pages.shape), ErrCode.PARAM)
 
 
-def table(block_table: torch.Tensor, batch: int, name: str = "block_table") -> None:
+def scale(name: str, value: float) -> None:
+    """Paged attention of Ascend950 takes factors up to 1."""
+    if chips.current().family == "A5":
+        must.hold(0 < value <= 1, name, "above 0 and at most 1 on Ascend950", value)
+
+
+def table(
+    block_table: torch.Tensor, batch: int, name: str = "block_table", exact: bool = False
+) -> None:
     must.dtype(name, block_table, torch.int32)
     must.ndim(name, block_table, 2)
-    expected = f"of at least {batch} rows, one a sequence"
-    must.hold(block_table.shape[0] >= batch, name, expected, tuple(block_table.shape))
+    rows = block_table.shape[0]
+    fits = rows == batch if exact else rows >= batch
+    expected = f"of {'' if exact else 'at least '}{batch} rows, one a sequence"
+    must.hold(fits, name, expected, tuple(block_table.shape))
 
 
 def workspace(query: torch.Tensor) -> torch.Tensor:

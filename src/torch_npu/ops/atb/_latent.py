@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_npu.ops import _check as must
-from torch_npu.ops._shared import _atb_rules as rules
-from torch_npu.ops._shared._pages import nz_width
 from torch_npu.ops.atb._attend import FAR, Engine, Paged, Rows, attend, integers, starts
 
 LATENT, ROPE = 512, 64
@@ -53,9 +50,10 @@ class Call:
         return out, self.q_rope.new_empty(shape)
 
     def sequences(self) -> list[Rows]:
-        """Each sequence has one new token, or as many as `qseqlen` says."""
+        """Each sequence has one new token, or in 'calc_type_spec' as many as `qseqlen` says."""
         contexts = integers(self.context_lens)
-        lengths = [1] * len(contexts) if self.qseqlen is None else integers(self.qseqlen)
+        spec = self.calc_type == "calc_type_spec" and self.qseqlen is not None
+        lengths = integers(self.qseqlen) if spec else [1] * len(contexts)
         found, causal = [], self.mask_type == "mask_type_free"
         for start, n, length in zip(starts(lengths), lengths, contexts, strict=True):
             bias = None
@@ -77,7 +75,7 @@ class Call:
         out, lse = self.outputs()
         out.zero_()
         if self.mode == "int8_nzcache":
-            _int8(self, out)
+            _int8(self, out, lse)
             return out, lse
         ctkv, k_rope = self.pages()
         query = torch.cat((self.q_nope, self.q_rope), -1)
@@ -89,64 +87,6 @@ class Call:
         if self.ring:
             lse.copy_(sums.t().unsqueeze(-1))
         return out, lse
-
-    def check(self) -> None:
-        rules.family("q_nope", "A2", "A3")
-        must.choice("mask_type", self.mask_type, (*MASK_TYPES, None))
-        must.choice("calc_type", self.calc_type, (*CALC_TYPES, None))
-        must.choice("cache_mode", self.cache_mode, (*CACHE_MODES, None))
-        rules.heads(self.q_headnum, self.kv_headnum, ("q_headnum", "kv_headnum"))
-        must.dtype("q_rope", self.q_rope, *rules.FLOATS)
-        int8 = self.mode == "int8_nzcache"
-        kind = torch.int8 if int8 else self.q_rope.dtype
-        must.dtype("q_nope", self.q_nope, kind)
-        must.dtype("ctkv", self.ctkv, kind)
-        must.same_dtype("k_rope", self.k_rope, "q_rope", self.q_rope)
-        must.shape("q_nope", self.q_nope, (None, self.q_headnum, LATENT))
-        must.shape("q_rope", self.q_rope, (self.q_nope.shape[0], self.q_headnum, ROPE))
-        self._check_caches()
-        for name, scale in (("qk_descale", self.qk_descale), ("pv_descale", self.pv_descale)):
-            if int8:
-                must.present(name, scale, "with cache_mode 'int8_nzcache'")
-                must.dtype(name, scale, torch.float32)
-                must.shape(name, scale, (self.q_headnum,))
-        self._check_lengths()
-
-    def _check_caches(self) -> None:
-        for name, cache, size in (("ctkv", self.ctkv, LATENT), ("k_rope", self.k_rope, ROPE)):
-            if self.mode == "krope_ctkv":
-                must.shape(name, cache, (None, None, self.kv_headnum, size))
-            else:
-                c = nz_width(cache)
-                must.shape(name, cache, (None, self.kv_headnum * size // c, None, c))
-        axis = 1 if self.mode == "krope_ctkv" else 2
-        blocks, block = self.ctkv.shape[0], self.ctkv.shape[axis]
-        must.hold(block <= 128, "ctkv", "of at most 128 tokens a block", block)
-        same = (self.k_rope.shape[0], self.k_rope.shape[axis]) == (blocks, block)
-        expected = f"of {blocks} blocks of {block} tokens, as 'ctkv'"
-        must.hold(same, "k_rope", expected, tuple(self.k_rope.shape))
-
-    def _check_lengths(self) -> None:
-        batch, tokens = len(self.context_lens), self.q_nope.shape[0]
-        must.hold(batch <= 8192, "context_lens", "of at most 8192 sequences", batch)
-        rules.table(self.block_tables, batch, "block_tables")
-        rules.lengths("context_lens", self.context_lens)
-        if self.calc_type == "calc_type_spec":
-            must.present("qseqlen", self.qseqlen, "with calc_type 'calc_type_spec'")
-        if self.qseqlen is None:
-            must.hold(batch <= tokens, "context_lens", f"of at most {tokens} sequences", batch)
-        else:
-            expected = f"of {batch} lengths, as 'context_lens'"
-            must.hold(len(self.qseqlen) == batch, "qseqlen", expected, len(self.qseqlen))
-            rules.lengths("qseqlen", self.qseqlen, tokens)
-        if self.mask_type == "mask_type_spec":
-            mask = must.present("mask", self.mask, "with mask_type 'mask_type_spec'")
-            must.same_dtype("mask", mask, "q_rope", self.q_rope)
-            must.ndim("mask", mask, 2)
-            known = rules.lengths("context_lens", self.context_lens) or [0]
-            expected = f"of at least {tokens} rows and {max(known)} columns"
-            fits = mask.shape[0] >= tokens and mask.shape[1] >= max(known)
-            must.hold(fits, "mask", expected, tuple(mask.shape))
 
 
 @dataclass(frozen=True)
@@ -160,12 +100,14 @@ class _Latent:
         return torch.cat((latent, rope), -1), latent
 
 
-def _int8(call: Call, out: torch.Tensor) -> None:
+def _int8(call: Call, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Scores of int8 latents and half-precision ropes; weights in steps of 1/127 of a row's largest."""
     ctkv, k_rope = call.pages()
     source = Paged(ctkv, k_rope, call.block_tables)
     heads, group = call.q_headnum, call.q_headnum // call.kv_headnum
     assert call.qk_descale is not None and call.pv_descale is not None  # int8 has both
+    if call.ring:
+        lse.fill_(torch.inf)
     for index, rows in enumerate(call.sequences()):
         if rows.length == 0 or rows.kv_length == 0:
             continue
@@ -185,6 +127,8 @@ def _int8(call: Call, out: torch.Tensor) -> None:
         whole = (weights * 127).half().round().double()
         found = _grouped(whole.transpose(0, 1), latent.double(), group).float()
         found = found * (call.pv_descale.view(heads, 1, 1) / 127) / total
+        if call.ring:
+            lse[span] = scores.logsumexp(-1).t().unsqueeze(-1).to(lse.dtype)
         out[span] = found.transpose(0, 1).to(out.dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
@@ -32,11 +33,13 @@ def _npu_flash_attention(
         query: (tokens, num_heads, D) or (tokens, num_heads * D), float16 or bfloat16.
         key: (tokens, num_kv_heads, D) or (tokens, num_kv_heads * D).
         value: like `key`, with a head size of its own.
-        mask: (S, S) for all prompts or (batch, S, S), the dtype of `query`; its upper left corner is used.
-        seq_len: (batch,), int32, on the host.
+        mask: (S, S) for all prompts, (batch, S, S) or (batch, num_heads, S, S), the dtype of `query`; its upper left
+            corner is used. On 310P and 910A also NZ, (1 or batch, S / 16, S, 16).
+        seq_len: (batch,), int32, on the host; or (2, batch), the lengths of queries and of keys, where a sequence
+            has as many keys as queries or one query.
         scale_value: factor of the scores.
         num_heads: query heads.
-        num_kv_heads: a divisor of `num_heads`.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         out: the tokens of `query` with the head size of `value`, written.
 
     Returns:
@@ -49,8 +52,11 @@ def _npu_flash_attention(
 
 
 def _plain(mask):
-    """A mask in NZ, (1, S / 16, S, 16), as (S, S)."""
-    return mask[0].transpose(0, 1).flatten(1) if mask.dim() == 4 else mask
+    """A mask in NZ, (1, S / 16, S, 16) or (batch, S / 16, S, 16), as (S, S) or (batch, S, S)."""
+    if mask.dim() != 4 or chips.current().family not in ("310P", "910A"):
+        return mask
+    plain = mask.transpose(1, 2).flatten(2)
+    return plain[0] if len(plain) == 1 else plain
 
 
 @_npu_flash_attention.native
@@ -63,12 +69,11 @@ def _(query, key, value, mask, seq_len, scale_value, num_heads, num_kv_heads, ou
 
 @_npu_flash_attention.check
 def _(query, key, value, mask, seq_len, num_heads, num_kv_heads, out):
-    rules.family("query", "A2", "A3", "310P", "910A")
-    rules.on_host("seq_len", seq_len)
+    rules.family("query", "A2", "A3", "A5", "310P", "910A")
+    rules.on_host("seq_len", seq_len, 2)
     _prompt.check_dense(query, key, value, seq_len, num_heads, num_kv_heads, out)
     must.ndim("mask", mask, 2, 4)
-    shape = _plain(mask) if mask.dim() == 4 else mask
-    _prompt.check_mask(shape, None, _prompt.NORM, query, seq_len, num_heads)
+    _prompt.check_mask(_plain(mask), None, _prompt.NORM, query, seq_len, num_heads)
 
 
 @_npu_flash_attention.meta

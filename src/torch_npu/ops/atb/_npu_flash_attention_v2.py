@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
@@ -38,9 +39,8 @@ def _npu_flash_attention_v2(
 
     | mask_type | mask | bias |
     |---|---|---|
-    | 0 | none | 0 |
-    | 1 | (S, S), (batch, S, S) | the mask; a bfloat16 one times -3e38 |
-    | 2 (ALiBi) | (batch, N, S, S) or (N, S, S) | the mask |
+    | 1 | (S, S), (batch, S, S) or (batch, N, S, S) | the mask; a bfloat16 one times -3e38 |
+    | 2 (ALiBi) | (S, S), (N, S, S) or (batch, N, S, S) | the mask |
     | 4, 5 (compressed ALiBi) | (256, 256), `slopes` | slope times the mask's value for the distance of two tokens |
 
     Further left than the compressed mask reaches, its value grows by 1 a token (4) or is the square root of the
@@ -52,12 +52,12 @@ def _npu_flash_attention_v2(
         value: like `key`, with a head size of its own.
         seq_len: the length of each prompt.
         mask: by `mask_type`, the dtype of `query`.
-        slopes: (num_heads,) for the compressed masks.
-        kernel_type: 0, or 1 for high precision; the same here.
-        mask_type: 0, 1, 2, 4 or 5.
+        slopes: (num_heads,), float32 (float16 on 310P), for the compressed masks.
+        kernel_type: 0, or 1 for high precision; the same here. Compressed masks in float16 need 1 on A2 and A3.
+        mask_type: 1, 2, 4 or 5.
         scale_value: factor of the scores.
         num_heads: query heads, needed.
-        num_kv_heads: a divisor of `num_heads`, needed.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         out: the tokens of `query` with the head size of `value`, written.
 
     Returns:
@@ -83,13 +83,22 @@ def _(
 def _(
     query, key, value, seq_len, mask, slopes, kernel_type, mask_type, num_heads, num_kv_heads, out
 ):
-    rules.family("query", "A2", "A3", "310P", "910A")
+    rules.family("query", "A2", "A3", "A5", "310P", "910A")
     must.choice("kernel_type", kernel_type, (0, 1))
     if mask_type == _prompt.ALIBI_LEFT:
         raise NotImplementedError("_npu_flash_attention_v2: mask_type 6 (left-aligned ALiBi)")
-    must.choice("mask_type", mask_type, (0, 1, 2, 4, 5, 6))
+    # without a mask (0) op-plugin hands ATB no tensors at all
+    family = chips.current().family
+    must.choice("mask_type", mask_type, (1, 2) if family in ("A5", "910A") else (1, 2, 4, 5))
     _prompt.check_dense(query, key, value, seq_len, num_heads, num_kv_heads, out)
     _prompt.check_mask(mask, slopes, mask_type, query, seq_len, num_heads)
+    if mask_type in (_prompt.ALIBI_COMPRESS, _prompt.ALIBI_SQRT):
+        size = key.shape[-1] // ((num_kv_heads or num_heads) if key.dim() == 2 else 1)
+        must.hold(size <= 128, "key", "of a head size up to 128 with a compressed mask", size)
+        if family in ("A2", "A3") and query.dtype == torch.float16:
+            must.hold(
+                kernel_type == 1, "kernel_type", "1 with a compressed float16 mask", kernel_type
+            )
 
 
 @_npu_flash_attention_v2.meta

@@ -21,12 +21,12 @@ def _npu_group_topk(self, k, group_num, n):
         self: (tokens, experts), float16 or bfloat16, written (upstream's schema does not say so).
         k: groups that are kept, 1 to `group_num`.
         group_num: groups of consecutive experts, a divisor of their number; at most 1024 experts.
-        n: scores that make a group's worth, 1 to the experts of a group.
+        n: scores that make a group's worth, up to the experts of a group; less than 1 counts as 1.
 
     Returns:
         Nothing.
     """
-    self.masked_fill_(dropped(self.float(), k, group_num, n), 0)
+    self.masked_fill_(dropped(self.float(), k, group_num, max(n, 1)), 0)
 
 
 def dropped(scores: torch.Tensor, k: int, group_num: int, n: int) -> torch.Tensor:
@@ -41,16 +41,17 @@ def dropped(scores: torch.Tensor, k: int, group_num: int, n: int) -> torch.Tenso
 
 @_npu_group_topk.check
 def _(self, k, group_num, n):
-    rules.family("self", "A2", "A3", "310P")
+    rules.family("self", "A2", "A3")
     must.dtype("self", self, *rules.FLOATS)
     must.ndim("self", self, 2)
     experts = self.shape[1]
-    must.hold(experts <= 1024, "self", "of at most 1024 experts", experts)
+    must.hold(1 <= experts <= 1024, "self", "of 1 to 1024 experts", experts)
+    rules.written("self", self)
     divides = group_num >= 1 and experts % group_num == 0
     must.hold(divides, "group_num", f"a divisor of {experts} experts", group_num)
     must.hold(1 <= k <= group_num, "k", f"from 1 to {group_num} groups", k)
     size = experts // group_num
-    must.hold(1 <= n <= size, "n", f"from 1 to {size}, the experts of a group", n)
+    must.hold(n <= size, "n", f"at most {size}, the experts of a group", n)
 
 
 @_npu_group_topk.meta

@@ -22,14 +22,17 @@ def _npu_matmul_add_fp32(x, weight, C):
     $$ C \gets C + x^T w $$
 
     Args:
-        x: (k, m), float16 or bfloat16.
-        weight: w, (k, n), the dtype of `x`.
-        C: (m, n), float32, written.
+        x: (k, m) or (b, k, m), float16 or bfloat16.
+        weight: w, (k, n) or (b, k, n), the dtype of `x`.
+        C: (m, n) or (b, m, n), float32, written.
 
     Returns:
         Nothing.
     """
-    C.addmm_(wide(x).t(), wide(weight))
+    if x.dim() == 3:
+        C.baddbmm_(wide(x).mT, wide(weight))
+    else:
+        C.addmm_(wide(x).t(), wide(weight))
 
 
 @_npu_matmul_add_fp32.check
@@ -38,9 +41,11 @@ def _(x, weight, C):
     must.dtype("x", x, *rules.FLOATS)
     must.same_dtype("weight", weight, "x", x)
     must.dtype("C", C, torch.float32)
-    must.ndim("x", x, 2)
-    must.shape("weight", weight, (x.shape[0], None))
-    must.shape("C", C, (x.shape[1], weight.shape[1]))
+    must.ndim("x", x, 2, 3)
+    batch = tuple(x.shape[:-2])
+    must.shape("weight", weight, (*batch, x.shape[-2], None))
+    must.shape("C", C, (*batch, x.shape[-1], weight.shape[-1]))
+    rules.written("C", C)
 
 
 @_npu_matmul_add_fp32.meta

@@ -39,13 +39,13 @@ def _npu_paged_attention(
 
     Args:
         query: (tokens, num_heads, D), float16 or bfloat16.
-        key_cache: (blocks, block, num_kv_heads, D), or (blocks, num_kv_heads * D / 16, block, 16) in NZ.
+        key_cache: (blocks, block, num_kv_heads, D); on 310P (blocks, num_kv_heads * D / 16, block, 16), NZ.
         value_cache: the same with the head size of `out`.
-        num_kv_heads: a divisor of `num_heads`.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         num_heads: query heads.
         scale_value: factor of the scores.
         block_table: (tokens, pages), int32.
-        context_lens: (tokens,), int32, on the host.
+        context_lens: (tokens,), int32, on the host; on 310P on the device as well.
         out: (tokens, num_heads, Dv), written.
         workspace: scratch memory for graphs, of `_npu_paged_attention_get_workspace`; not needed here.
 
@@ -66,13 +66,16 @@ def _npu_paged_attention(
     )
 
 
-def _check(query, key_cache, value_cache, num_kv_heads, num_heads, block_table, context_lens, out):
-    rules.family("query", "A2", "A3", "310P")
+def _check(
+    query, key_cache, value_cache, num_kv_heads, num_heads, scale_value, block_table, context_lens, out
+):  # fmt: skip
+    rules.family("query", "A2", "A3", "A5", "310P")
+    rules.scale("scale_value", scale_value)
     must.dtype("query", query, *rules.FLOATS)
     must.same_dtype("key_cache", key_cache, "query", query)
     must.same_dtype("value_cache", value_cache, "query", query)
     must.same_dtype("out", out, "query", query)
-    rules.on_host("context_lens", context_lens)
+    rules.keys("context_lens", context_lens)
     _decode.check(
         query,
         key_cache,
@@ -93,13 +96,15 @@ def _(
     value_cache,
     num_kv_heads,
     num_heads,
+    scale_value,
     block_table,
     context_lens,
     out,
     workspace,
 ):
-    must.dtype("workspace", workspace, torch.uint8)
-    _check(query, key_cache, value_cache, num_kv_heads, num_heads, block_table, context_lens, out)
+    must.anything(workspace)
+    heads = (num_kv_heads, num_heads, scale_value)
+    _check(query, key_cache, value_cache, *heads, block_table, context_lens, out)
 
 
 @_npu_paged_attention.native
@@ -186,8 +191,8 @@ def _(
     context_lens,
     out,
 ):
-    must.hold(scale_value == scale_value, "scale_value", "a number", scale_value)
-    _check(query, key_cache, value_cache, num_kv_heads, num_heads, block_table, context_lens, out)
+    heads = (num_kv_heads, num_heads, scale_value)
+    _check(query, key_cache, value_cache, *heads, block_table, context_lens, out)
 
 
 _npu_paged_attention_get_workspace.samples = _npu_paged_attention.samples[:1]

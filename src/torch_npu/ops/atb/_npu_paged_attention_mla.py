@@ -38,7 +38,7 @@ def _npu_paged_attention_mla(
     Args:
         query: (tokens, num_heads, D), float16 or bfloat16; D is at most 576.
         key_cache: (blocks, block, num_kv_heads, D).
-        num_kv_heads: a divisor of `num_heads`, 1 in multi-head latent attention.
+        num_kv_heads: 1.
         num_heads: query heads.
         scale_value: factor of the scores.
         block_table: (tokens, pages), int32.
@@ -77,14 +77,16 @@ def _(query, key_cache, num_kv_heads, num_heads, block_table, context_lens, mla_
     must.dtype("query", query, *rules.FLOATS)
     must.same_dtype("key_cache", key_cache, "query", query)
     must.same_dtype("out", out, "query", query)
+    must.hold(num_kv_heads == 1, "num_kv_heads", "1", num_kv_heads)
     must.ndim("query", query, 3)
     size = query.shape[2]
-    must.hold(size <= 576, "query", "of a head size of at most 576", size)
-    must.shape("key_cache", key_cache, (None, None, num_kv_heads, size))
     expected = f"from 1 to {size}, the head size of 'query'"
     must.hold(1 <= mla_vheadsize <= size, "mla_vheadsize", expected, mla_vheadsize)
     must.shape("out", out, (query.shape[0], num_heads, mla_vheadsize))
     rules.on_host("context_lens", context_lens)
+    must.ndim("block_table", block_table, 2)
+    batch = block_table.shape[0]
+    must.hold(batch <= 8192, "block_table", "of at most 8192 sequences", batch)
     arguments = (block_table, context_lens, out, "context_lens")
     _decode.check(query, key_cache, None, num_kv_heads, num_heads, *arguments)
 

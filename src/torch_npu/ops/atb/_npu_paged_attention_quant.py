@@ -8,7 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops.atb import _decode
-from torch_npu.ops.atb._attend import Paged, Rows, integers, pages_of
+from torch_npu.ops.atb._attend import Paged, Rows, integers
 
 #: of ATB's quantizations: queries, keys and values in int8, and the weights as they come
 ONLINE = 3
@@ -50,8 +50,8 @@ def _npu_paged_attention_quant(
     Args:
         query: (tokens, num_heads, D), int8.
         key_cache: (blocks, block, num_kv_heads, D), int8.
-        value_cache: the same with the head size of `out`, int8.
-        num_kv_heads: a divisor of `num_heads`.
+        value_cache: like `key_cache`.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         num_heads: query heads.
         scale_value: factor of the scores.
         block_table: (tokens, pages), int32.
@@ -60,7 +60,7 @@ def _npu_paged_attention_quant(
         outdata_type: the aclDataType of `out`: 1 for float16, 27 for bfloat16.
         k_descale: (num_heads,), float32.
         v_descale: (num_heads,), float32.
-        out: (tokens, num_heads, Dv), written.
+        out: (tokens, num_heads, D), written.
 
     Returns:
         Nothing.
@@ -69,11 +69,8 @@ def _npu_paged_attention_quant(
         raise NotImplementedError(
             f"_npu_paged_attention_quant: quant_type {quant_type} is not supported, 3 is"
         )
-    source = Paged(
-        pages_of(key_cache, num_kv_heads, query.shape[2]),
-        pages_of(value_cache, num_kv_heads, out.shape[2]),
-        block_table,
-    )
+    num_kv_heads = num_kv_heads or num_heads
+    source = Paged(key_cache, value_cache, block_table)
     group = num_heads // num_kv_heads
     for index, length in enumerate(integers(context_lens)):
         key, value = (t[0].double() for t in source.of(index, Rows(index, 1, length)))
@@ -108,13 +105,11 @@ def _(
     for name, tensor in (("query", query), ("key_cache", key_cache), ("value_cache", value_cache)):
         must.dtype(name, tensor, torch.int8)
     must.dtype("out", out, OUT_TYPES[outdata_type])
-    must.ndim("query", query, 3)
-    must.ndim("out", out, 3)
     rules.on_host("context_lens", context_lens)
     for name, scale in (("k_descale", k_descale), ("v_descale", v_descale)):
         must.dtype(name, scale, torch.float32)
         must.shape(name, scale, (num_heads,))
-    arguments = (block_table, context_lens, out, "context_lens")
+    arguments = (block_table, context_lens, out, "context_lens", True)
     _decode.check(query, key_cache, value_cache, num_kv_heads, num_heads, *arguments)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops.atb import _decode
 from torch_npu.ops.atb._attend import (
     Paged,
     Rows,
     attend,
-    by_heads,
     in_blocks,
     integers,
     natively,
@@ -50,16 +51,18 @@ def _npu_paged_attention_splitfuse(
     Args:
         query: (tokens, num_heads, D), the tokens of all sequences; float16 or bfloat16.
         key_cache: (blocks, block, num_kv_heads, D); NZ on the Atlas inference series.
-        value_cache: the same with the head size of `out`.
+        value_cache: like `key_cache`.
         block_table: (batch, pages), int32.
-        context_lens: (batch,), int32 on the host: the keys of each sequence, its new tokens among them.
-        mask: (tokens, S), the rows of all sequences one after the other, added to the scores (0, and -10000 or
-            another large negative number where a key is hidden); NZ on the Atlas inference series.
+        context_lens: (batch,), int32 on the host, on 310P on the device as well: the keys of each sequence, its
+            new tokens among them.
+        mask: (tokens, S), the rows of all sequences one after the other, or (batch, num_heads, rows, S), added to
+            the scores (0, and -10000 or another large negative number where a key is hidden); on 310P in NZ,
+            (1, S / 16, tokens, 16).
         seq_len: (batch,), int32 on the host: the new tokens of each sequence.
-        num_kv_heads: a divisor of `num_heads`.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         num_heads: query heads.
         scale_value: factor of the scores.
-        out: (tokens, num_heads, Dv), written.
+        out: (tokens, num_heads, D), written.
 
     Returns:
         Nothing.
@@ -94,20 +97,32 @@ def _run(
     scale_value,
     out,
 ):
-    rows, target = by_heads(query, num_heads), by_heads(out, num_heads)
-    key = pages_of(key_cache, num_kv_heads, rows.shape[2])
-    value = pages_of(value_cache, num_kv_heads, target.shape[2])
-    if mask.dim() == 4:  # (1, S / 16, tokens, 16): the rows of a mask in NZ
+    kv_heads = num_kv_heads or num_heads
+    key, value = (pages_of(cache, kv_heads, query.shape[2]) for cache in (key_cache, value_cache))
+    if _nz(mask):  # the rows of all sequences
         mask = mask[0].transpose(0, 1).flatten(1)
     lengths, contexts = integers(seq_len), integers(context_lens)
     sequences = [
-        Rows(start, n, length, bias=mask[start : start + n, :length].unsqueeze(0))
-        for start, n, length in zip(starts(lengths), lengths, contexts, strict=True)
+        Rows(start, n, length, bias=_bias(mask, index, start, n, length))
+        for index, (start, n, length) in enumerate(
+            zip(starts(lengths), lengths, contexts, strict=True)
+        )
     ]
-    made = target.new_zeros(target.shape)
-    attend(engine, rows, Paged(key, value, block_table), made, sequences, scale_value)
-    count = sum(lengths)
-    out[:count] = made[:count].reshape(count, *out.shape[1:])
+    made = out.new_zeros(out.shape)
+    attend(engine, query, Paged(key, value, block_table), made, sequences, scale_value)
+    out[: sum(lengths)] = made[: sum(lengths)]
+
+
+def _nz(mask) -> bool:
+    """A mask (1, S / 16, tokens, 16), as the Atlas inference series has it."""
+    return mask.dim() == 4 and chips.current().family == "310P"
+
+
+def _bias(mask, index, start, rows, columns):
+    """The rows of one sequence: of its own matrix for each head, or of the matrix of all sequences."""
+    if mask.dim() == 4:
+        return mask[index, :, :rows, :columns]
+    return mask[start : start + rows, :columns].unsqueeze(0)
 
 
 @_npu_paged_attention_splitfuse.native
@@ -133,31 +148,31 @@ def _(
     for name, tensor in (("key_cache", key_cache), ("value_cache", value_cache), ("mask", mask)):
         must.same_dtype(name, tensor, "query", query)
     must.same_dtype("out", out, "query", query)
-    rules.heads(num_heads, num_kv_heads, ("num_heads", "num_kv_heads"))
-    rules.tokens("query", query, num_heads)
-    rules.tokens("out", out, num_heads)
-    must.hold(
-        out.shape[0] == query.shape[0],
-        "out",
-        f"of {query.shape[0]} tokens, as 'query'",
-        out.shape[0],
-    )
-    by = num_heads if query.dim() == 2 else 1
-    rules.cache("key_cache", key_cache, num_kv_heads, query.shape[-1] // by)
-    by = num_heads if out.dim() == 2 else 1
-    rules.cache("value_cache", value_cache, num_kv_heads, out.shape[-1] // by)
-    rules.on_host("context_lens", context_lens)
+    rules.keys("context_lens", context_lens)
     rules.on_host("seq_len", seq_len)
     must.shape("seq_len", seq_len, tuple(context_lens.shape))
-    rules.table(block_table, context_lens.shape[0])
+    arguments = (block_table, context_lens, out, "context_lens", True)
+    _decode.check(query, key_cache, value_cache, num_kv_heads, num_heads, *arguments)
     new = rules.lengths("seq_len", seq_len, query.shape[0])
     known = rules.lengths("context_lens", context_lens)
-    must.hold(mask.dim() in (2, 4), "mask", "of 2 dimensions (4 in NZ)", tuple(mask.shape))
-    columns = mask.shape[1] if mask.dim() == 2 else mask.shape[1] * mask.shape[3]
-    rows = mask.shape[0] if mask.dim() == 2 else mask.shape[2]
+    _check_mask(mask, new, known, num_heads)
+
+
+def _check_mask(mask, new, known, num_heads):
+    if chips.current().family == "310P":
+        must.shape("mask", mask, (1, None, None, 16))
+        rows, columns = mask.shape[2], mask.shape[1] * 16
+    else:
+        must.hold(mask.dim() in (2, 4), "mask", "of 2 or 4 dimensions", tuple(mask.shape))
+        rows, columns = mask.shape[-2:]
+        if mask.dim() == 4:
+            batch = None if new is None else len(new)
+            must.shape("mask", mask, (batch, num_heads, None, None))
     if known is not None and new is not None:
-        fits = rows >= sum(new) and columns >= max(known, default=0)
-        expected = f"of at least {sum(new)} rows and {max(known, default=0)} columns"
+        together = mask.dim() == 2 or chips.current().family == "310P"
+        least = sum(new) if together else max(new, default=0)
+        fits = rows >= least and columns >= max(known, default=0)
+        expected = f"of at least {least} rows and {max(known, default=0)} columns"
         must.hold(fits, "mask", expected, tuple(mask.shape), ErrCode.PARAM)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
@@ -46,11 +47,12 @@ def _npu_paged_attention_v2(
         block_table: (tokens, pages), int32.
         context_lens: the number of keys of each token.
         value_cache: like `key_cache` with the head size of `out`; needed.
-        mask: with `mask_type` 2, (batch, num_heads, 1, S) or (num_heads, 1, S), added to the scores.
-        num_kv_heads: a divisor of `num_heads`.
+        mask: with `mask_type` 2, (batch, num_heads, rows, S) or (num_heads, rows, S); the first row is added to
+            the scores.
+        num_kv_heads: a divisor of `num_heads`; 0 for as many.
         num_heads: query heads.
         scale_value: factor of the scores.
-        mask_type: 0 without a mask, 2 for ALiBi.
+        mask_type: 0 without a mask, 2 for ALiBi (on A2 and A3).
         workspace: scratch memory for graphs, of `_npu_paged_attention_v2_get_workspace`; not needed here.
         out: (tokens, num_heads, Dv), written.
 
@@ -92,11 +94,15 @@ def _check(
     mask,
     num_kv_heads,
     num_heads,
+    scale_value,
     mask_type,
     out,
 ):
-    rules.family("query", "A2", "A3", "310P")
-    must.choice("mask_type", mask_type, (NO_MASK, ALIBI))
+    rules.family("query", "A2", "A3", "A5", "310P")
+    rules.scale("scale_value", scale_value)
+    # masks of 310P are in NZ, and Ascend950 has no input for one
+    plain = chips.current().family in ("A2", "A3")
+    must.choice("mask_type", mask_type, (NO_MASK, ALIBI) if plain else (NO_MASK,))
     must.present("value_cache", value_cache, "(values are not part of the keys here)")
     must.dtype("query", query, *rules.FLOATS)
     must.same_dtype("key_cache", key_cache, "query", query)
@@ -117,11 +123,9 @@ def _check(
         must.present("mask", mask, "with mask_type 2")
         must.same_dtype("mask", mask, "query", query)
         must.ndim("mask", mask, 3, 4)
-        must.shape("mask", mask, (*((None,) if mask.dim() == 4 else ()), num_heads, 1, None))
-        if mask.dim() == 4:
-            expected = f"of at least {len(context_lens)} entries, one a sequence"
-            fits = mask.shape[0] >= len(context_lens)
-            must.hold(fits, "mask", expected, tuple(mask.shape), ErrCode.PARAM)
+        batch = (len(context_lens),) if mask.dim() == 4 else ()
+        must.shape("mask", mask, (*batch, num_heads, None, None))
+        must.hold(mask.shape[-2] >= 1, "mask", "of at least 1 row", tuple(mask.shape))
         known = rules.lengths("context_lens", context_lens)
         if known is not None:
             expected = f"of at least {max(known, default=0)} columns"
@@ -139,13 +143,14 @@ def _(
     mask,
     num_kv_heads,
     num_heads,
+    scale_value,
     mask_type,
     workspace,
     out,
 ):
-    must.dtype("workspace", workspace, torch.uint8)
+    must.anything(workspace)
     caches = (key_cache, block_table, context_lens, value_cache, mask)
-    _check(query, *caches, num_kv_heads, num_heads, mask_type, out)
+    _check(query, *caches, num_kv_heads, num_heads, scale_value, mask_type, out)
 
 
 @_npu_paged_attention_v2.meta
@@ -207,9 +212,8 @@ def _(
     mask_type,
     out,
 ):
-    must.hold(scale_value == scale_value, "scale_value", "a number", scale_value)
     caches = (key_cache, block_table, context_lens, value_cache, mask)
-    _check(query, *caches, num_kv_heads, num_heads, mask_type, out)
+    _check(query, *caches, num_kv_heads, num_heads, scale_value, mask_type, out)
 
 
 _npu_paged_attention_v2_get_workspace.samples = _npu_paged_attention_v2.samples[:1]

@@ -22,11 +22,11 @@ def _npu_quant_rms_norm(self, gamma, beta, scale, offset, output, eps):
        output = \mathrm{clamp}(\mathrm{round}(y / scale + offset), -128, 127) $$
 
     Args:
-        self: x, (..., n), float16 or bfloat16.
-        gamma: (n,) or (1, n), the dtype of `self`.
+        self: x, (..., n), float16 or bfloat16; n is a multiple of 16.
+        gamma: (n,) or (1, ..., n), the dtype of `self`.
         beta: like `gamma`.
-        scale: one element, the dtype of `self`.
-        offset: one element, int8.
+        scale: (1,), the dtype of `self`.
+        offset: (1,), int8.
         output: int8, the shape of `self`, written.
         eps: the epsilon.
 
@@ -42,21 +42,23 @@ def _npu_quant_rms_norm(self, gamma, beta, scale, offset, output, eps):
 
 @_npu_quant_rms_norm.check
 def _(self, gamma, beta, scale, offset, output, eps):
-    rules.family("self", "A2", "A3", "310P")
+    rules.family("self", "A2", "A3", "A5", "310P", "910A")
     must.dtype("self", self, *rules.FLOATS)
     must.hold(self.dim() >= 1, "self", "of at least 1 dimension", tuple(self.shape))
     for name, tensor in (("gamma", gamma), ("beta", beta), ("scale", scale)):
         must.same_dtype(name, tensor, "self", self)
-    for name, tensor in (("gamma", gamma), ("beta", beta)):
-        must.ndim(name, tensor, 1, 2)
-        size = self.shape[-1]
-        must.shape(name, tensor, (size,) if tensor.dim() == 1 else (1, size))
+    size = self.shape[-1]
+    must.hold(size % 16 == 0, "self", "of a last dimension that is a multiple of 16", size)
+    must.ndim("gamma", gamma, 1, 8)
+    must.shape("gamma", gamma, (*(1,) * (gamma.dim() - 1), size))
+    must.shape("beta", beta, tuple(gamma.shape))
     must.dtype("offset", offset, torch.int8)
-    must.hold(scale.numel() == 1, "scale", "of one element", tuple(scale.shape))
-    must.hold(offset.numel() == 1, "offset", "of one element", tuple(offset.shape))
+    must.shape("scale", scale, (1,))
+    must.shape("offset", offset, (1,))
     must.dtype("output", output, torch.int8)
     must.shape("output", output, tuple(self.shape))
-    must.hold(eps > 0, "eps", "positive", eps)
+    rules.written("output", output)
+    must.hold(abs(eps) >= 2e-38, "eps", "not 0", eps)
 
 
 @_npu_quant_rms_norm.meta

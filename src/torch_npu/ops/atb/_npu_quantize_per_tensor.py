@@ -35,7 +35,7 @@ def _npu_quantize_per_tensor(x, scale, zero_point, y):
 
 @_npu_quantize_per_tensor.check
 def _(x, scale, zero_point, y):
-    rules.family("x", "A2", "A3", "310P")
+    rules.family("x", "A2", "A3", "A5", "310P")
     for name, tensor in (("x", x), ("scale", scale), ("zero_point", zero_point), ("y", y)):
         must.hold(
             tensor.dim() <= 8,
@@ -49,6 +49,7 @@ def _(x, scale, zero_point, y):
     must.dtype("zero_point", zero_point, torch.int8)
     must.dtype("y", y, torch.int8)
     must.shape("y", y, tuple(x.shape))
+    rules.written("y", y)
     fits = scale.dim() <= x.dim() and all(
         n in (1, m) for n, m in zip(reversed(scale.shape), reversed(x.shape), strict=False)
     )

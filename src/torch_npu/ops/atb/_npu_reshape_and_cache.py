@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
@@ -15,24 +16,30 @@ def _nz(rows, cache):
     return tuple(cache.shape[2:]) != tuple(rows.shape[1:])
 
 
-def _check(name, rows, cache, slot_indices):
+def _check(name, rows, cache_name, cache, slot_indices):
     must.dtype(name, rows, *rules.FLOATS, torch.int8)
-    must.same_dtype(f"{name}_cache", cache, name, rows)
+    must.same_dtype(cache_name, cache, name, rows)
     must.ndim(name, rows, 3)
-    must.ndim(f"{name}_cache", cache, 4)
+    must.ndim(cache_name, cache, 4)
+    rules.written(cache_name, cache)
     tokens, heads, size = rows.shape
-    if _nz(rows, cache):
-        c = nz_width(cache)
+    nz = _nz(rows, cache)
+    if nz:
+        c = 16 if chips.current().family == "310P" else nz_width(cache)
         fits = cache.shape[3] == c and cache.shape[1] * c == heads * size
         expected = f"of shape (*, *, {heads}, {size}) or (*, {heads * size // c}, *, {c})"
-        must.hold(fits, f"{name}_cache", expected, tuple(cache.shape))
+        must.hold(fits, cache_name, expected, tuple(cache.shape))
+    block = cache.shape[2 if nz else 1]
+    if nz or chips.current().family == "310P":
+        must.hold(nz, cache_name, "in NZ on 310P", tuple(cache.shape))
+        expected = "of a multiple of 16 tokens a block in NZ"
+        must.hold(block % 16 == 0, cache_name, expected, block)
     must.dtype("slot_indices", slot_indices, torch.int32)
     must.shape("slot_indices", slot_indices, (tokens,))
-    block = cache.shape[2 if _nz(rows, cache) else 1]
     slots = cache.shape[0] * block
     if must.has_data(slot_indices) and tokens:
         most = int(slot_indices.max())
-        must.hold(most < slots, "slot_indices", f"below {slots}, the slots of '{name}_cache'", most)
+        must.hold(most < slots, "slot_indices", f"below {slots}, the slots of '{cache_name}'", most)
 
 
 @npu_op(
@@ -47,8 +54,9 @@ def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
 
     Args:
         key: (tokens, N, D), float16, bfloat16 or int8.
-        value: (tokens, N, Dv).
-        key_cache: (blocks, block, N, D), or (blocks, N * D / c, block, c) in NZ with c elements in 32 bytes; written.
+        value: (tokens, N, Dv), the dtype of `key` but in NZ; D on 310P.
+        key_cache: (blocks, block, N, D), or (blocks, N * D / c, block, c) in NZ with c elements in 32 bytes (16 on
+            310P, which has NZ alone); written.
         value_cache: the same for `value`, written.
         slot_indices: (tokens,), int32.
 
@@ -70,10 +78,25 @@ def _(key, value, key_cache, value_cache, slot_indices):
 
 @_npu_reshape_and_cache.check
 def _(key, value, key_cache, value_cache, slot_indices):
-    rules.family("key", "A2", "A3", "310P")
-    _check("key", key, key_cache, slot_indices)
-    _check("value", value, value_cache, slot_indices)
-    must.shape("value", value, (*key.shape[:2], None))
+    rules.family("key", "A2", "A3", "A5", "310P")
+    _check("key", key, "key_cache", key_cache, slot_indices)
+    _check("value", value, "value_cache", value_cache, slot_indices)
+    # heads of keys and values may have sizes of their own but on 310P
+    size = key.shape[2] if chips.current().family == "310P" else None
+    must.shape("value", value, (*key.shape[:2], size))
+    nz = _nz(key, key_cache)
+    if nz:
+        same = (key_cache.shape[0], key_cache.shape[2]) == (
+            value_cache.shape[0],
+            value_cache.shape[2],
+        )
+    else:
+        must.same_dtype("value", value, "key", key)
+        same = key_cache.shape[:2] == value_cache.shape[:2]
+    expected = f"of the blocks of 'key_cache' ({tuple(key_cache.shape)})"
+    must.hold(
+        same and _nz(value, value_cache) == nz, "value_cache", expected, tuple(value_cache.shape)
+    )
 
 
 @_npu_reshape_and_cache.meta
@@ -95,8 +118,8 @@ _npu_reshape_and_cache.samples = [
         lambda make: (
             make(5, 2, 32, dtype=torch.float16),
             make(5, 2, 32, dtype=torch.float16),
-            make(3, 4, 8, 16, dtype=torch.float16),
-            make(3, 4, 8, 16, dtype=torch.float16),
+            make(3, 4, 16, 16, dtype=torch.float16),
+            make(3, 4, 16, 16, dtype=torch.float16),
             make(24).argsort()[:5].int() - 2,
         )
     ),
@@ -123,10 +146,10 @@ def _npu_reshape_and_cache_siso(key, key_cache, slot_indices):
 
 @_npu_reshape_and_cache_siso.check
 def _(key, key_cache, slot_indices):
-    rules.family("key", "A2", "A3")
+    rules.family("key", "A2", "A3", "A5")
     must.ndim("key", key, 3)
     must.shape("key_cache", key_cache, (None, None, *key.shape[1:]))
-    _check("key", key, key_cache, slot_indices)
+    _check("key", key, "key_cache", key_cache, slot_indices)
 
 
 @_npu_reshape_and_cache_siso.meta

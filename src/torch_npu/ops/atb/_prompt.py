@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._shared import _atb_rules as rules
@@ -42,11 +43,21 @@ def dense(
 ) -> None:
     """Prompts one after the other; each attends to its own keys."""
     rows, target = by_heads(query, num_heads), by_heads(out, num_heads)
-    source = Dense(by_heads(key, num_kv_heads), by_heads(value, num_kv_heads))
-    lengths = integers(seq_len)
+    kv_heads = num_kv_heads or num_heads
+    source = Dense(by_heads(key, kv_heads), by_heads(value, kv_heads))
+    lengths, contexts = both(integers(seq_len))
     sequences = [
-        Rows(start, n, n, start, bias=_bias(mask, slopes, mask_type, index, n, n))
-        for index, (start, n) in enumerate(zip(starts(lengths), lengths, strict=True))
+        Rows(
+            start,
+            n,
+            length,
+            kv_start,
+            bias=_bias(mask, slopes, mask_type, index, n, length),
+            edge=length - n if mask_type == NORM_COMPRESS else FAR,
+        )
+        for index, (start, n, length, kv_start) in enumerate(
+            zip(starts(lengths), lengths, contexts, starts(contexts), strict=True)
+        )
     ]
     made = target.new_zeros(target.shape)
     attend(engine, rows, source, made, sequences, scale)
@@ -72,8 +83,8 @@ def prefixed(
 ) -> None:
     """New tokens of sequences whose keys, the new ones among them, stand in pages."""
     rows, target = by_heads(query, num_heads), by_heads(out, num_heads)
-    key = pages_of(key_cache, num_kv_heads, rows.shape[2])
-    value = pages_of(value_cache, num_kv_heads, target.shape[2])
+    kv_heads = num_kv_heads or num_heads
+    key, value = (pages_of(cache, kv_heads, rows.shape[2]) for cache in (key_cache, value_cache))
     lengths, contexts = integers(seq_len), integers(context_lens)
     sequences = [
         Rows(
@@ -93,6 +104,11 @@ def prefixed(
     out[:count] = made[:count].reshape(count, *out.shape[1:])
 
 
+def both(lengths):
+    """The lengths of queries and of keys: one list for both, or a list of each."""
+    return lengths if lengths and isinstance(lengths[0], list) else (lengths, lengths)
+
+
 def _bias(mask, slopes, mask_type, index, rows, columns):
     """(1 or N, rows, columns) added to the scores of one sequence, or None."""
     if mask_type in (ALIBI_COMPRESS, ALIBI_SQRT):
@@ -100,9 +116,9 @@ def _bias(mask, slopes, mask_type, index, rows, columns):
     if mask is None or mask_type not in (NORM, ALIBI):
         return None
     if mask.dim() == 4:
-        mask = mask[index if mask.shape[0] > 1 else 0]
+        mask = mask[index]
     elif mask.dim() == 3 and mask_type == NORM:
-        mask = mask[index if mask.shape[0] > 1 else 0].unsqueeze(0)
+        mask = mask[index].unsqueeze(0)
     elif mask.dim() == 2:
         mask = mask.unsqueeze(0)
     part = mask[:, :rows, :columns]
@@ -114,22 +130,70 @@ def _bias(mask, slopes, mask_type, index, rows, columns):
 # --- constraints ----------------------------------------------------------------------------------------
 
 
+#: the largest heads: of keys and values of one size, of others, of a compressed ALiBi mask, of 310P
+_WIDE, _WIDER, _ALIBI_HEAD, _HEAD = 576, 1024, 128, 256
+
+
 def check_dense(query, key, value, seq_len, num_heads, num_kv_heads, out):
     """Tokens of query, key and value, the heads, and lengths that fit them."""
     must.dtype("query", query, *rules.FLOATS)
-    for name, tensor in (("key", key), ("value", value), ("out", out)):
-        must.same_dtype(name, tensor, "query", query)
-        must.ndim(name, tensor, 2, 3)
     rules.heads(num_heads, num_kv_heads, ("num_heads", "num_kv_heads"))
+    kv_heads = num_kv_heads or num_heads
     rules.tokens("query", query, num_heads)
-    rules.tokens("key", key, num_kv_heads)
-    rules.tokens("value", value, num_kv_heads)
-    rules.tokens("out", out, num_heads)
+    if chips.current().family == "A5":
+        must.ndim("query", query, 3)
+    for name, tensor, count in (
+        ("key", key, kv_heads),
+        ("value", value, kv_heads),
+        ("out", out, num_heads),
+    ):
+        must.same_dtype(name, tensor, "query", query)
+        must.ndim(name, tensor, query.dim())
+        rules.tokens(name, tensor, count)
+    rules.written("out", out)
     sizes = [t.shape[1] // n if t.dim() == 2 else t.shape[2] for t, n in (
-        (query, num_heads), (key, num_kv_heads), (value, num_kv_heads), (out, num_heads))]  # fmt: skip
+        (query, num_heads), (key, kv_heads), (value, kv_heads), (out, num_heads))]  # fmt: skip
     must.hold(sizes[1] == sizes[0], "key", f"of head size {sizes[0]}, as 'query'", sizes[1])
     must.hold(sizes[3] == sizes[2], "out", f"of head size {sizes[2]}, as 'value'", sizes[3])
-    rules.lengths("seq_len", seq_len, min(t.shape[0] for t in (query, key, value, out)))
+    _check_sizes(sizes[0], sizes[2])
+    same = value.shape[0] == key.shape[0]
+    must.hold(same, "value", f"of {key.shape[0]} tokens, as 'key'", value.shape[0])
+    same = out.shape[0] == query.shape[0]
+    must.hold(same, "out", f"of {query.shape[0]} tokens, as 'query'", out.shape[0])
+    _check_lengths(seq_len, query.shape[0], key.shape[0])
+
+
+def _check_sizes(size, wide):
+    """The head sizes of keys and values, by chip."""
+    family = chips.current().family
+    if family in ("310P", "910A"):
+        must.hold(wide == size, "value", f"of head size {size}, as 'key'", wide)
+        fits = size <= _HEAD and size % 16 == 0
+        must.hold(fits, "key", f"of a head size of a multiple of 16 up to {_HEAD}", size)
+    elif family == "A5":
+        fits = wide == size or (size, wide) == (192, 128)
+        must.hold(fits, "value", f"of head size {size} (128 beside 192)", wide)
+    else:
+        most = _WIDE if wide == size else _WIDER
+        must.hold(max(size, wide) <= most, "key", f"of head sizes up to {most}", max(size, wide))
+
+
+def _check_lengths(seq_len, rows, keys):
+    """(batch,) lengths of queries and keys, or (2, batch): as many keys as queries, or one query."""
+    if isinstance(seq_len, torch.Tensor) and seq_len.dim() == 2:
+        must.shape("seq_len", seq_len, (2, None))
+        if not must.has_data(seq_len):
+            return
+    lengths = integers(seq_len) if isinstance(seq_len, torch.Tensor) else seq_len
+    if isinstance(seq_len, torch.Tensor) and not must.has_data(seq_len):
+        return
+    new, known = both(lengths)
+    rules.lengths("seq_len", new, rows)
+    rules.lengths("seq_len", known, keys)
+    if new is not known:
+        for n, length in zip(new, known, strict=True):
+            expected = f"of as many keys as queries ({n}), or of one query"
+            must.hold(n in (1, length), "seq_len", expected, length)
 
 
 def check_mask(mask, slopes, mask_type, query, seq_len, num_heads):
@@ -138,15 +202,22 @@ def check_mask(mask, slopes, mask_type, query, seq_len, num_heads):
         return
     must.present("mask", mask, f"with mask_type {mask_type}")
     must.same_dtype("mask", mask, "query", query)
-    if mask_type in (NORM, ALIBI):
-        must.ndim("mask", mask, 2, 4)
-        known = rules.lengths("seq_len", seq_len)
-        longest = max(known or [0], default=0)
-        expected = f"of at least {longest} rows and columns"
-        fits = mask.shape[-2] >= longest and mask.shape[-1] >= longest
-        must.hold(fits, "mask", expected, tuple(mask.shape), ErrCode.PARAM)
-    else:
+    if mask_type not in (NORM, ALIBI):
         check_template(mask, slopes, num_heads)
+        return
+    must.ndim("mask", mask, 2, 3 if chips.current().family == "A5" else 4)
+    batch = seq_len.shape[-1] if isinstance(seq_len, torch.Tensor) else len(seq_len)
+    if mask.dim() == 4:
+        must.shape("mask", mask, (batch, num_heads, None, None))
+    elif mask.dim() == 3:
+        must.shape("mask", mask, (batch if mask_type == NORM else num_heads, None, None))
+    if isinstance(seq_len, torch.Tensor) and not must.has_data(seq_len):
+        return
+    new, known = both(integers(seq_len) if isinstance(seq_len, torch.Tensor) else seq_len)
+    rows, columns = (max(rules.lengths("seq_len", n) or [0]) for n in (new, known))
+    expected = f"of at least {rows} rows and {columns} columns"
+    fits = mask.shape[-2] >= rows and mask.shape[-1] >= columns
+    must.hold(fits, "mask", expected, tuple(mask.shape), ErrCode.PARAM)
 
 
 def check_template(mask, slopes, num_heads):
@@ -155,7 +226,22 @@ def check_template(mask, slopes, num_heads):
         raise NotImplementedError("mask: the form (heads, length, 128) of an ALiBi mask")
     must.shape("mask", mask, (256, 256))
     must.present("slopes", slopes, "with a compressed ALiBi mask")
+    half = chips.current().family == "310P"
+    must.dtype("slopes", slopes, torch.float16 if half else torch.float32)
     must.shape("slopes", slopes, (num_heads,))
+
+
+def check_triangle(mask):
+    """A causal template as its corners show it; its values are not read otherwise."""
+    if must.has_data(mask):
+        last = mask.shape[0] - 1
+        places = ((0, 0), (0, 1), (1, 0), (0, last), (last, 0))
+        seen = [bool(mask[i, j]) for i, j in places] == [False, True, False, True, False]
+        must.hold(seen, "mask", "not 0 above the diagonal and 0 elsewhere", "another pattern")
+
+
+#: tokens of a page and the largest head after a cached prefix
+_PREFIX, _PREFIX_HEAD = 128, 128
 
 
 def check_prefixed(
@@ -177,16 +263,19 @@ def check_prefixed(
         must.same_dtype(name, tensor, "query", query)
     rules.heads(num_heads, num_kv_heads, (heads, kv_heads))
     rules.tokens("query", query, num_heads)
-    rules.tokens("out", out, num_heads)
     size = query.shape[1] // num_heads if query.dim() == 2 else query.shape[2]
     must.shape("out", out, tuple(query.shape))
-    rules.cache(keys, key_cache, num_kv_heads, size)
-    rules.cache(values, value_cache, num_kv_heads, size)
+    rules.cache(keys, key_cache, num_kv_heads or num_heads, size)
+    must.shape(values, value_cache, tuple(key_cache.shape))
+    fits = size <= _PREFIX_HEAD and size % 16 == 0
+    must.hold(fits, "query", f"of a head size of a multiple of 16 up to {_PREFIX_HEAD}", size)
+    block = key_cache.shape[1]
+    must.hold(block == _PREFIX, keys, f"of {_PREFIX} tokens a block", block)
     count = len(seq_len)
     must.hold(
         len(context_lens) == count, contexts, f"of {count} lengths, as 'seq_len'", len(context_lens)
     )
-    rules.table(block_table, count, pages)
+    rules.table(block_table, count, pages, exact=True)
     new = rules.lengths("seq_len", seq_len, query.shape[0])
     known = rules.lengths(contexts, context_lens)
     for short, long in zip(new or [], known or [], strict=False):

@@ -100,7 +100,9 @@ def _(
     must.hold(divides, "group_num", f"a divisor of {experts} experts", group_num)
     size = experts // group_num
     must.hold(size <= 32, "group_num", "such that a group has at most 32 experts", group_num)
-    must.hold(experts < 32 or group_num == 8, "group_num", "8 with 32 experts or more", group_num)
+    must.hold(
+        experts <= 32 or group_num == 8, "group_num", "8 with more than 32 experts", group_num
+    )
     must.hold(1 <= group_topk <= group_num, "group_topk", f"from 1 to {group_num}", group_topk)
     must.hold(1 <= n <= size, "n", f"from 1 to {size}, the experts of a group", n)
     must.hold(1 <= k <= experts, "k", f"from 1 to {experts}, the experts", k)

@@ -9,12 +9,9 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops._shared import _atb_rules as rules
-from torch_npu.ops._shared._pages import nz_width, write
+from torch_npu.ops._shared._pages import write
+from torch_npu.ops.atb._mla_preprocess_rules import DOWN, HIDDEN, LATENT, NOPE, ROPE, check
 
-CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
-QUANT_MODES = ("per_tensor_quant_asymm", "per_token_quant_symm")
-HIDDEN, DOWN, LATENT, ROPE, NOPE = 7168, 1536, 512, 64, 128
 EPSILON = 1e-5
 _ARGUMENTS = (
     "Tensor input, Tensor gamma0, Tensor beta0, Tensor wdqkv, Tensor descale0, Tensor gamma1, "
@@ -112,90 +109,6 @@ class Call:
             found = found + bias.view(-1)
         return found.float() * _factors(descale)
 
-    # --- constraints ------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        rules.family("input", "A2", "A3")
-        must.choice("cache_mode", self.cache_mode, (*CACHE_MODES, None))
-        must.choice("quant_mode", self.quant_mode, (*QUANT_MODES, None))
-        must.dtype("input", self.input, *rules.FLOATS)
-        must.shape("input", self.input, (None, HIDDEN))
-        tokens = self.input.shape[0]
-        must.hold(tokens <= 1024, "input", "of at most 1024 tokens", tokens)
-        for name in ("gamma0", "beta0", "gamma1", "beta1", "gamma2", "cos", "sin", "wuk"):
-            must.same_dtype(name, getattr(self, name), "input", self.input)
-        for name, size in (
-            ("gamma0", HIDDEN),
-            ("beta0", HIDDEN),
-            ("gamma1", DOWN),
-            ("beta1", DOWN),
-        ):
-            must.shape(name, getattr(self, name), (size,))
-        must.shape("gamma2", self.gamma2, (LATENT,))
-        must.shape("cos", self.cos, (tokens, ROPE))
-        must.shape("sin", self.sin, (tokens, ROPE))
-        must.ndim("wuk", self.wuk, 3, 4)
-        heads = self.wuk.shape[0]
-        if self.wuk.dim() == 3:
-            must.shape("wuk", self.wuk, (heads, NOPE, LATENT))
-        else:
-            must.shape("wuk", self.wuk, (heads, LATENT // 16, NOPE, 16))
-        down, up = DOWN + LATENT + ROPE, heads * (NOPE + ROPE)
-        for name, rows, columns in (("wdqkv", down, HIDDEN), ("wuq", up, DOWN)):
-            weight = getattr(self, name)
-            must.dtype(name, weight, torch.int8)
-            plain = (rows, columns) if weight.dim() == 2 else (1, columns // 32, rows, 32)
-            must.shape(name, weight, plain)
-        kinds = (torch.int64, torch.float32)
-        must.dtype("descale0", self.descale0, *kinds)
-        must.dtype("descale1", self.descale1, *kinds)
-        must.shape("descale0", self.descale0, (down,))
-        must.shape("descale1", self.descale1, (up,))
-        self._check_caches(tokens)
-        self._check_scales(heads, down, up)
-
-    def _check_caches(self, tokens: int) -> None:
-        int8 = self.cache_mode == "int8_nzcache"
-        must.dtype("kv_cache", self.kv_cache, torch.int8 if int8 else self.input.dtype)
-        must.same_dtype("kv_cache_rope", self.kv_cache_rope, "input", self.input)
-        sizes = (("kv_cache", self.kv_cache, LATENT), ("kv_cache_rope", self.kv_cache_rope, ROPE))
-        for name, cache, size in sizes:
-            c = nz_width(cache)
-            shape = (None, size // c, None, c) if self.nz else (None, None, 1, size)
-            must.shape(name, cache, shape)
-        block = self.kv_cache.shape[2 if self.nz else 1]
-        fine = block == 128 if int8 else block <= 128 or block == 256
-        expected = "of 128 tokens a block" if int8 else "of at most 128 or of 256 tokens a block"
-        must.hold(fine, "kv_cache", expected, block)
-        must.dtype("slotmapping", self.slotmapping, torch.int32)
-        must.shape("slotmapping", self.slotmapping, (tokens,))
-        slots = self.kv_cache.shape[0] * block
-        if must.has_data(self.slotmapping) and tokens:
-            most = int(self.slotmapping.max())
-            must.hold(most < slots, "slotmapping", f"below {slots}, the slots of 'kv_cache'", most)
-
-    def _check_scales(self, heads: int, down: int, up: int) -> None:
-        if not self.per_token:
-            when = "with quant_mode 'per_tensor_quant_asymm'"
-            for name in ("quant_scale0", "quant_offset0", "quant_scale1", "quant_offset1"):
-                must.present(name, getattr(self, name), when)
-                must.shape(name, getattr(self, name), (1,))
-            for name in ("quant_scale0", "quant_scale1"):
-                must.same_dtype(name, getattr(self, name), "input", self.input)
-            for name in ("quant_offset0", "quant_offset1"):
-                must.dtype(name, getattr(self, name), torch.int8)
-            for name, size in (("bias0", down), ("bias1", up)):
-                bias = getattr(self, name)
-                must.dtype(name, bias, torch.int32)
-                fits = bias is None or bias.numel() == size
-                must.hold(fits, name, f"of {size} elements", bias)
-        if self.cache_mode == "int8_nzcache":
-            when = "with cache_mode 'int8_nzcache'"
-            for name, size in (("ctkv_scale", 1), ("q_nope_scale", heads)):
-                must.present(name, getattr(self, name), when)
-                must.same_dtype(name, getattr(self, name), "input", self.input)
-                must.shape(name, getattr(self, name), (size,))
-
 
 def _norm(x, gamma):
     x = wide(x)
@@ -242,11 +155,12 @@ def npu_mla_preprocess(**arguments):
     rope($q_r$). The epsilon of all norms is 1e-5; norms of x and d have a bias (`beta0`, `beta1`).
 
     Args:
-        input: x, (tokens, 7168), float16 or bfloat16, at most 1024 tokens.
+        input: x, (tokens, 7168), float16 or bfloat16, 1 to 1024 tokens; 2048 to 8192 columns in
+            'per_tensor_quant_asymm'.
         gamma0: (7168,).
         beta0: (7168,).
         wdqkv: (2112, 7168), int8, or NZ (1, 224, 2112, 32).
-        descale0: (2112,), float32, or int64 with the bits of a float32.
+        descale0: (2112,), float32; int64 with the bits of a float32 beside float16 in 'per_tensor_quant_asymm'.
         gamma1: (1536,).
         beta1: (1536,).
         wuq: (heads * 192, 1536), int8, or NZ (1, 48, heads * 192, 32).
@@ -255,8 +169,8 @@ def npu_mla_preprocess(**arguments):
         cos: (tokens, 64).
         sin: (tokens, 64).
         wuk: (heads, 128, 512), or NZ (heads, 32, 128, 16).
-        kv_cache: (blocks, block, 1, 512); NZ (blocks, 32, block, 16), int8 (blocks, 16, 128, 32).
-        kv_cache_rope: (blocks, block, 1, 64); NZ (blocks, 4, block, 16).
+        kv_cache: (blocks, block, 1, 512); NZ (blocks, 32, 128, 16), int8 (blocks, 16, 128, 32).
+        kv_cache_rope: (blocks, block, 1, 64); NZ (blocks, 4, 128, 16).
         slotmapping: (tokens,), int32.
         quant_scale0: (1,), with 'per_tensor_quant_asymm': x is divided by it.
         quant_offset0: (1,), int8, with 'per_tensor_quant_asymm'.
@@ -284,7 +198,7 @@ def npu_mla_preprocess(**arguments):
 
 @npu_mla_preprocess.check
 def _(**arguments):
-    Call(**arguments).check()
+    check(Call(**arguments))
 
 
 @npu_mla_preprocess.meta
@@ -322,7 +236,7 @@ def npu_mla_preprocess_out(q_out0, kv_cache_out0, q_out1, kv_cache_out1, **argum
 @npu_mla_preprocess_out.check
 def _(q_out0, kv_cache_out0, q_out1, kv_cache_out1, **arguments):
     call = Call(**arguments)
-    call.check()
+    check(call)
     q_nope, q_rope = call.shapes()
     for name, given, like in (
         ("q_out0", q_out0, q_nope),

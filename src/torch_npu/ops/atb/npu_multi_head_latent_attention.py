@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
+from torch_npu.ops.atb import _latent_rules
 from torch_npu.ops.atb._attend import in_blocks, natively
 from torch_npu.ops.atb._latent import Call
 
@@ -35,9 +36,9 @@ def npu_multi_head_latent_attention(**arguments):
 
     | cache_mode | ctkv | k_rope |
     |---|---|---|
-    | krope_ctkv (the default) | (blocks, block, kv_headnum, 512) | (blocks, block, kv_headnum, 64) |
-    | nzcache | (blocks, kv_headnum * 32, block, 16) | (blocks, kv_headnum * 4, block, 16) |
-    | int8_nzcache | int8, (blocks, kv_headnum * 16, block, 32) | (blocks, kv_headnum * 4, block, 16) |
+    | krope_ctkv (the default) | (blocks, 128, 1, 512) | (blocks, 128, 1, 64) |
+    | nzcache | (blocks, 32, 128, 16) | (blocks, 4, 128, 16) |
+    | int8_nzcache | int8, (blocks, 16, 128, 32) | (blocks, 4, 128, 16) |
 
     In int8 the products of latents are scaled by `qk_descale` of the head, the weights are rounded to steps of 1/127
     of a row's largest, and the result is scaled by `pv_descale`.
@@ -49,11 +50,11 @@ def npu_multi_head_latent_attention(**arguments):
         k_rope: the rope cache, the dtype of `q_rope`.
         block_tables: (batch, pages), int32.
         context_lens: the keys of each sequence.
-        q_headnum: query heads.
-        qk_scale: factor of the scores.
-        kv_headnum: a divisor of `q_headnum`, usually 1.
+        q_headnum: query heads: 8, 16, 32, 64 or 128.
+        qk_scale: factor of the scores, above 0 and at most 1.
+        kv_headnum: 1.
         mask: with 'mask_type_spec', (tokens, S), added to the scores.
-        qseqlen: the new tokens of each sequence; one each without it.
+        qseqlen: the new tokens of each sequence in 'calc_type_spec'; one each otherwise.
         qk_descale: (q_headnum,), float32, in 'int8_nzcache'.
         pv_descale: (q_headnum,), float32, in 'int8_nzcache'.
         mask_type: 'undefined' (the default), 'mask_type_spec', or 'mask_type_free' (causal without a mask).
@@ -74,7 +75,7 @@ def _(**arguments):
 
 @npu_multi_head_latent_attention.check
 def _(**arguments):
-    Call(**arguments).check()
+    _latent_rules.check(Call(**arguments))
 
 
 @npu_multi_head_latent_attention.meta
@@ -117,7 +118,7 @@ def _(return_lse, workspace, **arguments):
 
 @npu_multi_head_latent_attention_lse.check
 def _(return_lse, workspace, **arguments):
-    Call(**arguments).check()
+    _latent_rules.check(Call(**arguments))
 
 
 @npu_multi_head_latent_attention_lse.meta
@@ -137,18 +138,18 @@ def _npu_multi_head_latent_attention_get_workspace(return_lse, **arguments):
 
 @_npu_multi_head_latent_attention_get_workspace.check
 def _(return_lse, **arguments):
-    Call(**arguments).check()
+    _latent_rules.check(Call(**arguments))
 
 
 def _inputs(make):
     return (
-        make(2, 4, 512, dtype=torch.bfloat16),
-        make(2, 4, 64, dtype=torch.bfloat16),
-        make(4, 16, 1, 512, dtype=torch.bfloat16),
-        make(4, 16, 1, 64, dtype=torch.bfloat16),
+        make(2, 8, 512, dtype=torch.bfloat16),
+        make(2, 8, 64, dtype=torch.bfloat16),
+        make(4, 128, 1, 512, dtype=torch.bfloat16),
+        make(4, 128, 1, 64, dtype=torch.bfloat16),
         make(2, 2, dtype=torch.int32, low=0, high=4),
-        [20, 7],
-        4,
+        [140, 7],
+        8,
         0.05,
         1,
     )
@@ -156,10 +157,10 @@ def _inputs(make):
 
 def _int8(make):
     return (
-        make(2, 4, 512, dtype=torch.int8, low=-9, high=9),
-        make(2, 4, 64, dtype=torch.float16),
-        make(4, 16, 16, 32, dtype=torch.int8, low=-9, high=9),
-        make(4, 4, 16, 16, dtype=torch.float16),
+        make(2, 8, 512, dtype=torch.int8, low=-9, high=9),
+        make(2, 8, 64, dtype=torch.float16),
+        make(4, 16, 128, 32, dtype=torch.int8, low=-9, high=9),
+        make(4, 4, 128, 16, dtype=torch.float16),
         *_inputs(make)[4:],
     )
 
@@ -169,8 +170,8 @@ npu_multi_head_latent_attention.samples = [
     Sample(
         _int8,
         lambda make: {
-            "qk_descale": make(4, low=0.001, high=0.01),
-            "pv_descale": make(4, low=0.01, high=0.1),
+            "qk_descale": make(8, low=0.001, high=0.01),
+            "pv_descale": make(8, low=0.01, high=0.1),
             "cache_mode": "int8_nzcache",
         },
     ),

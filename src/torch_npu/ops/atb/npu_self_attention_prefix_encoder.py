@@ -38,16 +38,16 @@ def npu_self_attention_prefix_encoder(**arguments):
 
     Args:
         query: (tokens, q_headnum, D) or (tokens, q_headnum * D), float16 or bfloat16.
-        key: (blocks, block, kv_headnum, D) or (blocks, block, kv_headnum * D).
+        key: (blocks, 128, kv_headnum, D) or (blocks, 128, kv_headnum * D), D a multiple of 16 up to 128.
         value: like `key`.
         block_tables: (batch, pages), int32.
         seqlen: the new tokens of each sequence.
         kv_seqlen: all tokens of each sequence; the prefix must be a multiple of 128.
         q_headnum: query heads.
         qk_scale: factor of the scores.
-        kv_headnum: a divisor of `q_headnum`.
+        kv_headnum: a divisor of `q_headnum`; 0 for as many.
         mask: (128, 128) causal template or (256, 256) ALiBi template, by `mask_type`.
-        slopes: (q_headnum,) with an ALiBi template.
+        slopes: (q_headnum,), float32, with an ALiBi template.
         mask_type: 'mask_type_causal_mask' (the default, without a mask), 'mask_type_norm_compress',
             'mask_type_alibi_compress' or 'mask_type_alibi_compress_sort' (the square root of the distance).
 

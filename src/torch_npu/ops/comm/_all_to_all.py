@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops.comm import _group
 
-RANKS = (2, 4, 8, 16)
+#: the ranks and the ways of communication that a chip has
+_RANKS = {"A2": (2, 4, 8)}
+_RANKS_LATER = (2, 4, 8, 16)
+_MODES = {"A2": (None, "aiv"), "A3": (None, "ai_cpu"), "A5": (None, "ai_cpu", "ccu")}
 _WIDEST = 65535
 
 
@@ -33,7 +37,8 @@ def check(x1, x2, hcom, world_size, bias, all2all_axes, comm_mode, depth, axes):
     must.ndim("x1", x1, 2)
     must.same_dtype("x2", x2, "x1", x1)
     must.ndim("x2", x2, 2)
-    must.choice("world_size", world_size, RANKS)
+    family = chips.current().family
+    must.choice("world_size", world_size, _RANKS.get(family, _RANKS_LATER))
     _group.check_name("hcom", hcom, "world_size", world_size)
     must.shape("x2", x2, (depth, None))
     must.hold(0 < depth <= _WIDEST, "x2", f"of a first size in [1, {_WIDEST}]", tuple(x2.shape))
@@ -43,4 +48,4 @@ def check(x1, x2, hcom, world_size, bias, all2all_axes, comm_mode, depth, axes):
     must.shape("bias", bias, (x2.shape[1],))
     given = None if all2all_axes is None else list(all2all_axes)
     must.choice("all2all_axes", given, (None, [], axes))
-    must.choice("comm_mode", comm_mode, (None, "ai_cpu", "aiv", "ccu"))
+    must.choice("comm_mode", comm_mode, _MODES.get(family, (None,)))

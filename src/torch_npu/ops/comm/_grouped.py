@@ -6,30 +6,34 @@ from collections.abc import Sequence
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._shared._gemm import product
 from torch_npu.ops.comm import _group
 
 _HALF = (torch.float16, torch.bfloat16)
 _RANKS = (8, 16, 32, 64, 128)
-_EXPERTS, _COUNTS = 32, 256
+_COUNTS = 256  # of experts on all ranks
 _ROWS, _WIDTH, _SHARED_WIDTH = 52428800, 65536, 12288
 
 
 def check_operands(
     gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor, recv_counts_tensor,
-    mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode, rows_by, rows,
+    mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode, rows_by, rows, most_experts,
+    ranks_950,
 ):  # fmt: skip
     """All constraints; the counts `rows`, called `rows_by`, add up to the rows of gmm_x."""
     must.dtype("gmm_x", gmm_x, *_HALF)
     must.ndim("gmm_x", gmm_x, 2)
     must.same_dtype("gmm_weight", gmm_weight, "gmm_x", gmm_x)
     must.ndim("gmm_weight", gmm_weight, 3)
-    must.choice("ep_world_size", ep_world_size, _RANKS)
+    later = chips.current().family == "A5"
+    must.choice("ep_world_size", ep_world_size, ranks_950 if later else _RANKS)
     _group.check_name("hcom", hcom, "ep_world_size", ep_world_size)
     experts, inner, outer = weight_shape(gmm_weight, trans_gmm_weight)
     must.hold(inner == gmm_x.shape[1], "gmm_weight", f"of H1 = {gmm_x.shape[1]}", inner)
-    must.hold(0 < experts <= _EXPERTS, "gmm_weight", f"of 1 to {_EXPERTS} experts", experts)
+    fits = 0 < experts <= most_experts
+    must.hold(fits, "gmm_weight", f"of 1 to {most_experts} experts", experts)
     must.hold(
         0 < inner < _WIDTH and 0 < outer < _WIDTH,
         "gmm_weight",
@@ -59,7 +63,7 @@ def check_operands(
     must.choice("comm_mode", comm_mode, (None, "ai_cpu", "aiv"))
     must.hold((mm_x is None) == (mm_weight is None), "mm_weight", "given with mm_x", mm_weight)
     if mm_x is not None:
-        must.dtype("mm_x", mm_x, *_HALF)
+        must.same_dtype("mm_x", mm_x, "gmm_x", gmm_x)
         must.ndim("mm_x", mm_x, 2)
         must.same_dtype("mm_weight", mm_weight, "mm_x", mm_x)
         must.ndim("mm_weight", mm_weight, 2)
@@ -68,6 +72,14 @@ def check_operands(
         must.hold(0 < width <= _SHARED_WIDTH, "mm_x", f"of H2 up to {_SHARED_WIDTH}", width)
         width = mm_weight.shape[0 if trans_mm_weight else 1]
         must.hold(0 < width < _WIDTH, "mm_weight", f"of N2 below {_WIDTH}", width)
+
+
+def check_shared(gmm_x: torch.Tensor, mm_x: torch.Tensor) -> None:
+    """A token of the shared expert has a routed row for each of its 2 to 8 experts."""
+    rows, tokens = gmm_x.shape[0], mm_x.shape[0]
+    fits = tokens > 0 and rows % tokens == 0 and 2 <= rows // tokens <= 8
+    expected = f"of a half to an eighth of the {rows} rows of 'gmm_x'"
+    must.hold(fits, "mm_x", expected, tokens)
 
 
 def weight_shape(weight: torch.Tensor, transposed: bool) -> tuple[int, int, int]:

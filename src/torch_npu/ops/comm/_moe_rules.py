@@ -13,7 +13,6 @@ HALF = (torch.float16, torch.bfloat16)
 _INT32_MAX = 2**31 - 1
 _WIDEST_PACKED = 5120  # H of tokens that are packed in int32
 _NODE_A2 = 8  # ranks of a node
-_FIRST = {"A2": (16, 32, 64)}
 _FIRST_A3 = (8, 16, 32, 64, 128, 144, 256, 288)
 _ALGORITHMS = {"A2": ("", "fullmesh", "hierarchy")}
 _ALGORITHMS_A3 = ("", "fullmesh_v1", "fullmesh_v2", "hierarchy")
@@ -76,7 +75,11 @@ def check_domain(
 
 def _check_ranks(ep_world_size, version, comm_alg):
     if version == 1:
-        must.choice("ep_world_size", ep_world_size, _FIRST.get(chips.current().family, _FIRST_A3))
+        if is_a2():
+            fits = 0 < ep_world_size <= 256 and ep_world_size % _NODE_A2 == 0
+            must.hold(fits, "ep_world_size", f"a multiple of {_NODE_A2} up to 256", ep_world_size)
+        else:
+            must.choice("ep_world_size", ep_world_size, _FIRST_A3)
         return
     must.choice("comm_alg", comm_alg, _ALGORITHMS.get(chips.current().family, _ALGORITHMS_A3))
     if is_a2():
@@ -116,8 +119,10 @@ def _check_shared(ep_world_size, number, ranks, version):
         )
 
 
-def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
-    """H, BS and K."""
+def check_sizes(name, hidden, expert_ids, version, experts, comm_alg="", combine=False):
+    """H, BS and K; only dispatch has limits of its own for fullmesh_v2."""
+    if combine and comm_alg != "hierarchy":
+        comm_alg = ""
     tokens, k = expert_ids.shape
     if is_a2():
         widest = 10240 if version == 2 else 7168
@@ -132,7 +137,8 @@ def check_sizes(name, hidden, expert_ids, version, experts, comm_alg=""):
         must.hold(hidden == 7168, name, "of H = 7168", hidden)
         most = 512
     else:
-        must.hold(1024 <= hidden <= 8192, name, "of H in [1024, 8192]", hidden)
+        widest = 7168 if combine and comm_alg == "hierarchy" else 8192
+        must.hold(1024 <= hidden <= widest, name, f"of H in [1024, {widest}]", hidden)
         later = chips.current().family == "A5" and comm_alg == "fullmesh_v2"
         most = 256 if comm_alg in ("fullmesh_v2", "hierarchy") and not later else 512
     must.hold(0 < tokens <= most, "expert_ids", f"of BS in (0, {most}]", tokens)
@@ -224,7 +230,7 @@ def check_dispatch(
 
 
 def check_combine(
-    expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where: Layout, comm_alg=""
+    expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where: Layout
 ):
     """What comes back from the experts."""
     must.dtype("expand_x", expand_x, *HALF)
@@ -243,8 +249,6 @@ def check_combine(
     )  # fmt: skip
     must.dtype("expert_scales", expert_scales, torch.float32)
     must.shape("expert_scales", expert_scales, tuple(expert_ids.shape))
-    if not is_a2() and comm_alg != "hierarchy":
-        must.unset("expand_scales", expand_scales)
     must.dtype("expand_scales", expand_scales, torch.float32)
 
 

@@ -39,6 +39,7 @@ def _(x_ref, group, world_size, time_out, elastic_info):
     kinds = (torch.float16, torch.bfloat16, torch.float32, torch.bool, torch.int8)
     more = (torch.int16, torch.int32, torch.int64, torch.uint8, torch.float64)
     must.dtype("x_ref", x_ref, *kinds, *more)
+    must.hold(2 <= world_size <= 768, "world_size", "in [2, 768]", world_size)
     _group.check_name("group", group, "world_size", world_size)
     must.dtype("time_out", time_out, torch.int32)
     must.shape("time_out", time_out, (1,))

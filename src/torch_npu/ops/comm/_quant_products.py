@@ -25,7 +25,7 @@ from torch_npu.ops._shared._scales import scale_of
 from torch_npu.ops.comm import _group
 from torch_npu.ops.matmul.npu_quant_matmul import block_product
 
-RANKS = (2, 4, 8, 16, 32, 64)
+RANKS, FEW_RANKS = (2, 4, 8, 16, 32, 64), (2, 4, 8)
 _HALF = (torch.float16, torch.bfloat16)
 _RESULTS = (*_HALF, torch.float32)
 _BLOCK = 128
@@ -89,7 +89,7 @@ def scaled_product(
 def check(call) -> None:
     """The constraints of both operators."""
     x1, x2, world_size = call["self"], call["x2"], call["world_size"]
-    must.choice("world_size", world_size, RANKS)
+    must.choice("world_size", world_size, FEW_RANKS if call["comm_mode"] == "aiv" else RANKS)
     _group.check_name("hcom", call["hcom"], "world_size", world_size)
     must.ndim("self", x1, 2)
     must.ndim("x2", x2, 2)

@@ -83,8 +83,10 @@ def _(
     _grouped.check_operands(
         gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor,
         recv_counts_tensor, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode,
-        "send_counts", send_counts,
+        "send_counts", send_counts, 48, (2, 4, 8, 16, 32, 64, 128, 256),
     )  # fmt: skip
+    if mm_x is not None:
+        _grouped.check_shared(gmm_x, mm_x)
 
 
 @npu_alltoallv_gmm.meta
@@ -108,10 +110,10 @@ def _(
 npu_alltoallv_gmm.samples = [
     Sample(lambda make: (make(16, 8, dtype=torch.float16), make(2, 8, 4, dtype=torch.float16),
                          "softnpu%mirror_8", 8, [1] * 16, [1] * 16),
-           lambda make: {"permute_out_flag": True, "mm_x": make(3, 6, dtype=torch.float16),
+           lambda make: {"permute_out_flag": True, "mm_x": make(4, 6, dtype=torch.float16),
                          "mm_weight": make(6, 5, dtype=torch.float16)}),
     Sample(lambda make: (make(24, 8, dtype=torch.bfloat16), make(2, 4, 8, dtype=torch.bfloat16),
                          "softnpu%mirror_8", 8, [2, 1] * 8, [2, 1] * 8),
            lambda make: {"trans_gmm_weight": True, "permute_out_flag": True, "trans_mm_weight": True,
-                         "mm_x": make(3, 6, dtype=torch.bfloat16), "mm_weight": make(5, 6, dtype=torch.bfloat16)}),
+                         "mm_x": make(4, 6, dtype=torch.bfloat16), "mm_weight": make(5, 6, dtype=torch.bfloat16)}),
 ]  # fmt: skip

@@ -90,6 +90,8 @@ def npu_alltoallv_quant_gmm(**arguments):
 @npu_alltoallv_quant_gmm.check
 def _(**arguments):
     quant.check(arguments)
+    if arguments["mm_x"] is not None:
+        _grouped.check_shared(arguments["gmm_x"], arguments["mm_x"])
 
 
 @npu_alltoallv_quant_gmm.meta
@@ -123,7 +125,7 @@ npu_alltoallv_quant_gmm.samples = [
             15,
         ),
         lambda make: {
-            "mm_x": _bytes(make, 3, 6),
+            "mm_x": _bytes(make, 4, 6),
             "mm_weight": _bytes(make, 6, 5),
             "mm_x_scale": make(1, low=0.5),
             "mm_weight_scale": make(1, low=0.5),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.comm import _group, _grouped
 
@@ -80,8 +81,10 @@ def _(
     _grouped.check_operands(
         gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, send_counts_tensor,
         recv_counts_tensor, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight, comm_mode,
-        "send_counts", send_counts,
+        "send_counts", send_counts, 32, (2, 4, 8, 16, 32, 64),
     )  # fmt: skip
+    expected = "False without mm_weight"
+    must.hold(mm_x is not None or not trans_mm_weight, "trans_mm_weight", expected, True)
 
 
 @npu_gmm_alltoallv.meta

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._gemm import antiquantize, int_product, product
@@ -213,9 +214,12 @@ def _(
     must.ndim("x1", x1, 2, 3)
     must.dtype("x2", x2, x1.dtype, torch.int8)
     must.shape("x2", x2, (x1.shape[-1], None))
-    must.hold(x1.numel() > 0 and x2.numel() > 0, "x1", "no empty tensor", tuple(x1.shape))
+    full = x2.shape[1] > 0 and 0 not in x1.shape[:-1]
+    full = full and (x1.shape[-1] > 0 or x1.dtype != torch.int8)
+    must.hold(full, "x1", "of a product that is not empty", tuple(x1.shape))
     _group.check_name("hcom", hcom, "hcom")
-    must.choice("hcom", _group.find(hcom).size, (1, 2, 4, 8))
+    ranks = {"310P": (1, 2, 4), "A5": (1, 2, 4, 8, 16, 32, 64)}
+    must.choice("hcom", _group.find(hcom).size, ranks.get(chips.current().family, (1, 2, 4, 8)))
     must.choice("reduce_op", reduce_op, ("sum",))
     must.unset("comm_turn", comm_turn, 0)
     must.choice("comm_mode", comm_mode, COMM_MODES)

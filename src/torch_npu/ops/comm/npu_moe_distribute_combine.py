@@ -120,7 +120,7 @@ def _(
         shared_expert_rank_num, global_bs,
     )  # fmt: skip
     rules.check_combine(expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where)
-    rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 1, moe_expert_num)
+    rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 1, moe_expert_num, "", True)
     must.dtype("expand_idx", expand_idx, torch.int32)
     must.shape("expand_idx", expand_idx, (expert_ids.numel(),))
     must.dtype("tp_send_counts", tp_send_counts, torch.int32)

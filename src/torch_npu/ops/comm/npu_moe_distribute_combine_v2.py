@@ -156,11 +156,9 @@ def _(
     rules.check_special(
         zero_expert_num, copy_expert_num, const_expert_num, moe_expert_num, comm_alg
     )
-    rules.check_combine(
-        expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where, comm_alg
-    )
+    rules.check_combine(expand_x, expert_ids, ep_send_counts, expert_scales, expand_scales, where)
     experts = moe_expert_num + zero_expert_num + copy_expert_num + const_expert_num
-    rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 2, experts, comm_alg)
+    rules.check_sizes("expand_x", expand_x.shape[1], expert_ids, 2, experts, comm_alg, True)
     rules.check_info("assist_info_for_combine", assist_info_for_combine, expand_x)
     rules.check_mask(x_active_mask, expert_ids, comm_alg)
     rules.check_performance(performance_info, ep_world_size, comm_alg)
@@ -175,6 +173,8 @@ def _(
     if shared_expert_x is not None:
         if rules.is_a2():
             must.unset("shared_expert_x", shared_expert_x)
+        expected = "left out where ranks have shared experts"
+        must.hold(shared_expert_rank_num == 0, "shared_expert_x", expected, "a tensor")
         must.same_dtype("shared_expert_x", shared_expert_x, "expand_x", expand_x)
         must.ndim("shared_expert_x", shared_expert_x, 2, 3)
         rows = (math.prod(shared_expert_x.shape[:-1]), shared_expert_x.shape[-1])

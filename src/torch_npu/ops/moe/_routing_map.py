@@ -6,7 +6,6 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._shared._indices import first_bad
-from torch_npu.ops.moe._routing import FLOATS
 
 MAPS = (torch.bool, torch.int8)
 
@@ -42,6 +41,10 @@ def check_map(routing_map: torch.Tensor, tokens: int, top_k: int | None) -> None
         first_bad("routing_map", f"of {top_k} experts a token", each, each != top_k)
 
 
-def check_probs(probs: torch.Tensor | None, routing_map: torch.Tensor) -> None:
-    must.dtype("probs", probs, *FLOATS)
+def check_probs(
+    probs: torch.Tensor | None, routing_map: torch.Tensor, tokens: torch.Tensor
+) -> None:
+    """One weight for each pair, of the dtype of the tokens or float32 beside bfloat16."""
+    wide = (torch.float32,) if tokens.dtype == torch.bfloat16 else ()
+    must.dtype("probs", probs, tokens.dtype, *wide)
     must.shape("probs", probs, tuple(routing_map.shape))

@@ -78,7 +78,7 @@ def _(tokens, routing_map, probs, num_out_tokens, drop_and_pad):
     if top_k is not None:
         must.hold(top_k <= 512, "num_out_tokens", "of at most 512 experts a token", top_k)
     check_map(routing_map, count, top_k)
-    check_probs(probs, routing_map)
+    check_probs(probs, routing_map, tokens)
 
 
 @npu_moe_token_permute_with_routing_map.backward

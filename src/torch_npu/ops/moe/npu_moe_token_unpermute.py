@@ -278,6 +278,7 @@ def npu_moe_token_unpermute_grad(permuted_tokens, grad_unpermuted_tokens, sorted
 def _(permuted_tokens, grad_unpermuted_tokens, sorted_indices, probs, padded_mode, restore_shape):
     grad, name = grad_unpermuted_tokens, "grad_unpermuted_tokens"
     must.ndim("permuted_tokens", permuted_tokens, 2)
+    must.same_dtype("permuted_tokens", permuted_tokens, name, grad)
     _check(grad, name, sorted_indices, probs, padded_mode, restore_shape)
     must.shape(name, grad, (sorted_indices.numel() // _top_k(probs), permuted_tokens.size(-1)))
 

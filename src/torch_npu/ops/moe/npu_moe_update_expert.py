@@ -12,7 +12,8 @@ from torch_npu.ops._registry import Sample, npu_op
 @npu_op(
     "npu_moe_update_expert(Tensor expert_ids, Tensor eplb_table, *, Tensor? expert_scales=None,"
     " Tensor? pruning_threshold=None, Tensor? active_mask=None, int local_rank_id=-1,"
-    " int world_size=-1, int balance_mode=0) -> (Tensor, Tensor)"
+    " int world_size=-1, int balance_mode=0) -> (Tensor, Tensor)",
+    chips=("A3", "A5"),
 )
 def npu_moe_update_expert(
     expert_ids,
@@ -88,7 +89,7 @@ def _(
     most = min(16, experts)
     must.hold(0 < k <= most, "expert_ids", f"of 1 to {most} experts a token", shape)
     table = (experts, columns)
-    must.hold(0 < experts < 1024, "eplb_table", "of 1 to 1023 rows", table)
+    must.hold(0 < experts <= 1024, "eplb_table", "of 1 to 1024 rows", table)
     must.hold(columns >= 2, "eplb_table", "of at least 2 columns", table)
     must.choice("balance_mode", balance_mode, (0, 1))
     if balance_mode == 0:

@@ -132,6 +132,7 @@ def _(logits, top_k, top_p, q, top_k_guess, min_ps, ks_max, post_sample):
     must.ndim("logits", logits, 2)
     batch, words = logits.shape
     must.hold(logits.numel() > 0, "logits", "not empty", (batch, words))
+    must.hold(words <= 2**20, "logits", "of at most 1048576 words", words)
     must.dtype("top_k", top_k, torch.int32)
     must.shape("top_k", top_k, (batch,))
     must.same_dtype("top_p", top_p, "logits", logits)
