@@ -41,6 +41,8 @@ FINDINGS = [
         (Mutation("args.4.0", "value", 2**40),), strict=0,
     ),
     Call("npu.npu_roi_alignbk", 1, 0, (Mutation("args.2.3", "value", 2**62 - 1),)),
+    # more candidates than a number of Python's becomes
+    Call("npu.npu_ifmr", 0, 0, (Mutation("args.7", "value", 1e38),)),
 ]  # fmt: skip
 
 

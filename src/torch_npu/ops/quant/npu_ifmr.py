@@ -100,6 +100,8 @@ def _(
     must.hold(search_step > 0, "search_step", "positive", search_step)
     ok = search_end >= search_start
     must.hold(ok, "search_end", f"at least search_start ({search_start})", search_end)
+    few = search_end - search_start < 2**31 * search_step
+    must.hold(few, "search_end", "less than 2^31 steps from search_start", search_end)
 
 
 @npu_ifmr.meta
