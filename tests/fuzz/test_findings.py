@@ -58,6 +58,13 @@ FINDINGS = [
     ),
     Call("npu.npu_ps_roi_pooling_backward", 1, 0, (Mutation("args.5.1", "value", -(2**62)),)),
     Call("npu.npu_nsa_compress_attention_infer", 0, 0, (Mutation("args.4", "value", 0),)),
+    # a cache with blocks of no token
+    Call("npu.atb::_npu_paged_attention_splitfuse", 0, 0, (Mutation("args.1", "shape", ("zero", 1)),)),
+    # a sequence without keys
+    Call(
+        "npu.npu_dense_lightning_indexer_softmax_lse", 1, 0,
+        (Mutation("kwargs.actual_seq_klen.0", "value", 0),),
+    ),
     # more candidates than a number of Python's becomes
     Call("npu.npu_ifmr", 0, 0, (Mutation("args.7", "value", 1e38),)),
 ]  # fmt: skip

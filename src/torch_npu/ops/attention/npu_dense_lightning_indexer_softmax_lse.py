@@ -45,6 +45,8 @@ def npu_dense_lightning_indexer_softmax_lse(
     factors = wide(weights.reshape(-1, weights.shape[-1]))
     lengths = (actual_seq_qlen, actual_seq_klen)
     for span in _sparse.spans(query_index, key_index, layout, layout, *lengths):
+        if span.columns == 0:
+            continue
         own = keys[span.kv_start : span.kv_start + span.columns]
         for part in _sparse.steps(span.rows, span.columns * rows.shape[1]):
             where = slice(span.start + part.start, span.start + part.stop)
