@@ -58,6 +58,8 @@ FINDINGS = [
     ),
     Call("npu.npu_ps_roi_pooling_backward", 1, 0, (Mutation("args.5.1", "value", -(2**62)),)),
     Call("npu.npu_nsa_compress_attention_infer", 0, 0, (Mutation("args.4", "value", 0),)),
+    # a list that is too short
+    Call("npu.npu_quant_conv2d", 1, 0, (Mutation("kwargs.pads", "list", "drop"),)),
     # a cache with blocks of no token
     Call("npu.atb::_npu_paged_attention_splitfuse", 0, 0, (Mutation("args.1", "shape", ("zero", 1)),)),
     # a sequence without keys
