@@ -121,17 +121,22 @@ docs-generated: $(READY)
 docs: .venv-docs/.ready
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict && echo "site/index.html"
 
-# A second build, in build/sanitize. Leaks are Python's own affair; PyTorch's libraries are not instrumented.
+# A second build, in build/sanitize, of the kernels for any processor alone. Leaks are Python's own affair; PyTorch's libraries
+# are not instrumented. Device memory comes from the heap; what the sanitizers say is in files, since pytest takes the output.
 SANITIZED := build/sanitize/src
+SAID := $(CURDIR)/build/sanitize/report
 sanitize: $(READY)
-	@mkdir -p $(SANITIZED)
+	@mkdir -p $(SANITIZED); rm -f $(SAID)*
 	@echo "building $(SANITIZED)/softnpu/_C (many minutes the first time)"
 	@SOFTNPU_SANITIZER=address,undefined $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) \
 	  >build/sanitize/log.txt 2>&1 || { tail -n 60 build/sanitize/log.txt; exit 1; }
 	@tar -C src -c --exclude='_C*.so' --exclude=__pycache__ . | tar -C $(SANITIZED) -x
-	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) $(BIN)/python -m pytest -q $(or $(PYTEST_ARGS),tests/kernels)
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" OMP_NUM_THREADS=1 \
+	  ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0:allocator_may_return_null=1:log_path=$(SAID) \
+	  UBSAN_OPTIONS=print_stacktrace=1:log_path=$(SAID) PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) \
+	  $(BIN)/python -m pytest -q -o pythonpath=". $(SANITIZED)" -p tests.fuzz.heap \
+	  $(or $(PYTEST_ARGS),tests/kernels tests/ops --ignore=tests/kernels/test_capability.py); \
+	  code=$$?; if ls $(SAID)* >/dev/null 2>&1; then cat $(SAID)*; exit 1; fi; exit $$code
 
 # csrc/device alone, and csrc/hccl's works with a transport of the test's: programs without Python. ThreadSanitizer wants
 # the same addresses in every run.

@@ -38,9 +38,12 @@ _AVX512 = [
 # gcc's own headers for AVX-512 and at::vec use what they call undefined on purpose.
 _QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 BUILDS = (
-    {"avx2": _AVX2 + _QUIET, "avx512": _AVX512 + _QUIET} if platform.machine() == "x86_64" else {}
+    {"avx2": _AVX2 + _QUIET, "avx512": _AVX512 + _QUIET}
+    if platform.machine() == "x86_64" and not SANITIZER
+    else {}
 )
 DEFAULT = ["-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT"]
+DEFAULT += ["-DSOFTNPU_ONE_BUILD"] if SANITIZER else []  # one source, looked at once
 
 
 def optimization() -> tuple[list[str], list[str]]:
@@ -49,7 +52,7 @@ def optimization() -> tuple[list[str], list[str]]:
         return ["-O3", "-g0", "-DNDEBUG"], []
     # vptr checks need type information that PyTorch's libraries keep to themselves.
     checks = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr"]
-    return ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", *checks], checks
+    return ["-O1", "-g1", "-fno-omit-frame-pointer", *checks], checks
 
 
 def torch_flags() -> list[str]:
@@ -80,9 +83,9 @@ class Ninja:
 
     @property
     def precompiles(self) -> bool:
-        """ccache does better without precompiled headers, and a sanitizer's build is rare."""
+        """ccache does better without precompiled headers."""
         found = shutil.which(self.compiler.split()[0]) or ""
-        return not SANITIZER and "ccache" not in str(Path(found).resolve())
+        return "ccache" not in str(Path(found).resolve())
 
     def precompile(self, name: str, header: str, flags: list[str]) -> tuple[list[str], str]:
         """Flags that use a precompiled header, and what has to be built before."""

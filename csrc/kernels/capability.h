@@ -8,6 +8,7 @@
 //
 // The builds for AVX2 and AVX-512 must run no instruction when the library is loaded: they have no static objects,
 // only a function that lists what they implement. The DEFAULT build calls the chosen one's and registers its functions.
+// SOFTNPU_ONE_BUILD: there is the DEFAULT build alone, as under a sanitizer.
 #pragma once
 
 #include <cstring>
@@ -66,7 +67,7 @@ class Registered {
 
 }  // namespace softnpu::kernels
 
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(SOFTNPU_ONE_BUILD)
 #define SOFTNPU_CHOSEN(file)                                                             \
   namespace softnpu::kernels {                                                           \
   namespace AVX2 {                                                                       \

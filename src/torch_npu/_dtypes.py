@@ -73,6 +73,9 @@ _TORCH: dict[int, torch.dtype] = {
     45: torch.float4_e2m1fn_x2,
 }
 
+#: the numbers that stand for a torch.dtype
+NUMBERS = frozenset(_TORCH)
+
 #: PyTorch's quantized types stand for the plain integers; quint4x2 is what upstream calls a signed int4
 _QUANTIZED = {
     torch.qint8: "int8",

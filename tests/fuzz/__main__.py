@@ -52,9 +52,22 @@ def main() -> int:
         given.seed, given.calls, given.seconds, given.workers, names, given.patience, guard, listed
     )
     began = time.monotonic()
-    result = plan.run()
+    result = plan.run(Announcer())
     report(result, plan, time.monotonic() - began)
     return 1 if result.findings else 0
+
+
+class Announcer:
+    """Tells each finding when it is made; it is reduced and printed at the end."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def __call__(self, result: run.Result) -> None:
+        for finding in list(result.findings.values())[self.told :]:
+            what = f"{finding.outcome.kind} in {finding.call.target}, call {finding.index}"
+            print(f"{what}: {finding.outcome.message[:200]}", file=sys.stderr, flush=True)
+            self.told += 1
 
 
 def report(result: run.Result, plan: run.Plan, seconds: float) -> None:

@@ -220,7 +220,8 @@ def _judge_error(wrong: BaseException, strict: int) -> Outcome:
         return Outcome("internal", text[:600])
     if strict and isinstance(wrong, _RAW):
         last = traceback.extract_tb(wrong.__traceback__)[-1]
-        if last.filename.startswith(_OURS) and not (last.line or "").startswith("raise "):
+        meant = (last.line or "").startswith("raise ") and "__init__()" not in text
+        if last.filename.startswith(_OURS) and not meant:
             where = f"{last.filename.removeprefix(_OURS)}:{last.lineno}"
             return Outcome("internal", f"{where}: {text[:400]}")
     return Outcome("refused", text[:200])

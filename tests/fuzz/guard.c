@@ -1,4 +1,5 @@
-// Device memory for the fuzzer: every allocation ends at a page that cannot be touched, and begins after one.
+// Device memory for the fuzzer: every allocation ends at a page that cannot be touched, and begins after one. At the end,
+// device memory for `make sanitize`.
 //
 // A read or write past the end by more than the alignment, before the begin by more than a page's rest, or after the
 // memory was freed is a segmentation fault. The bytes between the allocation and the pages hold a pattern, which is
@@ -6,6 +7,7 @@
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -48,4 +50,16 @@ void guard_free(void* at, ssize_t bytes, int device, void* stream) {
   unsigned char* begin = end - inner;
   if (!intact(begin, at) || !intact((unsigned char*)at + bytes, end)) atomic_fetch_add(&damaged, 1);
   munmap(begin - kPage, inner + 2 * kPage);
+}
+
+// Device memory from the heap, whose ends AddressSanitizer guards.
+void* heap_allocate(ssize_t bytes, int device, void* stream) {
+  (void)device, (void)stream;
+  void* at = NULL;
+  return bytes < 0 || (size_t)bytes > most || posix_memalign(&at, kAlign, (size_t)bytes) != 0 ? NULL : at;
+}
+
+void heap_free(void* at, ssize_t bytes, int device, void* stream) {
+  (void)bytes, (void)device, (void)stream;
+  free(at);
 }

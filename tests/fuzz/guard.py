@@ -25,15 +25,15 @@ def compile_guard() -> str | None:
 
 
 class Guard:
-    """From now on every allocation of the process lies between guard pages."""
+    """From now on every allocation of the process lies between guard pages; or, with `kind` "heap", in the heap."""
 
-    def __init__(self, library: str, limit: int):
+    def __init__(self, library: str, limit: int, kind: str = "guard"):
         from softnpu import _C
 
         self.library = ctypes.CDLL(library)
         self.library.guard_damaged.restype = ctypes.c_long
         self.library.guard_limit(ctypes.c_size_t(limit))
-        functions = (self.library.guard_allocate, self.library.guard_free)
+        functions = (self.library[f"{kind}_allocate"], self.library[f"{kind}_free"])
         _C.set_plugin(*(ctypes.cast(f, ctypes.c_void_p).value for f in functions))
 
     def damaged(self) -> int:

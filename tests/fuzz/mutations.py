@@ -91,7 +91,7 @@ def _plain(chance: random.Random, value: Any) -> Any:
         return chance.choice((*FLOATS, -value, value * 2))
     if isinstance(value, str):
         return chance.choice((*TEXTS, value.lower(), value[::-1]))
-    return chance.choice((None, 0, 1, -1, 1.0, True, "unknown"))
+    return chance.choice((None, 0, 1, -1, 77, 2**31, 1.0, True, "unknown"))  # dtypes and the like
 
 
 def apply(arguments: dict[str, Any], mutation: Mutation) -> None:

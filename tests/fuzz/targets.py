@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.fuzz import forms
 from tests.fuzz.writes import tensors
 from tests.ops.support import make
 from torch_npu.ops._registry import operators
@@ -60,8 +61,23 @@ def _plain(value: Any) -> Any:
 
 def on_host(name: str, index: int) -> dict[str, Any]:
     """A sample of ours with CPU tensors, for processes that must not start the device."""
-    args, kwargs = _samples(operators[name.removeprefix("npu.")])[index].inputs(_host)
-    return {"args": _plain(args), "kwargs": {k: _plain(v) for k, v in kwargs.items()}}
+    lent = _lenders().get(name)
+    operator = operators[name.removeprefix("npu.")] if lent is None else lent[1]
+    return _sample(operator, index, _host, lent[0] if lent is not None else None)
+
+
+def _sample(operator: Any, index: int, make: Any, borrower: Any = None) -> dict[str, Any]:
+    args, kwargs = _samples(operator)[index].inputs(make)
+    args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
+    if borrower is not None:
+        run = make is _make
+        args, kwargs = [], forms.arguments(borrower._schema, operator, args, kwargs, run)
+    return {"args": args, "kwargs": kwargs}
+
+
+@functools.cache
+def _lenders() -> dict[str, tuple[Any, Any]]:
+    return {f"npu.{name}": (overload, lender) for name, overload, lender in forms.borrowers()}
 
 
 def _host(*shape: int, requires_grad: bool = False, **options: Any) -> torch.Tensor:
@@ -74,14 +90,15 @@ def ours() -> dict[str, Target]:
     for name, operator in sorted(operators.items()):
         samples = _samples(operator)
 
-        def build(index: int, samples: list[Any] = samples) -> dict[str, Any]:
-            args, kwargs = samples[index].inputs(_make)
-            return {"args": _plain(args), "kwargs": {k: _plain(v) for k, v in kwargs.items()}}
-
         if samples:
+            build = functools.partial(_sample, operator, make=_make)
             found[f"npu.{name}"] = Target(
                 f"npu.{name}", operator.overload, operator.schema, len(samples), build
             )
+    for name, (overload, lender) in _lenders().items():
+        build = functools.partial(_sample, lender, make=_make, borrower=overload)
+        count = len(_samples(lender))
+        found[name] = Target(name, overload, overload._schema, count, build)
     return found
 
 

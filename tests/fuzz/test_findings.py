@@ -41,6 +41,34 @@ FINDINGS = [
         (Mutation("args.4.0", "value", 2**40),), strict=0,
     ),
     Call("npu.npu_roi_alignbk", 1, 0, (Mutation("args.2.3", "value", 2**62 - 1),)),
+    # a gradient for fewer images than there are
+    Call("npu.npu_convolution_backward", 0, 0, (Mutation("args.1", "shape", ("zero", 0)),), strict=0),
+    # no index at all
+    Call("npu.npu_scatter_nd_update", 2, 0, (Mutation("args.1", "shape", ("zero", 1)),), strict=0),
+    Call("npu.npu_scatter_nd_update_", 2, 0, (Mutation("args.1", "shape", ("zero", 1)),), strict=0),
+    # loops over distances, windows and ranks that nobody has
+    Call("npu.npu_nsa_compress_attention", 1, 0, (Mutation("args.7", "value", 2**31),), strict=0),
+    Call("npu.npu_nsa_compress_grad", 0, 0, (Mutation("args.3", "value", -(2**62)),), strict=0),
+    Call("npu.npu_attention_to_ffn", 1, 0, (Mutation("args.7", "value", 2**40),), strict=0),
+    # sizes that 64 bits do not hold, or below zero; a division by no heads
+    Call("npu.empty_with_format", 1, 0, (Mutation("args.0.0", "value", 2**62 - 1),)),
+    Call(
+        "npu._npu_fused_infer_attention_score_v2_infer_output", 0, 0,
+        (Mutation("kwargs.num_query_heads", "value", 2**62 - 1),),
+    ),
+    Call("npu.npu_ps_roi_pooling_backward", 1, 0, (Mutation("args.5.1", "value", -(2**62)),)),
+    Call("npu.npu_nsa_compress_attention_infer", 0, 0, (Mutation("args.4", "value", 0),)),
+    # a list that is too short
+    Call("npu.npu_quant_conv2d", 1, 0, (Mutation("kwargs.pads", "list", "drop"),)),
+    # a cache with blocks of no token
+    Call("npu.atb::_npu_paged_attention_splitfuse", 0, 0, (Mutation("args.1", "shape", ("zero", 1)),)),
+    # a sequence without keys
+    Call(
+        "npu.npu_dense_lightning_indexer_softmax_lse", 1, 0,
+        (Mutation("kwargs.actual_seq_klen.0", "value", 0),),
+    ),
+    # more candidates than a number of Python's becomes
+    Call("npu.npu_ifmr", 0, 0, (Mutation("args.7", "value", 1e38),)),
 ]  # fmt: skip
 
 

@@ -14,14 +14,15 @@ from tests.fuzz import mutations
 from tests.fuzz.calls import Call, Outcome, _judge_error
 from tests.fuzz.mutations import Mutation
 
-SECONDS = 40
+#: at most, for each of the three samples
+SECONDS = 60
 
 
 @pytest.mark.parametrize("what", ["npu", "torch"])
 def test_a_sample(what):
-    """Two processes beside each other for a while; findings are printed as programs."""
+    """For a while; findings are printed as programs."""
     command = [sys.executable, "-m", "tests.fuzz", "--what", what, "--seed", "18", "--workers", "1"]
-    command += ["--calls", "2500" if what == "npu" else "1000", "--seconds", str(SECONDS)]
+    command += ["--calls", "15000" if what == "npu" else "8000", "--seconds", str(SECONDS)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
     assert " 0 findings" in run.stdout and "on guard pages" in run.stdout
@@ -29,7 +30,7 @@ def test_a_sample(what):
 
 def test_a_sample_of_a_sweep():
     command = [sys.executable, "-m", "tests.fuzz", "--what", "npu", "--sweep", "index"]
-    command += ["--calls", "600", "--seed", "18", "--workers", "1", "--seconds", str(SECONDS)]
+    command += ["--calls", "4000", "--seed", "18", "--workers", "1", "--seconds", str(SECONDS)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
     assert " 0 findings" in run.stdout and "on guard pages" in run.stdout
@@ -45,6 +46,18 @@ def test_a_sweep_meets_every_index():
     assert (1, lengths) in spoiled and (1, "kwargs.block_table") in spoiled
     assert {c.strict for c in found} == {0, 1} and found != sweep.calls("index", [name], 1)
     assert not sweep.calls("index", ["npu.npu_swiglu"], 0)  # it has no index
+
+
+def test_every_overload_of_ours_is_called():
+    from tests.fuzz import targets
+    from torch_npu.ops._registry import operators
+
+    names = set(targets.ours())
+    assert {f"npu.{name}" for name in operators} <= names
+    assert {"npu.npu_conv2d.out", "npu.npu_format_cast.Tensor"} <= names
+    written = targets.named("npu.npu_conv2d.out").build(0)["kwargs"]["out"]
+    assert isinstance(written, torch.Tensor)
+    assert "out" not in targets.on_host("npu.npu_conv2d.out", 0)["kwargs"]
 
 
 def test_seeds_reproduce():

@@ -36,14 +36,14 @@ def flat(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def storages(arguments: dict[str, Any]) -> dict[int, tuple[torch.UntypedStorage, torch.Tensor]]:
-    """Each storage of the arguments with a copy of its bytes."""
+    """Each storage of the arguments with a copy of its bytes. By identity: the address of an out argument may change."""
     found = {}
     for tensor in tensors(arguments):
         if tensor.device.type == "meta" or tensor.layout != torch.strided:
             continue
         storage = tensor.untyped_storage()
-        if 0 < storage.nbytes() <= _MOST_BYTES and storage.data_ptr() not in found:
-            found[storage.data_ptr()] = (storage, _bytes(storage))
+        if 0 < storage.nbytes() <= _MOST_BYTES and storage._cdata not in found:
+            found[storage._cdata] = (storage, _bytes(storage))
     return found
 
 
@@ -56,31 +56,35 @@ def changed_outside(before: dict[int, Any], arguments: dict[str, Any], schema: A
     if not before or schema is None or schema.name.split("::")[-1] in _UNDECLARED:
         return None
     written = _written(arguments, schema)
-    for address, (storage, old) in before.items():
+    for which, (storage, old) in before.items():
+        targets = [t for t in written if t.untyped_storage()._cdata == which]
+        if storage.nbytes() != old.numel():
+            if targets:  # an out argument
+                continue
+            names = [path for path, value in flat(arguments) if _holds(value, which)]
+            return f"{', '.join(names)}: has {storage.nbytes()} bytes now, not {old.numel()}"
         changed = (_bytes(storage) != old).nonzero().flatten()
         if not changed.numel():
             continue
         allowed = torch.zeros(storage.nbytes(), dtype=torch.bool)
-        for tensor in written:
-            if tensor.untyped_storage().data_ptr() == address:
-                size = tensor.element_size()
-                elements = torch.arange(storage.nbytes() // size)
-                chosen = elements.as_strided(
-                    tensor.shape, tensor.stride(), tensor.storage_offset()
-                ).flatten()
-                for byte in range(size):
-                    allowed[chosen * size + byte] = True
+        for tensor in targets:
+            size = tensor.element_size()
+            elements = torch.arange(storage.nbytes() // size)
+            chosen = elements.as_strided(
+                tensor.shape, tensor.stride(), tensor.storage_offset()
+            ).flatten()
+            for byte in range(size):
+                allowed[chosen * size + byte] = True
         outside = changed[~allowed[changed]]
         if outside.numel():
-            names = [path for path, value in flat(arguments) if _holds(value, address)]
+            names = [path for path, value in flat(arguments) if _holds(value, which)]
             return f"{', '.join(names)}: {outside.numel()} bytes were changed that the call may not write"
     return None
 
 
-def _holds(value: Any, address: int) -> bool:
+def _holds(value: Any, which: int) -> bool:
     return any(
-        t.device.type != "meta" and t.untyped_storage().data_ptr() == address
-        for t in tensors(value)
+        t.device.type != "meta" and t.untyped_storage()._cdata == which for t in tensors(value)
     )
 
 

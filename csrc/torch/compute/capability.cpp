@@ -13,7 +13,7 @@ namespace {
 enum class Build { Default, Avx2, Avx512 };
 
 Build choose() {
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(SOFTNPU_ONE_BUILD)
   const std::string torch = at::get_cpu_capability();  // AVX512, AVX512_VNNI and the like are one for us
   if (torch.starts_with("AVX512") || torch == "AMX") return Build::Avx512;
   if (torch.starts_with("AVX2")) return Build::Avx2;

@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_map_only
 
 from softnpu import _C
 from torch_npu import _errors
-from torch_npu.ops import _forms
+from torch_npu.ops import _enumerations, _forms
 from torch_npu.ops._autograd import register_autocast
 from torch_npu.ops._operator import (
     NAMESPACE,
@@ -138,6 +138,8 @@ def discover() -> dict[str, Operator]:
         operator.validate()
         if operator.mutable and "backward" not in operator.parts:
             _C.count_versions(operator.schema.name, operator.schema.overload_name)
+    for namespace, base in {(o.namespace, o.base) for o in operators.values()}:
+        _enumerations.protect(getattr(getattr(torch.ops, namespace), base))
     return operators
 
 

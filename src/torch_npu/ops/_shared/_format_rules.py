@@ -22,6 +22,7 @@ from softnpu import _C, chips
 from torch_npu._errors import BadArgument, ErrCode
 from torch_npu.npu._format import Format
 from torch_npu.npu.npu_config import _npuConfig
+from torch_npu.ops import _check as must
 
 _BLOCK = 16
 _BLOCK_BYTES = 32
@@ -236,6 +237,7 @@ def create(
     else:
         padded = padded_sizes(number, sizes, dtype.itemsize, argument)
     elements = max(math.prod(padded), at_least)
+    must.countable(argument, elements, list(sizes))
     tensor = _C.padded_empty(list(sizes), elements, dtype, device, alignment)
     origin, number = _unit(sizes, number)
     if at_least or not (number == origin == guess(sizes)):

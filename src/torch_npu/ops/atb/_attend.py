@@ -79,6 +79,10 @@ class Paged:
 
     def _ids(self, index: int, length: int) -> torch.Tensor:
         blocks, block = self.key.shape[:2]
+        if block == 0:
+            shape = tuple(self.key.shape)
+            expected = "of blocks with tokens"
+            raise _errors.BadArgument("key_cache", expected, shape, _errors.ErrCode.PARAM)
         count = -(-length // block)
         ids = self.table[index, :count].long()
         if len(ids) < count:

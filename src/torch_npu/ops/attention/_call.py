@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from softnpu import chips
+from torch_npu.ops import _check as must
 from torch_npu.ops.attention import _paged
 from torch_npu.ops.attention._layouts import heads_first
 
@@ -224,6 +226,7 @@ def output_shapes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def empty_outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """attention_out and softmax_lse, without values."""
     out, lse = output_shapes(call)
+    must.countable(call.name("num_heads"), math.prod(out) + math.prod(lse), call.num_heads)
     return (
         call.query.new_empty(out, dtype=call.result_dtype),
         call.query.new_empty(lse, dtype=torch.float32),

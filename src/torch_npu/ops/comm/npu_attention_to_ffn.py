@@ -105,8 +105,9 @@ def npu_attention_to_ffn(
         )
         info[_HEAD + token * per_token + choice] = local[token, choice]
         sent[rank] = info
-    for rank in range(ffn_start_rank_id, ffn_start_rank_id + world_size - count):
-        if rank not in sent and sync_flag == 0:
+    ranks = range(ffn_start_rank_id, ffn_start_rank_id + world_size - count)
+    for rank in ranks if sync_flag == 0 else ():
+        if rank not in sent:
             shapes = ffn_token_info_table_shape, data_shape
             sent[rank] = workers.tables(members, rank, *shapes, dtype)[0][session, micro]
     for info in sent.values():

@@ -215,7 +215,7 @@ def check_gradients(
     must.shape(grad_name, grad, (input.shape[0], channels, *sizes))
 
 
-def _fits(grad, input, weight, stride, padding, dilation, output_padding) -> None:
+def _fits(grad, input, weight, stride, padding, dilation, output_padding, groups) -> None:
     """PyTorch's gradients trust these sizes: what they read depends on them, whether constraints are checked or not."""
     for name, numbers, least in (
         ("stride", stride, 1),
@@ -225,11 +225,12 @@ def _fits(grad, input, weight, stride, padding, dilation, output_padding) -> Non
         must.hold(min(numbers) >= least, name, f"at least {least}", list(numbers))
     lists = (stride, padding, dilation)
     if output_padding is None:
-        sizes = plain_sizes(input, weight, *lists)
+        sizes, channels = plain_sizes(input, weight, *lists), weight.shape[0]
     else:
         extra = spatial(output_padding, input.dim() - 2)
         sizes = transposed_sizes(input, weight, padding, extra, stride, dilation)
-    must.hold(list(grad.shape[2:]) == sizes, "grad_output", f"of spatial sizes {sizes}", grad)
+        channels = weight.shape[1] * groups
+    must.shape("grad_output", grad, (input.shape[0], channels, *sizes))
 
 
 def gradients(
@@ -249,7 +250,7 @@ def gradients(
     """
     dims = input.dim() - 2
     steps, pads, dilations = (spatial(n, dims) for n in (stride, padding, dilation))
-    _fits(grad, input, weight, steps, pads, dilations, output_padding)
+    _fits(grad, input, weight, steps, pads, dilations, output_padding, groups)
     dx, dw, _ = torch.ops.aten.convolution_backward(
         wide(grad),
         wide(input),

@@ -116,6 +116,7 @@ def _(
         ("pads", pads, 0),
         ("dilations", dilations, 1),
     ):
+        must.hold(len(values) == 2, name, "a list of 2 integers", list(values))
         must.hold(min(values) >= least, name, f"at least {least}", list(values))
     must.hold(groups >= 1, "groups", "positive", groups)
     out, depth = weight.shape[:2]

@@ -6,7 +6,7 @@ compressed key; a selected block is `select_block_size` keys of the original seq
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -36,6 +36,7 @@ def of_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 def windows(ends: Sequence[int], size: int, stride: int, rows: int) -> list[int]:
     """Where each window of each sequence begins; sequences end with the rows, whatever is said."""
+    size = max(size, 1)
     return [
         first
         for start, end in spans([min(max(end, 0), rows) for end in ends])
@@ -62,12 +63,21 @@ def importance(
     keys = weights.shape[-1]
     out = weights.new_zeros((*weights.shape[:-1], blocks))
     ends = (torch.arange(blocks, device=weights.device) + 1) * step - first
-    for back in range(step + overlap - 1):
+    for back in _backs(keys, blocks, step, overlap, first):
         times = min(back + 1, step + overlap - 1 - back, step, overlap)
         at = ends - back
         seen = (at >= 0) & (at < keys)
         out += times * weights[..., at.clamp(0, keys - 1)] * seen
     return out
+
+
+def _backs(keys: int, blocks: int, step: int, overlap: int, first: int) -> Iterable[int]:
+    """How far before a block's end a key may be: each distance once, at most those at which there is a key."""
+    most = max(step + overlap - 1, 0)
+    if most <= blocks * keys:
+        return range(most)
+    ends = [(block + 1) * step - first for block in range(blocks)]
+    return sorted({b for e in ends for b in range(max(e - keys + 1, 0), min(e + 1, most))})
 
 
 def stats_dtype(query: torch.Tensor) -> torch.dtype:

@@ -160,7 +160,7 @@ def _(
     check_blocks(compress_block_size, compress_stride, select_block_size)
     _blocks.check_size("page_block_size", page_block_size, _MOST_PAGE)
     heads = key_value_head_num
-    ok = heads > 0 and head_num % heads == 0 and 128 % (head_num // heads) == 0
+    ok = 0 < heads <= head_num and head_num % heads == 0 and 128 % (head_num // heads) == 0
     must.hold(ok, "key_value_head_num", f"dividing {head_num} into groups that divide 128", heads)
     ok = head_num == query.shape[-2]
     must.hold(ok, "head_num", f"the heads of query ({query.shape[-2]})", head_num)

@@ -48,6 +48,7 @@ def _write(target, indices, updates):
         torch.uint8 if target.dtype.itemsize == 1 else target.dtype
     )  # index_put knows no 8-bit floats
     places = tuple(indices.long().contiguous().unbind(-1))
+    must.hold(places, "indices", "of a last dimension of at least 1", tuple(indices.shape))
     target.view(raw).index_put_(places, updates.contiguous().view(raw))
     return target
 

@@ -200,7 +200,8 @@ def npu_ps_roi_pooling_backward(
 @npu_ps_roi_pooling_backward.check
 def _(output_grad, rois, spatial_scale, group_size, output_dim, input_size):
     must.dtype("output_grad", output_grad, *FLOATS)
-    must.hold(len(input_size) >= 2, "input_size", "[H, W]", list(input_size))
+    ok = len(input_size) >= 2 and all(size >= 0 for size in input_size[:2])
+    must.hold(ok, "input_size", "[H, W] of at least 0", list(input_size))
     _check(rois, spatial_scale, group_size, output_dim, list(input_size[:2]))
     pixels = rois.shape[0] * group_size**2 * input_size[0] * input_size[1]
     must.countable("input_size", pixels * output_dim, list(input_size))

@@ -1,0 +1,104 @@
+"""Numbers in the place of torch.dtype and torch.layout: those that mean nothing are refused by name, before PyTorch's table."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+import torch_npu
+from softnpu import settings
+from torch_npu.ops._enumerations import _Careful, protect
+from torch_npu.ops._registry import operators
+
+#: far from the table, beside it, and in its gaps; modulo 256 some of them are dtypes
+NO_DTYPES = (-1, -128, 22, 77, 127, 128, 256 + 6, 999, 2**31, 2**62)
+
+
+def bits():
+    return torch.zeros(8, dtype=torch.uint8, device="npu")
+
+
+CALLS = {
+    "torch_npu": lambda n: torch_npu.npu_sign_bits_unpack(bits(), 1, n),
+    "by name": lambda n: torch_npu.npu_sign_bits_unpack(bits(), size=1, dtype=n),
+    "packet": lambda n: torch.ops.npu.npu_sign_bits_unpack(bits(), 1, n),
+    "overload": lambda n: torch.ops.npu.npu_sign_bits_unpack.default(bits(), 1, n),
+}
+
+
+@pytest.mark.parametrize("way", CALLS)
+@pytest.mark.parametrize("number", NO_DTYPES)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_number_that_is_no_dtype(way, number, strict):
+    message = rf"npu_sign_bits_unpack: argument 'dtype' must be a torch.dtype.*\({number}\)"
+    with settings.override(strict=strict), pytest.raises(RuntimeError, match=message):
+        CALLS[way](number)
+
+
+@pytest.mark.parametrize("number", [numpy.int64(77), numpy.int8(-5), torch.tensor(77)])
+def test_what_pytorch_takes_for_a_number(number):
+    with pytest.raises(RuntimeError, match=rf"argument 'dtype'.*\({int(number)}\)"):
+        CALLS["packet"](number)
+
+
+def test_with_fake_tensors_and_without_a_tensor():
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="argument 'dtype'"):
+        CALLS["overload"](77)
+    with pytest.raises(RuntimeError, match="empty_with_format: argument 'dtype'"):
+        torch_npu.empty_with_format([2, 3], dtype=99, device="npu")
+
+
+@pytest.mark.parametrize("number", [-3, 8, 77, 300])
+def test_a_number_that_is_no_layout(number):
+    message = rf"empty_with_format: argument 'layout' must be a torch.layout.*\({number}\)"
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.npu.empty_with_format([2, 3], layout=number)
+
+
+def test_an_object_of_another_enumeration():
+    with pytest.raises(RuntimeError, match="argument 'layout' must be a torch.layout.*torch.int8"):
+        torch.ops.npu.empty_with_format([2, 3], layout=torch.int8)
+    with pytest.raises(RuntimeError, match="argument 'dtype' must be a torch.dtype.*strided"):
+        CALLS["packet"](torch.strided)
+
+
+def test_numbers_of_dtypes_and_dtypes_pass():
+    assert torch_npu.npu_sign_bits_unpack(bits(), 1, 6).dtype == torch.float32
+    assert torch_npu.npu_sign_bits_unpack(bits(), 1, torch.float16).dtype == torch.float16
+    made = torch.ops.npu.empty_with_format([2, 3], dtype=5, layout=0, device="npu")
+    assert made.dtype == torch.float16 and made.layout == torch.strided
+
+
+def test_every_operator_with_such_an_argument_looks_first():
+    enumerated = {
+        operator.base: operator
+        for operator in operators.values()
+        for argument in operator.schema.arguments
+        if any(kind in str(argument.real_type) for kind in ("ScalarType", "Layout", "MemoryFormat"))
+    }
+    assert {"npu_sign_bits_unpack", "npu_grouped_matmul", "empty_with_format"} <= set(enumerated)
+    for operator in enumerated.values():
+        assert isinstance(operator.overload.op, _Careful)
+        assert isinstance(operator.overload.overloadpacket.op, _Careful)
+    assert not isinstance(torch.ops.npu.npu_rms_norm.default.op, _Careful)
+
+
+def test_tables_keep_the_operator():
+    """Its hash is the one from before: PyTorch has tables with operators as keys."""
+    library = torch.library.Library("softnpu_test_enumerations", "DEF")  # noqa: TOR901
+    library.define("cast(Tensor x, ScalarType dtype) -> Tensor")
+    packet = torch.ops.softnpu_test_enumerations.cast
+    table = {packet.default: 1, packet: 2}
+    protect(packet)
+    assert isinstance(packet.op, _Careful) and table[packet.default] == 1 and table[packet] == 2
+    protect(packet)
+    assert not isinstance(packet.op.function, _Careful)
+
+
+def test_scripts_call_the_operator():
+    def program(x):
+        return torch.ops.npu.npu_sign_bits_unpack(x, 1, torch.float32)
+
+    assert torch.equal(torch.jit.script(program)(bits()), program(bits()))
