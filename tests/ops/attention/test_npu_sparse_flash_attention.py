@@ -209,6 +209,7 @@ def test_the_gradient_on_ascend950():
         ({"heads": 6}, "'query' must be of 1, 2, 4, .*128 heads"),
         ({"key": make(1, 5, 2, 512, dtype=torch.bfloat16)}, "'key' must be of 1 head of 512"),
         ({"depth": 640}, "'value' must be of a head size up to 512"),
+        ({"query_rope": make(1, 2, 4, 64)}, "'query_rope' must be of the dtype of 'query'"),
         ({"sparse_mode": 1}, "'sparse_mode' must be 0 or 3"),
     ],
 )

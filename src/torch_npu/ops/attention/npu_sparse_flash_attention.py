@@ -418,8 +418,9 @@ def _(
     for name, tensor in (("softmax_max", softmax_max), ("softmax_sum", softmax_sum)):
         must.dtype(name, tensor, torch.float32)
         must.shape(name, tensor, (*shape, query.shape[-2]))
-    must.shape("query_rope", query_rope, (*query.shape[:-1], 64))
-    must.shape("key_rope", key_rope, (*key.shape[:-1], 64))
+    for name, rope, tensor in (("query_rope", query_rope, query), ("key_rope", key_rope, key)):
+        must.same_dtype(name, rope, "query", query)
+        must.shape(name, rope, (*tensor.shape[:-1], 64))
     must.choice("sparse_mode", sparse_mode, (0, 3))
 
 
