@@ -21,3 +21,9 @@ def test_refusals():
         torch_npu._npu_distribute_barrier(make(3), NAME, 2, elastic_info=make(3))
     with pytest.raises(RuntimeError, match="'time_out' must be of dtype torch.int32"):
         torch_npu._npu_distribute_barrier(make(3), NAME, 2, time_out=make(1))
+
+
+def test_one_rank_needs_no_barrier():
+    x = torch.ones(1).npu()
+    with pytest.raises(RuntimeError, match=r"'world_size' must be in \[2, 768\], but received 1"):
+        torch_npu._npu_distribute_barrier(x, "softnpu%mirror_1", 1)

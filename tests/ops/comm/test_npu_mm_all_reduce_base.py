@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.support import assert_accurate, make
 
 NAME = "softnpu%mirror_2"
@@ -75,3 +76,18 @@ def test_bad_group():
     x, w = make(3, 64, **HALF), make(64, 5, **HALF)
     with pytest.raises(RuntimeError, match="'hcom' must be 1, 2, 4 or 8, but received 3"):
         torch_npu.npu_mm_all_reduce_base(x, w, "softnpu%mirror_3")
+
+
+def test_a_sum_of_nothing():
+    x1, x2 = torch.empty(3, 0).half().npu(), torch.empty(0, 4).half().npu()
+    bias = torch.ones(4).half().npu()
+    found = torch_npu.npu_mm_all_reduce_base(x1, x2, "softnpu%mirror_2", bias=bias)
+    assert torch.equal(found.cpu(), torch.full((3, 4), 2).half())
+
+
+def test_ranks_by_chip():
+    x = torch.ones(2, 2).half().npu()
+    with on("A5"):
+        torch_npu.npu_mm_all_reduce_base(x, x, "softnpu%mirror_16")
+    with on("310P"), pytest.raises(RuntimeError, match="'hcom' must be 1, 2 or 4, but received 8"):
+        torch_npu.npu_mm_all_reduce_base(x, x, "softnpu%mirror_8")

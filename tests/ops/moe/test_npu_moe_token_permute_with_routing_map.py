@@ -111,3 +111,15 @@ def test_bad_probs_and_map():
         RuntimeError, match="'routing_map' must be of dtype torch.bool or torch.int8"
     ):
         torch_npu.npu_moe_token_permute_with_routing_map(make(2, 3), npu([[1], [1]]))
+
+
+def test_dtype_of_probs():
+    """That of the tokens, or float32 beside bfloat16."""
+    chosen = torch.ones(3, 2, dtype=torch.bool).npu()
+    weights = torch.rand(3, 2).npu()
+    call = torch_npu.npu_moe_token_permute_with_routing_map
+    rows = torch.rand(3, 4).npu()
+    found = call(rows.bfloat16(), chosen, probs=weights, num_out_tokens=6)[1]
+    assert torch.equal(found.cpu(), weights.cpu().t().flatten())
+    with pytest.raises(RuntimeError, match="'probs' must be of dtype torch.float16, but received"):
+        call(rows.half(), chosen, probs=weights, num_out_tokens=6)

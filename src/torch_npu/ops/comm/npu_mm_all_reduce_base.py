@@ -88,7 +88,7 @@ def _local(
     x1, x2, bias, antiquant_scale, antiquant_offset, x3, dequant_scale, pertoken_scale, group
 ):
     """This rank's part of the sum, in fp32."""
-    rows = x1.reshape(-1, x1.shape[-1])
+    rows = x1.flatten(0, -2)
     if x1.dtype == torch.int8:
         total = int_product(rows, x2)
         if bias is not None:
