@@ -243,7 +243,7 @@ def npu_deformable_conv2dbk(
         groups,
         [True, True, True],
     )
-    assert d_read is not None  # asked for
+    assert d_read is not None and d_weight is not None and d_bias is not None  # asked for
     d_input, d_offset = _deform.sample_gradients(d_read, wide(input), wide(offset), window)
     return tuple(g.to(rules.kind(input)) for g in (d_input, d_weight, d_offset, d_bias))
 
