@@ -215,10 +215,9 @@ class Plan:
         result.count(counts)
         result.calls += 1
         call = self.call(index)
-        if (
-            not call.target.startswith("npu.")
-            and judged_apart(call.on_cpu(), None).kind == outcome.kind
-        ):
+        # A call apart has no limit of memory: there it goes on until its time is over.
+        alike = (outcome.kind, "hang") if outcome.kind == "memory" else (outcome.kind,)
+        if not call.target.startswith("npu.") and judged_apart(call.on_cpu(), None).kind in alike:
             result.counts[f"{outcome.kind} on the CPU device too"] += 1
         else:
             result.counts[outcome.kind] += 1

@@ -58,6 +58,15 @@ FINDINGS = [
     ),
     Call("npu.npu_ps_roi_pooling_backward", 1, 0, (Mutation("args.5.1", "value", -(2**62)),)),
     Call("npu.npu_nsa_compress_attention_infer", 0, 0, (Mutation("args.4", "value", 0),)),
+    # weights of one dimension, and more cells than 64 bits count, without an anchor
+    Call(
+        "npu.npu_moe_token_unpermute_with_routing_map", 1, 0,
+        (Mutation("kwargs.probs", "shape", ("drop", 0)),),
+    ),
+    Call(
+        "npu.npu_anchor_response_flags", 0, 0,
+        (Mutation("args.3", "value", 0), Mutation("args.1.1", "value", 2**62 - 1)),
+    ),
     # a list that is too short
     Call("npu.npu_quant_conv2d", 1, 0, (Mutation("kwargs.pads", "list", "drop"),)),
     # a cache with blocks of no token

@@ -112,6 +112,7 @@ def _check_full(permuted_tokens, sorted_indices, restore_shape, probs, routing_m
         expected = f"of at most {most} experts a token"
         must.hold(top_k <= most, "sorted_indices", expected, top_k)
     if probs is not None:
+        must.ndim("probs", probs, 2)
         check_probs(probs, probs if routing_map is None else routing_map, permuted_tokens)
     if drop_and_pad:
         inside("sorted_indices", sorted_indices, tokens)

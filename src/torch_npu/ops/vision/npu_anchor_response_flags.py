@@ -55,7 +55,7 @@ def _(self, featmap_size, stride, num_base_anchors):
         must.hold(len(values) == 2, name, "two numbers", list(values), ErrCode.PARAM)
         must.hold(min(values) > 0, name, "positive", list(values))
     must.hold(num_base_anchors >= 0, "num_base_anchors", "at least 0", num_base_anchors)
-    flags = featmap_size[0] * featmap_size[1] * num_base_anchors
+    flags = featmap_size[0] * featmap_size[1] * max(num_base_anchors, 1)
     must.countable("featmap_size", flags, list(featmap_size))
 
 
