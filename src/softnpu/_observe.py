@@ -30,6 +30,7 @@ FAULTS = "faults.json"
 _MOST_BYTES = 1 << 22  # of the faults
 _PERIOD = 0.5  # seconds between two notes; a process that is killed loses no more than that
 _CAPACITY = 1 << 22  # tasks between two notes
+_FIELDS = 9  # of a task
 
 
 def install(directory: Path) -> None:
@@ -102,8 +103,10 @@ class SharedTrace:
         self.dropped, self.lost = self.dropped + lost - self.lost, lost
         tasks = self._native()
         self.unseen += tasks
-        if self.profiling:
-            self.kept += tasks
+        if (
+            self.profiling
+        ):  # which sees collectives itself; in a plan they have a tenth value, their group
+            self.kept += [task for task in tasks if len(task) == _FIELDS]
 
     def _profiler_starts(self, shapes: bool = False, most: int = _CAPACITY) -> None:
         with self.lock:

@@ -8,7 +8,7 @@ backward pass still finds is an activation, what lives shorter is a temporary.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from softnpu.plan.recording import (
@@ -160,10 +160,9 @@ def _classify(blocks: Iterable[Block], found: Recording, last: int) -> None:
     marks: dict[int, list[tuple[int, str]]] = {}
     for mark in found.marks:
         marks.setdefault(mark.address, []).append((mark.order, mark.kind))
-    orders = _orders(found.events)
     begins = [begin for begin, _ in found.backwards]
     for block in blocks:
-        end = orders(block.died) if block.died < last else _NEVER
+        end = found.events[block.died].order if block.died < last else _NEVER
         told = {k for order, k in marks.get(block.address, ()) if block.order <= order <= end}
         origin = found.origins[block.origin] if block.origin >= 0 else _NOWHERE
         kind = next((kind for kind in _FIRST if kind in told), "")
@@ -188,16 +187,6 @@ def _by_life(born: int, died: int, phase: str, begins: list[int], found: Recordi
     return TEMPORARIES
 
 
-def _orders(events: Sequence[Event]) -> Callable[[int], int]:
-    """The place in the order of an event, which frees do not have themselves: that of the last allocation before."""
-    places: list[int] = []
-    last = 0
-    for event in events:
-        last = event.order or last
-        places.append(last)
-    return lambda index: places[index]
-
-
 def _lines(alive: Iterable[Block], origins: Sequence[Origin]) -> list[Line]:
     """By line of the program, the largest first."""
     found: dict[tuple[str, int, str], list[Block]] = {}
@@ -217,7 +206,7 @@ def _lines(alive: Iterable[Block], origins: Sequence[Origin]) -> list[Line]:
 def _window(found: Recording, blocks: Sequence[Block], peak: int) -> tuple[int, int]:
     """The events of the step in which the peak lies; of everything, if it lies in none."""
     everything = (0, len(found.events) - 1)
-    place = _orders(found.events)(peak)
+    place = found.events[peak].order
     begin = found.steps.first
     for end in found.steps.ends:
         if begin <= place <= end:

@@ -39,7 +39,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of the allocator. `order` counts allocations and marks together; an event without a context has 0."""
+    """An event of the allocator. `order` counts allocations, releases and marks together."""
 
     action: str
     address: int

@@ -70,7 +70,7 @@ class Recorder:
     def _device_starts(self) -> None:
         """Memory: every event with its origin, and no limit, so that the whole peak is known."""
         for device in range(_C.device_count()):
-            _C.record_history(device, True, _MOST, self.origins.context, False)
+            _C.record_history(device, True, _MOST, self.origins.context, True)
             _C.set_memory_fraction(device, _LIMIT / capacity())
         self.patches.replace(_C, "record_history", self._keep_history)
         self.patches.replace(_C, "set_memory_fraction", self._set_fraction)
