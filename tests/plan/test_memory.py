@@ -10,17 +10,14 @@ MAKE = Origin("train.py", 1, "main", "forward")
 
 
 def recording(events, **more):
-    """Events as (what, address, size, origin); the order counts allocations."""
-    found, order = [Event("segment_alloc", 0, SEGMENT)], 0
-    for what, address, size, *origin in events:
+    """Events as (what, address, size, origin), at 10, 20, 30 ... in the order."""
+    found = [Event("segment_alloc", 0, SEGMENT)]
+    for number, (what, address, size, *origin) in enumerate(events, 1):
         if what == "alloc":
-            order += 1
-            found.append(Event("alloc", address, size, order, *origin))
+            found.append(Event("alloc", address, size, 10 * number, *origin))
         else:
-            found += [
-                Event("free_requested", address, size),
-                Event("free_completed", address, size),
-            ]
+            for action in ("free_requested", "free_completed"):
+                found.append(Event(action, address, size, 10 * number))
     return Recording(0, 1, events=found, origins=[MAKE, FORWARD, BACKWARD], complete=True, **more)
 
 
