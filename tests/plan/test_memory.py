@@ -91,7 +91,7 @@ def test_without_a_backward_pass_nothing_is_an_activation():
 
 
 def test_an_interrupted_forward_pass_holds_activations():
-    found = recording([("alloc", 0, 10, 1)], steps=Steps("program", 1, 0, [99]))
+    found = recording([("alloc", 0, 10, 1)], steps=Steps("program", 1, 5, [99]))
     found.complete = False
     assert analyze(found).by_kind["activations"] == 10
 

@@ -180,7 +180,7 @@ def _by_life(born: int, died: int, phase: str, begins: list[int], found: Recordi
         place = bisect.bisect_left(begins, born)
         if place < len(begins) and begins[place] < died:
             return ACTIVATIONS
-        if not found.complete and died == _NEVER and found.steps.first <= born:
+        if not found.complete and died == _NEVER and 0 < found.steps.first <= born:
             return ACTIVATIONS  # the program ended before a backward pass could tell
     if born < found.steps.first and died == _NEVER:
         return OTHER

@@ -43,7 +43,8 @@ def python_command(program: str, module: bool, arguments: Sequence[str]) -> list
         return [sys.executable, "-m", program, *arguments]
     if not Path(program).is_file():
         hint = ""
-        if shutil.which(program):
+        beside = str(Path(sys.executable).parent)
+        if shutil.which(program) or shutil.which(program, path=beside):
             hint = (
                 ": a plan starts the ranks itself, so give it the script (or -m MODULE) and --ranks"
             )

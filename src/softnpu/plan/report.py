@@ -33,7 +33,10 @@ def of_rank(
     data |= _memory(found, memory, chip)
     times, prediction, notes = _times(found, chip, ranks, calibration)
     steps = found.steps
-    step = {"kind": steps.kind, "meaning": _STEPS[steps.kind], "complete": steps.count}
+    count = steps.count if steps.kind != "program" or found.complete else 0
+    step = {"kind": steps.kind, "meaning": _STEPS[steps.kind], "complete": count}
+    if not count:
+        notes.append("the program never reached the end of a step: this is what it did until then")
     return data | times | {
         "step": step, "launches": found.launches, "complete": found.complete, "error": found.error,
         "notes": [*found.notes, *notes],
@@ -101,15 +104,12 @@ def _times(
     """A task whose time nobody can know leaves the memory's part of the report as it is."""
     nothing: dict[str, Any] = {"step_seconds": None, "mfu": None, "kernels": []}
     if not found.tasks:
-        return nothing, None, ["no step was reached: there are no tasks to time"]
+        return nothing, None, ["no predicted time: the program launched nothing"]
     try:
         prediction = timing.time(found.tasks, chip.name, ranks, calibration)
     except (ClockError, ValueError) as wrong:
         return nothing, None, [f"no predicted time: {wrong}"]
-    notes = []
-    if not found.steps.count:
-        notes.append("no step was complete: the times are those of what ran")
-    return timing.as_data(found.tasks, prediction), prediction, notes
+    return timing.as_data(found.tasks, prediction), prediction, []
 
 
 # --- several ranks and jobs ------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def lines(one: Mapping[str, Any], prediction: Prediction | None) -> list[str]:
     step = one["step"]
     said.append(f"  step: {step['meaning']}; {step['complete']} complete")
     if one["error"]:
-        said.append(f"  the program ended with {one['error']}: this is what it did until then")
+        said.append(f"  the program ended with {one['error']}")
     return said + [f"  note: {note}" for note in one["notes"]]
 
 

@@ -121,7 +121,7 @@ class Recorder:
     def _failed(
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
-        self.error = f"{kind.__name__}: {value}".split("\n", 1)[0]
+        self.error = f"{kind.__name__}: {value}".split("\n", 1)[0].rstrip(": ")
         self._hook(kind, value, trace)
 
     def _forked(self) -> None:
