@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from softnpu.plan.tasks import Task, TensorSpec
 
 _INPUTS = 0  # the stage of a launch
 _COPIES = ("aten::copy_", "aten::_copy_from")
+_ATTENTION = "_scaled_dot_product_fused_attention"
 _MOST_NUMBERS = 4096  # of a list among the attributes
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -27,6 +28,7 @@ class Launches:
         self._log, self._take = log, take
         self._open = threading.local()
         self._specs: dict[tuple[tuple[int, ...], Any], TensorSpec] = {}
+        self._causal: dict[int, bool] = {}  # by the storage of the query
         self.on_collective: Callable[[Any], None] | None = None
 
     @contextlib.contextmanager
@@ -48,7 +50,12 @@ class Launches:
 
     def arguments(self, name: str, names: list[str], values: Any) -> None:
         """The arguments of an operator of torch_npu, which is launched next on this thread."""
-        self._open.attributes = (name, names, values)
+        plain = tuple((key, _plain(v)) for key, v in zip(names, values) if _is_plain(v))
+        self._open.attributes = (name, plain)
+
+    def attention(self, causal: bool) -> None:
+        """PyTorch's own attention, which is launched next on this thread, if it is fused."""
+        self._open.causal = causal
 
     def observe(self, stage: int, name: str, tensors: list[torch.Tensor]) -> None:
         if stage == _INPUTS:
@@ -84,15 +91,17 @@ class Launches:
         written = [address_of(tensor) for tensor in outputs] or read
         task = self._copy(record, inputs) if name in _COPIES else None
         if task is None:
-            task = self._task(record, [t for t in inputs if t.device.type == "npu"])
+            task = self._task(record, [t for t in inputs if t.device.type == "npu"], read)
         self._log.add(task, filter(None, read), filter(None, written))
 
-    def _task(self, record: Any, inputs: list[torch.Tensor] | None = None) -> Task:
+    def _task(
+        self, record: Any, inputs: list[torch.Tensor] | None = None, read: Sequence[int] = ()
+    ) -> Task:
         name, _, device, stream, _, _, _, read, made = record[:9]
         return Task(
             name if "::" in name else f"npu::{name}", "kernel", device, stream,
             self.specs_of(read) if inputs is None else self.specs(inputs), self.specs_of(made),
-            attributes=self._attributes(name), host_waits=host_waits(name),
+            attributes=self._attributes(name, read), host_waits=host_waits(name),
         )  # fmt: skip
 
     def _copy(self, record: Any, tensors: list[torch.Tensor]) -> Task | None:
@@ -118,12 +127,17 @@ class Launches:
             self._specs[shape, dtype] = spec
         return spec
 
-    def _attributes(self, name: str) -> tuple[tuple[str, object], ...]:
-        given, names, values = getattr(self._open, "attributes", ("", [], ()))
-        if given != name:
+    def _attributes(self, name: str, read: Sequence[int]) -> tuple[tuple[str, object], ...]:
+        given, plain = getattr(self._open, "attributes", ("", ()))
+        if given == name:
+            self._open.attributes = ("", ())
+            return plain
+        if _ATTENTION not in name or not read:
             return ()
-        self._open.attributes = ("", [], ())
-        return tuple((key, _plain(value)) for key, value in zip(names, values) if _is_plain(value))
+        if not name.endswith("backward"):  # which has the same query among its inputs
+            causal, self._open.causal = getattr(self._open, "causal", False), False
+            self._causal[read[0]] = causal
+        return (("is_causal", any(self._causal.get(address, False) for address in read)),)
 
 
 def _ranks(record: Any) -> tuple[int, ...]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from softnpu import _C, _observe, chips, settings
 from softnpu.plan.record.collectives import Collectives
 from softnpu.plan.record.launches import Launches
@@ -98,7 +100,14 @@ class Recorder:
                 self.launches.arguments(name, list(operator.arguments), values)
             return run(name, body, values, *rest)
 
+        def attention(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                self.launches.attention(bool(kwargs.get("is_causal", len(args) > 5 and args[5])))
+            return attend(*args, **kwargs)
+
         run = self.patches.replace(_C, "run_kernel", run_kernel)
+        owner, name = torch.nn.functional, "scaled_dot_product_attention"
+        attend = self.patches.replace(owner, name, attention)
 
     def _observe(self, stage: int, name: str, tensors: list[Any]) -> None:
         self.launches.observe(stage, name, tensors)
