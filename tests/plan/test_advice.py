@@ -1,7 +1,7 @@
 """What to try, and what it saves: small recordings whose savings can be counted by hand."""
 
-from softnpu.plan.advice import advise, layer_of, peak_of, replicas
-from softnpu.plan.memory import analyze
+from softnpu.plan.advice import advise, layer_of, replicas
+from softnpu.plan.memory import analyze, peak_of
 from softnpu.plan.recording import Event, Mark, Origin, Recording, Steps
 from softnpu.plan.tasks import Task, TensorSpec
 

@@ -157,3 +157,20 @@ def test_a_coarse_curve_keeps_the_peak():
 def test_nothing_was_allocated():
     memory = analyze(Recording(0, 1))
     assert memory.peak_allocated == 0 and not memory.curve and not memory.lines
+
+
+def test_what_a_kernel_takes_and_gives_back_is_its_workspace():
+    found = Recording(0, 1, origins=[MAKE], complete=True)
+    found.events = [
+        Event("segment_alloc", 0, 9000),
+        Event("alloc", 0, 100, 1, 0, 7),  # a result
+        Event("alloc", 512, 900, 2, 0, 7),
+        Event("free_requested", 512, 900, 3, 0, 7),
+        Event("free_completed", 512, 900, 3, 0, 7),
+        Event("alloc", 512, 300, 4, 0, 8),  # freed by another launch
+        Event("free_requested", 512, 300, 5, 0, 9),
+        Event("free_completed", 512, 300, 5, 0, 9),
+    ]
+    memory = analyze(found)
+    assert (memory.peak_allocated, memory.workspace) == (1000, 900)
+    assert memory.peak_without_workspace == 400

@@ -99,6 +99,7 @@ def test_what_cannot_be_planned(options, words):
         ((), "say what to plan"),
         (("--model", "llama3-70b", "prog.py"), "one of them"),
         (("--rank", "x", "prog.py"), "must be numbers"),
+        (("--routing", "0.5", "prog.py"), "must be balanced or a number from 1 on"),
         (("--model", "llama3-70b", "--profile", "d"), "--profile needs a program"),
     ],
 )

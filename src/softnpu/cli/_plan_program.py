@@ -16,7 +16,7 @@ from softnpu import chips
 from softnpu.plan import page, ranks, report, timing
 from softnpu.plan.clock import Calibration
 
-_NOT_COMPUTED: dict[str, str] = {}
+_NOT_COMPUTED = {"SOFTNPU_COMPUTE": "0"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Wanted:
     soc: str
     worlds: list[int] | None
     ranks: list[int]
-    routing: str | None
+    skew: float
     json_file: Path | None
     page: Path | None
     profile: Path | None
@@ -46,7 +46,8 @@ def plan(wanted: Wanted) -> int:
         ranks.python_command(wanted.program, wanted.module, wanted.arguments),
         chip,
         _settings(wanted, chip),
-        distributed=wanted.worlds is not None,
+        wanted.worlds is not None,
+        wanted.skew,
     )
     codes: list[int] = []
     reports: list[dict[str, Any]] = []
@@ -74,8 +75,6 @@ def _settings(wanted: Wanted, chip: chips.Chip) -> dict[str, str]:
     if wanted.worlds is not None:
         devices = int(chip.links.get("node_devices", 1))
         found["SOFTNPU_DEVICES"] = str(max(1, min(devices, max(wanted.worlds))))
-    if wanted.routing is not None:
-        found["SOFTNPU_ROUTING"] = wanted.routing
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from softnpu.plan.memory import Block, Memory
+from softnpu.plan.memory import Block, Memory, Span, peak_of
 from softnpu.plan.recording import (
     ACTIVATIONS,
     BACKWARD,
@@ -22,7 +22,6 @@ from softnpu.plan.recording import (
     Recording,
 )
 
-Span = tuple[int, int, float]  # events from, until, bytes
 _WORTH = 0.01  # of the peak: less is not worth a word
 
 
@@ -43,21 +42,6 @@ def advise(found: Recording, memory: Memory, node_devices: int = 8) -> list[Advi
     advice += tried.sharded(node_devices)
     worth = [one for one in advice if one is not None and one.saves > _WORTH * memory.peak_allocated]  # fmt: skip
     return sorted(worth, key=lambda one: -one.saves)
-
-
-def peak_of(spans: Iterable[Span], window: tuple[int, int]) -> float:
-    """The most that is alive at once within the window."""
-    changes: dict[int, float] = {}
-    for begin, end, size in spans:
-        begin, end = max(begin, window[0]), min(end, window[1] + 1)
-        if begin < end:
-            changes[begin] = changes.get(begin, 0.0) + size
-            changes[end] = changes.get(end, 0.0) - size
-    now = most = 0.0
-    for at in sorted(changes):
-        now += changes[at]
-        most = max(most, now)
-    return most
 
 
 class _Tried:

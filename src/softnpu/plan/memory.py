@@ -27,6 +27,7 @@ from softnpu.plan.recording import (
     Recording,
 )
 
+Span = tuple[int, int, float]  # events from, until, bytes
 _FIRST = (PARAMETERS, GRADIENTS, STATE)  # of several marks, the first one here counts
 _NOWHERE = Origin("", 0, "", "")
 _NEVER = 1 << 62
@@ -43,6 +44,7 @@ class Block:
     order: int
     origin: int
     kind: str = TEMPORARIES
+    workspace: bool = False  # a kernel took it and gave it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Memory:
     peak_allocated: int = 0
     peak_reserved: int = 0
     peak_needed: int = 0  # reserved, had the allocator always given back what it only caches
+    workspace: int = 0  # of the temporaries at the peak, those inside of a kernel
+    peak_without_workspace: int = 0
     by_kind: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     lines: list[Line] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -84,11 +88,29 @@ def analyze(found: Recording, points: int = 400) -> Memory:
     alive = [b for b in blocks if b.born <= result.peak_at < b.died]
     for block in alive:
         result.by_kind[block.kind] += block.size
+        result.workspace += block.size if block.workspace else 0
+    outside = [(b.born, b.died, b.size) for b in blocks if not b.workspace]
+    result.peak_without_workspace = round(peak_of(outside, (0, len(found.events))))
     result.by_kind[FRAGMENTATION] = result.peak_reserved - result.peak_allocated
     result.lines = _lines(alive, found.origins)
     result.window = _window(found, blocks, result.peak_at)
     result.curve = _curve(blocks, result.window, result.peak_at, points)
     return result
+
+
+def peak_of(spans: Iterable[Span], window: tuple[int, int]) -> float:
+    """The most that is alive at once within the window."""
+    changes: dict[int, float] = {}
+    for begin, end, size in spans:
+        begin, end = max(begin, window[0]), min(end, window[1] + 1)
+        if begin < end:
+            changes[begin] = changes.get(begin, 0.0) + size
+            changes[end] = changes.get(end, 0.0) - size
+    now = most = 0.0
+    for at in sorted(changes):
+        now += changes[at]
+        most = max(most, now)
+    return most
 
 
 def _replay(events: Sequence[Event]) -> tuple[list[Block], list[tuple[int, int]], list[int]]:
@@ -110,6 +132,7 @@ def _replay(events: Sequence[Event]) -> tuple[list[Block], list[tuple[int, int]]
             freed = live.pop(event.address, None)
             if freed is not None:
                 freed.died = index
+                freed.workspace = event.launch != 0 and events[freed.born].launch == event.launch
                 allocated -= freed.size
         elif event.action == "free_completed":
             segments.use(event.address, -1)

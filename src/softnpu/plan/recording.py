@@ -13,6 +13,7 @@ from typing import Any
 
 from softnpu.plan.tasks import Task, TensorSpec
 
+OPTIONS = "options.json"  # of a plan, for its processes
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
 COMMUNICATION, OTHER, FRAGMENTATION = "communication", "other", "fragmentation"
@@ -39,13 +40,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of the allocator. `order` counts allocations, releases and marks together."""
+    """An event of the allocator. `order` counts allocations, releases and marks together; `launch` is the number of the
+    launch inside of which it happened, 0 for none."""
 
     action: str
     address: int
     size: int
     order: int = 0
     origin: int = -1
+    launch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ class Recording:
         }
         data["tasks"] = rows
         data["specs"] = [[list(spec.shape), spec.dtype] for spec in specs]
-        data["events"] = [[e.action, e.address, e.size, e.order, e.origin] for e in self.events]
+        data["events"] = [
+            [e.action, e.address, e.size, e.order, e.origin, e.launch] for e in self.events
+        ]
         data["origins"] = [[o.file, o.line, o.function, o.phase, o.modules] for o in self.origins]
         data["marks"] = [[m.order, m.address, m.kind] for m in self.marks]
         steps = self.steps

@@ -61,8 +61,11 @@ def _memory(found: Recording, memory: Memory, chip: Chip) -> dict[str, Any]:
         "peak_reserved_bytes": memory.peak_reserved,
         "peak_needed_bytes": memory.peak_needed,
         "hccl_buffer_bytes": buffers,
+        "workspace_bytes": memory.workspace,
+        "peak_without_workspace_bytes": memory.peak_without_workspace,
         "capacity_bytes": found.capacity,
         "fits": needed <= found.capacity,
+        "fits_without_workspace": memory.peak_without_workspace + buffers <= found.capacity,
         "margin_bytes": found.capacity - needed,
         "needs_cached_memory": memory.peak_reserved + buffers > found.capacity >= needed,
         "by_kind": memory.by_kind,
@@ -158,7 +161,8 @@ def verdict(one: Mapping[str, Any]) -> str:
     limit = size(one["capacity_bytes"])
     margin = one["margin_bytes"]
     if not one["fits"]:
-        return f"does not fit in {limit}, by {size(-margin)}"
+        without = ", but it does without temporaries inside of kernels"
+        return f"does not fit in {limit}, by {size(-margin)}" + without * one["fits_without_workspace"]  # fmt: skip
     more = ", if the allocator gives back what it only caches" if one["needs_cached_memory"] else ""
     return f"fits in {limit}, {size(margin)} to spare{more}"
 
@@ -172,6 +176,9 @@ def lines(one: Mapping[str, Any], prediction: Prediction | None) -> list[str]:
                 f"{size(one['peak_reserved_bytes'])} reserved: {verdict(one)}")  # fmt: skip
     held = ", ".join(f"{kind} {size(n)}" for kind, n in one["by_kind"].items() if n)
     said.append(f"  at the peak: {held or 'nothing'}")
+    if one["workspace_bytes"]:
+        said.append(f"  of the temporaries, {size(one['workspace_bytes'])} are inside of kernels, where the card may need "
+                    f"less; without all such, the peak is {size(one['peak_without_workspace_bytes'])}")  # fmt: skip
     if one["hccl_buffer_bytes"]:
         said.append(f"  HCCL's buffers besides: {size(one['hccl_buffer_bytes'])}")
     if one["lines"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ class Launches:
     def __init__(self, log: Log, take: Any) -> None:
         self._log, self._take = log, take
         self._open = threading.local()
+        self._numbers = itertools.count(1)
         self._specs: dict[tuple[tuple[int, ...], Any], TensorSpec] = {}
         self._causal: dict[int, bool] = {}  # by the storage of the query
         self.on_collective: Callable[[Any], None] | None = None
@@ -60,10 +62,16 @@ class Launches:
     def observe(self, stage: int, name: str, tensors: list[torch.Tensor]) -> None:
         if stage == _INPUTS:
             self._open.inputs = (name, tensors)
+            self._open.number = next(self._numbers)
             return
+        self._open.number = 0
         before, inputs = getattr(self._open, "inputs", ("", []))
         self._open.inputs = ("", [])
         self._flush(name, inputs if before == name else [], tensors)
+
+    def current(self) -> int:
+        """The number of the launch that this thread is inside of; 0 for none."""
+        return getattr(self._open, "number", 0)
 
     def flush(self) -> None:
         """Launches that nobody observed: replayed graphs, kernels that are no operators."""
@@ -97,10 +105,10 @@ class Launches:
     def _task(
         self, record: Any, inputs: list[torch.Tensor] | None = None, read: Sequence[int] = ()
     ) -> Task:
-        name, _, device, stream, _, _, _, read, made = record[:9]
+        name, _, device, stream, _, _, _, given, made = record[:9]
         return Task(
             name if "::" in name else f"npu::{name}", "kernel", device, stream,
-            self.specs_of(read) if inputs is None else self.specs(inputs), self.specs_of(made),
+            self.specs_of(given) if inputs is None else self.specs(inputs), self.specs_of(made),
             attributes=self._attributes(name, read), host_waits=host_waits(name),
         )  # fmt: skip
 

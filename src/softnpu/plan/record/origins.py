@@ -23,9 +23,11 @@ _SITE = ("site-packages", "dist-packages")
 class Origins:
     """A table of origins; `found` is told of each outermost module at its first call."""
 
-    def __init__(self, log: Log, found: Callable[[torch.nn.Module], None]) -> None:
+    def __init__(
+        self, log: Log, found: Callable[[torch.nn.Module], None], launch: Callable[[], int]
+    ) -> None:
         self.table: list[Origin] = []
-        self._log, self._found = log, found
+        self._log, self._found, self._launch = log, found, launch
         self._numbers: dict[Any, int] = {}
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -35,8 +37,8 @@ class Origins:
         self._hidden = tuple(f"{path}/" for path in (Path(torch.__file__).parent, *own))
         self._standard = sysconfig.get_path("stdlib") + "/"
 
-    def context(self) -> tuple[int, int]:
-        """The place in the order and the number of the origin."""
+    def context(self) -> tuple[int, int, int]:
+        """The place in the order, the number of the origin, and that of the launch around it."""
         line, modules = self._walk(sys._getframe())
         if line is None:  # a thread of autograd's: what the main thread is at
             main = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -48,7 +50,7 @@ class Origins:
             number = self._numbers[key] = len(self.table)
             file, at, function = line or ("", 0, "")
             self.table.append(Origin(file, at, function, self._log.phase, names))
-        return self._log.tick(), number
+        return self._log.tick(), number, self._launch()
 
     def _walk(
         self, frame: FrameType | None

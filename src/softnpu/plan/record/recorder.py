@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 import time
@@ -21,7 +22,8 @@ from softnpu.plan.record.origins import Origins
 from softnpu.plan.record.owners import Owners
 from softnpu.plan.record.phases import Phases
 from softnpu.plan.record.waits import follow, follow_works
-from softnpu.plan.recording import Event, Recording
+from softnpu.plan.recording import OPTIONS, Event, Recording
+from torch_npu import _plan
 from torch_npu._patch import Patches
 
 _LIMIT = (
@@ -40,7 +42,9 @@ class Recorder:
         self.patches = Patches()
         self.log = Log()
         self.owners = Owners(self.log)
-        self.origins = Origins(self.log, self.owners.module)
+        self.trace = _observe.SharedTrace(_C, shapes=True)
+        self.launches = Launches(self.log, self.trace.take)
+        self.origins = Origins(self.log, self.owners.module, self.launches.current)
         self.error, self.over = "", False
         self.fraction = 1.0
         self.notes: list[str] = []
@@ -48,13 +52,12 @@ class Recorder:
         self._took = 0.0
 
     def start(self) -> None:
+        _plan.start(**json.loads((self.directory / OPTIONS).read_text("utf-8")))
         import torch.distributed as dist
 
         from torch_npu.npu import _device
         from torch_npu.npu import _observe as launches
 
-        self.trace = _observe.SharedTrace(_C, shapes=True)
-        self.launches = Launches(self.log, self.trace.take)
         self.phases = Phases(self.log, self.owners, self.patches, self._step)
         follow(self.log, self.patches, self.launches.flush)
         self.collectives: Collectives | None = None
@@ -188,5 +191,4 @@ def _peak(device: int, what: str) -> int:
 
 
 def _event(event: dict[str, Any]) -> Event:
-    order, origin = event["frames"] or (0, -1)
-    return Event(event["action"], event.get("addr", 0), event["size"], order, origin)
+    return Event(event["action"], event.get("addr", 0), event["size"], *event["frames"])
