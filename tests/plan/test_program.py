@@ -92,3 +92,13 @@ def test_page_and_profile(trained):
     assert profile.name.startswith("predicted")
     metadata = json.loads((profile / "profiler_metadata.json").read_text("utf-8"))
     assert metadata["predicted"] is True and metadata["chip"] == "Ascend910B1"
+
+
+def test_what_recomputation_saves_is_what_it_saves(tmp_path, rank):
+    """The program that does what the report proposes has the peak that the report foretells."""
+    found, _ = plan(tmp_path, TRAIN, "recompute", options=("--soc", "Ascend910B1"))
+    foretold = next(one for one in rank["advice"] if one["name"] == "recompute")
+    assert found["peak_allocated_bytes"] == pytest.approx(
+        foretold["peak_allocated_bytes"], rel=0.03
+    )
+    assert found["peak_allocated_bytes"] < 0.9 * rank["peak_allocated_bytes"]

@@ -94,15 +94,17 @@ class _Tried:
         if count < 2:
             return []
         stages = (
-            ("shard optimizer", "optimizer state", (STATE,)),
-            ("shard gradients", "optimizer state and gradients", (STATE, GRADIENTS)),
-            ("shard parameters", "optimizer state, gradients and parameters (FSDP); layers are gathered when they run, "
-             "which this does not count", (STATE, GRADIENTS, PARAMETERS)),
+            ("shard optimizer", "optimizer state", "", (STATE,)),
+            ("shard gradients", "optimizer state and gradients", "", (STATE, GRADIENTS)),
+            ("shard parameters", "optimizer state, gradients and parameters (FSDP)",
+             "; layers that are gathered while they run are not counted", (STATE, GRADIENTS, PARAMETERS)),
         )  # fmt: skip
-        return [
-            self._scaled(name, f"{what} over {where}", 1 / count, kinds)
-            for name, what, kinds in stages
-        ]
+        found: list[Advice] = []
+        for name, what, more, kinds in stages:
+            one = self._scaled(name, f"shard {what} over {where}{more}", 1 / count, kinds)
+            if not found or one.saves > found[-1].saves:
+                found.append(one)
+        return found
 
     def recomputed(self) -> Advice | None:
         """Each numbered layer keeps its output alone; the rest exists while it runs forward, and again in its own

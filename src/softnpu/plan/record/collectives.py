@@ -1,6 +1,7 @@
 """Collectives as tasks: each group has a stream of its own, as HCCL has, and the program waits for the result in some way.
 
-PyTorch's operators of torch.distributed (`c10d::allreduce_`) are seen with their groups and tensors, whoever calls them.
+PyTorch's operators of torch.distributed (`c10d::allreduce_`) are seen with their groups and tensors, whoever calls them:
+below autograd's key, where the profiler stands.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Collectives:
         for name in _NAMES:
             overload = getattr(torch.ops.c10d, name).default
             see = functools.partial(self._see, overload, _NAMES[name])
-            self._library.impl(name, see, "AutogradPrivateUse1", with_keyset=True)
+            self._library.impl(name, see, "ADInplaceOrView", with_keyset=True)
         launches.on_collective = self.unseen
 
     def stop(self) -> None:
@@ -51,8 +52,8 @@ class Collectives:
 
     def _see(self, overload: Any, name: str, keys: Any, *args: Any) -> Any:
         self._launches.flush()
-        with self._launches.inside_collective(), torch._C._AutoDispatchBelowAutograd():
-            result = overload.redispatch(keys & torch._C._after_autograd_keyset, *args)
+        with self._launches.inside_collective():
+            result = overload.redispatch(keys & torch._C._after_ADInplaceOrView_keyset, *args)
         number, place = self._add(overload, name, args)
         boxed = result[-1] if isinstance(result, (tuple, list)) else result
         if len(self._works) > _MOST_WORKS:
