@@ -112,7 +112,9 @@ def _times(
         prediction = timing.time(found.tasks, chip.name, ranks, calibration)
     except (ClockError, ValueError) as wrong:
         return nothing, None, [f"no predicted time: {wrong}"]
-    return timing.as_data(found.tasks, prediction), prediction, []
+    graphs = sum(task.name.endswith("::compiled_graph") for task in found.tasks)
+    notes = [f"{graphs} compiled graphs in the step are timed as one kernel each, by their arguments alone: too short"]  # fmt: skip
+    return timing.as_data(found.tasks, prediction), prediction, notes if graphs else []
 
 
 # --- several ranks and jobs ------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ class Origins:
         if known is None:
             name = code.co_filename
             standard = name.startswith(self._standard) and not any(part in name for part in _SITE)
-            known = self._library[code] = name.startswith((*self._hidden, "<")) or standard
+            made = "torchinductor_" in name  # a compiler's code
+            known = self._library[code] = name.startswith((*self._hidden, "<")) or standard or made
         return known
 
     def _path(self, modules: list[torch.nn.Module]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,9 +20,11 @@ from torch_npu._patch import Patches
 class Phases:
     """Switches the log's phase. A step ends where an optimizer's does, or where the program says so to a profiler."""
 
-    def __init__(self, log: Log, owners: Owners, patches: Patches, step: Any) -> None:
+    def __init__(
+        self, log: Log, owners: Owners, patches: Patches, flush: Callable[[], None], step: Any
+    ) -> None:
         self.backwards: list[tuple[int, int]] = []
-        self._log, self._owners, self._step = log, owners, step
+        self._log, self._owners, self._flush, self._step = log, owners, flush, step
         self._run = patches.replace(torch.autograd, "_engine_run_backward", self._backward)
         before = register_optimizer_step_pre_hook(self._before)
         after = register_optimizer_step_post_hook(self._after)
@@ -33,20 +36,24 @@ class Phases:
         log = self._log
         if log.phase == BACKWARD:  # inside another one: recomputation
             return self._run(*args, **kwargs)
+        self._flush()  # what was launched so far belongs to the phase before
         log.backward_begins()
         begin, phase, log.phase = log.tick(), log.phase, BACKWARD
         self.backwards.append((begin, begin))
         try:
             return self._run(*args, **kwargs)
         finally:
+            self._flush()
             log.phase = phase
             self.backwards[-1] = (begin, log.tick())
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._flush()
         self._owners.before_step(optimizer)
         self._log.phase = OPTIMIZER
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._flush()
         self._log.phase = FORWARD
         self._owners.after_step(optimizer)
         self._step(self._log.optimizer_ends)

@@ -58,7 +58,7 @@ class Recorder:
         from torch_npu.npu import _device
         from torch_npu.npu import _observe as launches
 
-        self.phases = Phases(self.log, self.owners, self.patches, self._step)
+        self.phases = Phases(self.log, self.owners, self.patches, self.launches.flush, self._step)
         follow(self.log, self.patches, self.launches.flush)
         self.collectives: Collectives | None = None
         if dist.is_available():
@@ -97,11 +97,11 @@ class Recorder:
         """Arguments of torch_npu's operators that are no tensors: heads, layouts, lengths."""
         from torch_npu.ops import _registry
 
-        def run_kernel(name: str, body: Any, values: Any, *rest: Any) -> Any:
+        def run_kernel(name: str, body: Any, values: Any, *rest: Any, **more: Any) -> Any:
             operator = _registry.operators.get(name)
             if operator is not None:
                 self.launches.arguments(name, list(operator.arguments), values)
-            return run(name, body, values, *rest)
+            return run(name, body, values, *rest, **more)
 
         def attention(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
