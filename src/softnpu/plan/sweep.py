@@ -171,7 +171,7 @@ def _chart(
 ) -> dict[str, Any]:  # fmt: skip
     points = [point for found in series.values() for point in found]
     values = [value(point) for point in points] + ([line] if line else [])
-    low, high = (min(values), max(values)) if logarithmic else (0.0, max(values) * 1.1)
+    low, high = (min(values), max(values)) if logarithmic else (0.0, max(values) * 1.1 or 1.0)
     if logarithmic:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high * 1.0001))
     ranks = sorted({point.ranks for point in points})

@@ -35,13 +35,14 @@ class Launches:
 
     @contextlib.contextmanager
     def inside_collective(self) -> Iterator[None]:
-        """A collective whose tensors the caller knows: its own record of the trace is not a second one."""
+        """A collective whose tensors the caller knows: what it launches itself, here, is no task of its own."""
         try:
             yield
         finally:
             with self._log.lock:
+                thread = threading.get_native_id()
                 for record in self._take():
-                    if not _ranks(record):
+                    if record[4] != thread:
                         self._log.add(self._task(record))
 
     def specs(self, tensors: Iterable[torch.Tensor]) -> tuple[TensorSpec, ...]:

@@ -30,6 +30,7 @@ _LIMIT = (
     1 << 46
 )  # bytes of a device while planning: as good as none, and well inside the address space
 _MOST = 1 << 30  # events of the allocator
+_WORDS = 300  # letters of an error
 _PROGRESS = 0.3  # seconds between two words on the progress
 _SELDOM = 20  # parts of the time that may go into files before the end: one
 
@@ -133,7 +134,7 @@ class Recorder:
     def _failed(
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
-        self.error = f"{kind.__name__}: {value}".split("\n", 1)[0].rstrip(": ")
+        self.error = f"{kind.__name__}: {value}".split("\n", 1)[0].rstrip(": ")[:_WORDS]
         self._hook(kind, value, trace)
 
     def _forked(self) -> None:
