@@ -36,9 +36,11 @@ class Launches:
     @contextlib.contextmanager
     def inside_collective(self) -> Iterator[None]:
         """A collective whose tensors the caller knows: what it launches itself, here, is no task of its own."""
+        self._open.collective = True
         try:
             yield
         finally:
+            self._open.collective = False
             with self._log.lock:
                 thread = threading.get_native_id()
                 for record in self._take():
@@ -61,6 +63,8 @@ class Launches:
         self._open.causal = causal
 
     def observe(self, stage: int, name: str, tensors: list[torch.Tensor]) -> None:
+        if getattr(self._open, "collective", False):
+            return
         if stage == _INPUTS:
             self._open.inputs = (name, tensors)
             self._open.number = next(self._numbers)
