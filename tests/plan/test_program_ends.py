@@ -26,6 +26,15 @@ z = y + 1
 print(int(z[0, 0].item()))
 raise RuntimeError("half way")
 """
+LARGE = """
+import torch
+import torch_npu
+
+half = torch.empty(40 << 30, dtype=torch.uint8, device="npu")
+other = torch.empty(40 << 30, dtype=torch.uint8, device="npu")  # does not fit
+free, total = torch.npu.mem_get_info()
+print(total >> 30, half.fill_(1).shape[0] >> 30)
+"""
 SLEEP = """
 import time
 import torch
@@ -51,6 +60,16 @@ def test_a_program_that_fails_is_reported_so_far(tmp_path):
     product, total = kernels["aten::mm"], kernels["aten::add"]
     assert product["stream"] != total["stream"] == 0
     assert product["waits"] and total["start"] >= product["start"] + product["seconds"]
+
+
+def test_a_program_beyond_the_memory_goes_on(tmp_path):
+    """The whole peak is known, and the program sees the chip's size."""
+    found, done = plan(tmp_path, LARGE)
+    assert done.stdout == "64 40\n" and "does not fit in 64.00 GiB, by 16.00 GiB" in done.stderr
+    (rank,) = found["jobs"][0]["by_rank"]
+    assert found["fits"] is False and rank["margin_bytes"] == -(16 << 30)
+    assert rank["peak_allocated_bytes"] == 80 << 30
+    assert {line["line"] for line in rank["lines"]} == {5, 6}
 
 
 def test_a_program_without_the_device(tmp_path):
@@ -87,6 +106,7 @@ def test_interrupted(tmp_path):
         (("--soc", "Ascend1", __file__), "'Ascend1' is not in chips.toml"),
         (("--soc", "Ascend310P3", "--ranks", "8", __file__), "no figure links.node_devices of Ascend310P3"),
         (("--calibration", "none.json", __file__), "there is no calibration none.json"),
+        (("--routing", "sideways", __file__), "SOFTNPU_ROUTING"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned(options, words):
@@ -99,7 +119,6 @@ def test_what_cannot_be_planned(options, words):
         ((), "say what to plan"),
         (("--model", "llama3-70b", "prog.py"), "one of them"),
         (("--rank", "x", "prog.py"), "must be numbers"),
-        (("--routing", "0.5", "prog.py"), "must be balanced or a number from 1 on"),
         (("--model", "llama3-70b", "--profile", "d"), "--profile needs a program"),
     ],
 )

@@ -29,7 +29,7 @@ class Wanted:
     soc: str
     worlds: list[int] | None
     ranks: list[int]
-    skew: float
+    routing: str | None
     json_file: Path | None
     page: Path | None
     profile: Path | None
@@ -47,7 +47,6 @@ def plan(wanted: Wanted) -> int:
         chip,
         _settings(wanted, chip),
         wanted.worlds is not None,
-        wanted.skew,
     )
     codes: list[int] = []
     reports: list[dict[str, Any]] = []
@@ -75,6 +74,8 @@ def _settings(wanted: Wanted, chip: chips.Chip) -> dict[str, str]:
     if wanted.worlds is not None:
         devices = int(chip.links.get("node_devices", 1))
         found["SOFTNPU_DEVICES"] = str(max(1, min(devices, max(wanted.worlds))))
+    if wanted.routing is not None:
+        found["SOFTNPU_ROUTING"] = wanted.routing
     return found
 
 

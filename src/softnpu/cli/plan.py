@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -36,16 +35,6 @@ def _worlds(_context: click.Context, option: click.Parameter, text: str | None) 
 
 def _ranks(_context: click.Context, option: click.Parameter, text: str) -> list[int]:
     return _numbers(0, option, text) or [0]
-
-
-def _skew(_context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    if text is None or text == "balanced":
-        return None if text is None else 1.0
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or float(text) < 1:
-        raise click.BadParameter(
-            f"must be balanced or a number from 1 on, but is {text!r}", param=option
-        )
-    return float(text)
 
 
 def _names(_context: click.Context, _option: click.Parameter, typed: str) -> list[str]:
@@ -82,10 +71,7 @@ def _names(_context: click.Context, _option: click.Parameter, typed: str) -> lis
     shell_complete=lambda _context, _option, typed: [n for n in chips.names() if typed in n],
 )
 @click.option(
-    "--routing",
-    callback=_skew,
-    metavar="balanced|FACTOR",
-    help="How tokens choose experts: evenly, or the most wanted one FACTOR times as often as the average.",
+    "--routing", help="How tokens choose experts, as SOFTNPU_ROUTING: balanced, or skew=1.5."
 )
 @click.option(
     "--page", type=_FILE, help="The report, and step time, MFU and memory against ranks, as HTML."
@@ -110,7 +96,7 @@ def _names(_context: click.Context, _option: click.Parameter, typed: str) -> lis
 @click.argument("program", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def plan(
-    models: tuple[str, ...], worlds: list[int] | None, chosen: list[int], soc: str | None, routing: float | None,
+    models: tuple[str, ...], worlds: list[int] | None, chosen: list[int], soc: str | None, routing: str | None,
     page: Path | None, json_file: Path | None, profile: Path | None, calibrate: Path | None,
     calibration: Path | None, module: bool, program: str | None, arguments: tuple[str, ...],
 ) -> None:  # fmt: skip
@@ -140,7 +126,7 @@ def plan(
     try:
         if program is not None:
             wanted = _plan_program.Wanted(
-                program, arguments, module, soc, worlds, chosen, routing or 1.0, json_file, page, profile, calibration,
+                program, arguments, module, soc, worlds, chosen, routing, json_file, page, profile, calibration,
             )  # fmt: skip
             sys.exit(_plan_program.plan(wanted))
         _refuse(calibration=None if calibrate else calibration, profile=profile, routing=routing)

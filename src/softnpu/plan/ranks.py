@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 from softnpu import run, settings
 from softnpu.chips import Chip
 from softnpu.plan.clock import ClockError, Topology
-from softnpu.plan.recording import OPTIONS, Recording
+from softnpu.plan.recording import Recording
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -28,7 +27,6 @@ class Job:
     chip: Chip
     settings: dict[str, str]
     distributed: bool  # whether the ranks see each other, as under torchrun
-    skew: float = 1.0  # how often the most wanted expert is chosen, relative to the average
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,6 @@ def run_rank(job: Job, ranks: int, rank: int, say: Callable[[str], None]) -> Ran
     settings.read(environment)
     with tempfile.TemporaryDirectory(prefix="softnpu_plan_") as name:
         directory = Path(name)
-        (directory / OPTIONS).write_text(json.dumps({"skew": job.skew}), "utf-8")
         code = run.execute(
             job.command,
             run.observed(environment, directory, "softnpu.plan", "record"),

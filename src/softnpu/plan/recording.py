@@ -13,7 +13,6 @@ from typing import Any
 
 from softnpu.plan.tasks import Task, TensorSpec
 
-OPTIONS = "options.json"  # of a plan, for its processes
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
 COMMUNICATION, OTHER, FRAGMENTATION = "communication", "other", "fragmentation"

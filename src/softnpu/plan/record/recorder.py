@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
@@ -22,8 +21,7 @@ from softnpu.plan.record.origins import Origins
 from softnpu.plan.record.owners import Owners
 from softnpu.plan.record.phases import Phases
 from softnpu.plan.record.waits import follow, follow_works
-from softnpu.plan.recording import OPTIONS, Event, Recording
-from torch_npu import _plan
+from softnpu.plan.recording import Event, Recording
 from torch_npu._patch import Patches
 
 _LIMIT = (
@@ -53,7 +51,6 @@ class Recorder:
         self._took = 0.0
 
     def start(self) -> None:
-        _plan.start(**json.loads((self.directory / OPTIONS).read_text("utf-8")))
         import torch.distributed as dist
 
         from torch_npu.npu import _device
