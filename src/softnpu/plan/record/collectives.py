@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ _NAMES = {
     "alltoall_base_": "all_to_all", "barrier": "barrier",
 }  # fmt: skip
 _FIRST_STREAM = 1000  # beyond those of the program
-_MOST_WORKS = 1024  # that nobody has waited for
 
 
 class Collectives:
@@ -38,7 +38,6 @@ class Collectives:
     def __init__(self, log: Log, owners: Owners, launches: Launches) -> None:
         self._log, self._owners, self._launches = log, owners, launches
         self._streams: dict[tuple[int, ...], int] = {}
-        self._works: dict[Any, tuple[int, tuple[int, int]]] = {}
         self.sizes: dict[tuple[int, ...], int] = {}  # bytes of the buffers of each group in use
         self._library = torch.library.Library("c10d", "IMPL")
         for name in _NAMES:
@@ -47,38 +46,37 @@ class Collectives:
             self._library.impl(name, see, "ADInplaceOrView", with_keyset=True)
         launches.on_collective = self.unseen
 
-    def stop(self) -> None:
-        self._library._destroy()
-
     def _see(self, overload: Any, name: str, keys: Any, *args: Any) -> Any:
+        below = keys & torch._C._after_ADInplaceOrView_keyset
+        parts = _parts(overload, args)
+        if not any(tensor.device.type == "npu" for tensor in (*parts.read, *parts.written)):
+            return overload.redispatch(below, *args)
         self._launches.flush()
         with self._launches.inside_collective():
-            result = overload.redispatch(keys & torch._C._after_ADInplaceOrView_keyset, *args)
-        number, place = self._add(overload, name, args)
-        boxed = result[-1] if isinstance(result, (tuple, list)) else result
-        if len(self._works) > _MOST_WORKS:
-            self._works.clear()
-        self._works[dist.Work.unbox(boxed)] = (number, place)
+            result = overload.redispatch(below, *args)
+        self._add(name, parts)
         return result
 
-    def waited(self, work: Any) -> None:
-        """The program calls `Work.wait`: the stream of the call goes on after the collective."""
-        number, place = self._works.pop(work, (None, (0, 0)))
-        self._log.wait(place, number)
+    def waited(self, outputs: Any) -> None:
+        """The program waited for a work with these results: the current stream goes on after it."""
+        for tensor in _tensors(outputs):
+            address = address_of(tensor)
+            if address:
+                place = (tensor.device.index, torch.npu.current_stream(tensor.device).stream_id)  # type: ignore[attr-defined]
+                self._log.wait(place, self._log.writer_of(address))
 
-    def _add(self, overload: Any, name: str, args: Sequence[Any]) -> tuple[int, tuple[int, int]]:
-        read, written, group = _parts(overload, args)
-        ranks = tuple(dist.get_process_group_ranks(group))
-        first = next(iter([*read, *written]), None)
-        device = torch.npu.current_device() if first is None else first.device.index  # type: ignore[attr-defined]
+    def _add(self, name: str, parts: _Parts) -> None:
+        read, written = parts.read, parts.written
+        ranks = tuple(dist.get_process_group_ranks(parts.group))
+        device = (*read, *written)[0].device.index
         place = (device, torch.npu.current_stream(device).stream_id)  # type: ignore[attr-defined]
         self._owners.mark(COMMUNICATION, written)
-        number = self._append(
-            name, device, place, ranks, self._launches.specs(read), self._launches.specs(written),
+        pair = (dist.get_rank(), ranks[parts.peer]) if parts.peer is not None else ranks
+        self._append(
+            name, device, place, ranks, pair, self._launches.specs(read), self._launches.specs(written),
             [address_of(t) for t in read], [address_of(t) for t in written],
         )  # fmt: skip
-        self.sizes[ranks] = _buffer_bytes(group) if len(ranks) > 1 else 0
-        return number, place
+        self.sizes[ranks] = _buffer_bytes(parts.group) if len(ranks) > 1 else 0
 
     def unseen(self, record: Any) -> None:
         """A collective of the trace that passed no operator above: the stream that it was called on waits for it."""
@@ -86,37 +84,48 @@ class Collectives:
         ranks = tuple(record[9])
         place = (device, stream)
         read, written = (self._launches.specs_of(notes) for notes in record[7:9])
-        self._log.wait(place, self._append(name, device, place, ranks, read, written, [], []))
+        self._log.wait(
+            place, self._append(name, device, place, ranks, ranks, read, written, [], [])
+        )
         self.sizes.setdefault(ranks, _buffer_bytes(None) if len(ranks) > 1 else 0)
 
     def _append(
-        self, name: str, device: int, place: tuple[int, int], ranks: tuple[int, ...], inputs: Any, outputs: Any,
-        reads: list[int], writes: list[int],
+        self, name: str, device: int, place: tuple[int, int], group: tuple[int, ...], ranks: tuple[int, ...],
+        inputs: Any, outputs: Any, reads: list[int], writes: list[int],
     ) -> int:  # fmt: skip
-        stream = self._streams.setdefault(ranks, _FIRST_STREAM + len(self._streams))
+        stream = self._streams.setdefault(group, _FIRST_STREAM + len(self._streams))
         self._log.wait((device, stream), self._log.last_of(place))
         task = Task(
             f"hccl::{name.rpartition('::')[2]}", "collective", device, stream, inputs, outputs,
-            ranks=len(ranks), peers=ranks,
+            host_waits=name.endswith("barrier"), ranks=len(ranks), peers=ranks,
         )  # fmt: skip
         return self._log.add(task, filter(None, reads), filter(None, writes))
 
 
-def _parts(overload: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
-    """The tensors that are read, those that are written, and the group."""
-    read: list[Any] = []
-    written: list[Any] = []
-    group = None
+@dataclass(slots=True)
+class _Parts:
+    """The tensors that a collective reads and writes, its group, and of a message the other rank in it."""
+
+    read: list[torch.Tensor] = field(default_factory=list)
+    written: list[torch.Tensor] = field(default_factory=list)
+    group: Any = None
+    peer: int | None = None
+
+
+def _parts(overload: Any, args: Sequence[Any]) -> _Parts:
+    found = _Parts()
     for argument, value in zip(overload._schema.arguments, args):
         if argument.name == "process_group":
-            group = dist.ProcessGroup.unbox(value)
+            found.group = dist.ProcessGroup.unbox(value)
         elif argument.name.startswith("output"):
-            written += _tensors(value)
+            found.written += _tensors(value)
         elif argument.name.startswith(("input", "tensor")):
-            read += _tensors(value)
-    if not written and overload._schema.name != "c10d::send":
-        written = read
-    return read, written, group
+            found.read += _tensors(value)
+        elif argument.name in ("dst", "src"):
+            found.peer = value
+    if not found.written and overload._schema.name != "c10d::send":
+        found.written = found.read
+    return found
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

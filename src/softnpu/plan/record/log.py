@@ -68,6 +68,10 @@ class Log:
         """The number of the last task of a stream."""
         return self._last.get(place)
 
+    def writer_of(self, address: int) -> int | None:
+        """The number of the task that wrote a storage last."""
+        return self._writers.get(address, (None, None))[0]
+
     def wait(self, place: Place, number: int | None) -> None:
         """What the stream does next waits for that task."""
         with self.lock:

@@ -41,8 +41,6 @@ class Owners:
         known = {address_of(p) for root in self._modules for p in root.parameters()}
         updated = [p for group in optimizer.param_groups for p in group["params"]]
         own = [p for p in updated if known and address_of(p) not in known]
-        if len(own) == len(updated) and not any(p.grad_fn is None and p.is_leaf for p in own):
-            own = []
         self.mark(STATE, own)
         self.mark(PARAMETERS, (p for p in updated if not known or address_of(p) in known))
         self.mark(GRADIENTS, (p.grad for p in updated if p.grad is not None))

@@ -50,12 +50,18 @@ def follow(log: Log, patches: Patches, flush: Callable[[], None]) -> None:
 
 
 def follow_works(waited: Callable[[Any], None], patches: Patches) -> None:
-    """Calls `waited` with each work of torch.distributed that Python waits for."""
+    """Calls `waited` with the results of each work of torch.distributed that Python waits for."""
     import torch.distributed as dist
 
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        waited(work)
-        return done(work, *args, **kwargs)
+        result = done(work, *args, **kwargs)
+        try:
+            future = work.get_future()
+        except RuntimeError:  # works of other backends than hccl need not have one
+            return result
+        if future.done():
+            waited(future.value())
+        return result
 
     done = patches.replace(dist.Work, "wait", wait)
 
