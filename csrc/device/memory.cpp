@@ -113,6 +113,7 @@ Block* CachingAllocator::allocate(size_t bytes, StreamId stream) {
   block->requested = bytes;
   block->idle_rounds = 0;
   block->unsafe = false;
+  block->data = 0;
   block->context = context_;
   count(stats_.allocation, pool, 1);
   count(stats_.allocated_bytes, pool, static_cast<int64_t>(block->size));

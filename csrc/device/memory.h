@@ -91,6 +91,7 @@ struct Block {
   std::vector<StreamId> other_streams;  // record_stream
   std::shared_ptr<void> context;        // where it was allocated, while history is recorded
   bool unsafe = false;                  // its bytes were lost in a fault and not written again since
+  uint8_t data = 0;                     // what a run for shapes alone knows of its bytes (torch/plan/values.h)
   std::shared_ptr<Plugin> plugin;       // set: the bytes are a user's allocator's, and there is no segment
 };
 

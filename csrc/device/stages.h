@@ -18,8 +18,12 @@ enum Stage : uint32_t {
   kSaturateStage = 1u << 7,  // results that overflow become the largest finite number
   kTraceStage = 1u << 8,     // the profiler's records
   kSanitizeStage = 1u << 9,  // races: who reads and writes what, in which order
+  kPlanStage = 1u << 10,     // shapes alone: nothing is computed (torch/plan)
 };
 inline constexpr uint32_t kHookStages = kUnsafeStage | kObserveStage | kRoundStage | kSaturateStage | kFaultStage;
+
+// Set while a kernel of ours runs for its shapes alone: it allocates, and leaves out its loops over data.
+constinit inline thread_local bool leaves_data = false;
 
 class Stages {
  public:

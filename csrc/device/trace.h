@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct TaskRecord {
   StreamId stream = 0;
   int64_t thread = 0, start_ns = 0, end_ns = 0;  // wall clock, as PyTorch's profiler
   std::vector<TensorNote> inputs, outputs;
+  std::shared_ptr<const std::vector<int64_t>> ranks;  // of a collective: its group
 };
 
 class Trace {

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include "hccl/errors.h"
+#include "hccl/lone.h"
 #include "hccl/process_group.h"
 
 namespace py = pybind11;
@@ -58,6 +59,9 @@ void bind(py::module_& parent) {
     };
   });
   m.def("find", &Group::find);
+  py::class_<LoneStore, intrusive_ptr<LoneStore>>(m, "LoneStore", dist.attr("Store")).def(py::init<>());
+  py::class_<LoneBackend, intrusive_ptr<LoneBackend>>(m, "LoneBackend", dist.attr("Backend"))
+      .def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
 
   auto group = py::class_<Group, intrusive_ptr<Group>>(m, "ProcessGroupHCCL", dist.attr("Backend"));
   py::class_<HcclOptions, intrusive_ptr<HcclOptions>>(group, "Options", dist.attr("Backend").attr("Options"))

@@ -11,9 +11,12 @@
 #include "device/device.h"
 #include "hccl/deferred_work.h"
 #include "hccl/errors.h"
+#include "hccl/lone.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/launch.h"
 #include "torch/graph/recording.h"
+#include "torch/plan/plan.h"
+#include "torch/plan/values.h"
 #include "torch/runtime/sync.h"
 
 namespace softnpu::hccl {
@@ -82,6 +85,10 @@ ProcessGroupHCCL::~ProcessGroupHCCL() {
 void ProcessGroupHCCL::connect() {
   const std::string label = options_->group_id.empty() ? "hccl" : options_->group_id;
   peers_ = std::make_shared<Peers>(store_, rank_, size_, label, generation_, patience_of(exec_timeout(*options_)));
+  if (plan::on()) {
+    inner_ = c10::make_intrusive<LoneBackend>(rank_, size_);
+    return;
+  }
   peers_->publish();
   inner_ = make_inner(c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_), rank_,
                       size_, connect_timeout());
@@ -152,15 +159,69 @@ intrusive_ptr<Work> ProcessGroupHCCL::note(intrusive_ptr<Work> work) {
 
 namespace {
 
+using Ranks = std::shared_ptr<const std::vector<int64_t>>;
+
+// A collective without peers. What all tensors hold is moved if it is known; what others hold is not.
+intrusive_ptr<Work> run_alone(Lists& lists, const CollectiveFacts& facts, const std::function<intrusive_ptr<Work>(Lists&)>& run) {
+  uint8_t data = plan::kReal;
+  bool known = true, any = false;
+  auto see = [&](const Tensors& list, bool reads) {
+    for (const at::Tensor& tensor : list) {
+      any |= reads;
+      if (reads) data |= plan::data_of(tensor);
+      known &= plan::computes(tensor);
+    }
+  };
+  for (size_t i = 0; i < lists.size(); ++i) see(lists[i], i > 0 || facts.reads || !facts.writes);
+  known &= any && (data & plan::kAbsent) == 0;
+  struct Still {
+    explicit Still(bool on) : before(std::exchange(nothing_moves, on)) {}
+    ~Still() { nothing_moves = before; }
+    const bool before;
+  };
+  intrusive_ptr<Work> work;
+  if (known) {
+    const c10::impl::ExcludeDispatchKeyGuard plain(plan::kKey);
+    work = run(lists);
+  } else {
+    const Still still(true);
+    const plan::Catch caught;
+    work = run(lists);
+  }
+  if (facts.writes) {
+    for (const at::Tensor& output : lists[0]) {
+      plan::set_data(output, known ? data : static_cast<uint8_t>(plan::kAbsent));
+    }
+  }
+  return work;
+}
+
 // A collective as a launch: it runs now, or its place on the stream is taken by a work that starts it later.
 class CollectiveTask final : public Task {
  public:
   using Later = std::function<intrusive_ptr<Work>()>;
-  CollectiveTask(const char* name, int device, bool on_stream, Later now, Later later)
-      : name_(name), device_(device), on_stream_(on_stream), now_(std::move(now)), later_(std::move(later)) {}
-  std::string_view name() const override { return name_; }
+  CollectiveTask(const char* name, int device, bool on_stream, const Lists& lists, Ranks ranks, Later now, Later later)
+      : name_(name),
+        full_name_(std::string("hccl::") + name),
+        device_(device),
+        on_stream_(on_stream),
+        lists_(lists),
+        ranks_(std::move(ranks)),
+        now_(std::move(now)),
+        later_(std::move(later)) {}
+  std::string_view name() const override { return full_name_; }
   int device() const override { return device_; }
-  uint32_t stages() const override { return on_stream_ ? kFaultStage | kQueueStage | kCaptureStage : 0; }
+  uint32_t stages() const override {  // the profiler has records of its own
+    const uint32_t planned = plan::on() ? kTraceStage : 0;
+    return on_stream_ ? kFaultStage | kQueueStage | kCaptureStage | planned : 0;
+  }
+  void each_input(Each each) const override {
+    for (const at::Tensor& tensor : lists_.back()) each(tensor);
+  }
+  void each_output(Each each) const override {
+    for (const at::Tensor& tensor : lists_.front()) each(tensor);
+  }
+  Ranks ranks() const override { return ranks_; }
   void run() override { work = now_(); }
   bool queue(StreamId stream) override {
     if (Queues::shuffled()) {  // other ranks wait for it
@@ -178,8 +239,11 @@ class CollectiveTask final : public Task {
 
  private:
   const char* const name_;
+  const std::string full_name_;
   const int device_;
   const bool on_stream_;  // inside a kernel it is part of the kernel
+  const Lists& lists_;
+  const Ranks ranks_;
   const Later now_, later_;
 };
 
@@ -198,8 +262,17 @@ intrusive_ptr<Work> ProcessGroupHCCL::submit(c10d::OpType type, const char* name
     if (!agreement_) agreement_ = std::make_unique<Agreement>(store_, rank_, size_, peers_->group());
     ordered.order = agreement_->enter(name, device, lists, {facts.reads, facts.writes}, facts.detail);
   }
+  if (plan::on()) {
+    run = [facts, run = std::move(run)](Lists& given) { return run_alone(given, facts, run); };
+    if (members_ == nullptr) {
+      const auto& global = options_->global_ranks_in_group;
+      std::vector<int64_t> ranks(global.begin(), global.end());
+      for (int64_t r = 0; global.empty() && r < size_; ++r) ranks.push_back(r);
+      members_ = std::make_shared<const std::vector<int64_t>>(std::move(ranks));
+    }
+  }
   CollectiveTask task(
-      name, device, on_stream, [&] { return run(lists); },
+      name, device, on_stream, lists, members_, [&] { return run(lists); },
       [&] { return defer(type, name, device, lists, fresh, run); });
   softnpu::launch(task);
   if (ordered.order) {

@@ -159,6 +159,7 @@ class ProcessGroupHCCL final : public compat::WithOptions<c10d::Backend> {
   bool coalescing_ = false;
   std::vector<intrusive_ptr<Work>> coalesced_;
   Windows windows_;
+  std::shared_ptr<const std::vector<int64_t>> members_;  // global ranks, in a plan
 };
 
 }  // namespace softnpu::hccl

@@ -205,7 +205,7 @@ void dropout_bits(int64_t seed, int64_t offset, double keep_prob, const at::Tens
   uint8_t* to = bits.data_ptr<uint8_t>();
   const uint64_t limit = static_cast<uint64_t>(std::llround(keep_prob * 4294967296.0));
   const PhiloxKeys keys(static_cast<uint64_t>(seed));
-  at::parallel_for(0, (bits.numel() + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
+  kernels::parallel_for(0, (bits.numel() + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
     uint32_t words[16];
     for (int64_t pair = begin; pair < end; ++pair) {
       kernels::philox4(keys.key, static_cast<uint64_t>(offset), static_cast<uint64_t>(pair) * 4, words);

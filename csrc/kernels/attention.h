@@ -46,7 +46,6 @@
 // is set. softnpu::dropout_bits(int seed, int offset, float keep_prob, Tensor(a!) bits) -> () writes those bits.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
@@ -59,6 +58,7 @@
 #include "attention_math.h"
 #include "capability.h"
 #include "guard.h"
+#include "parallel.h"
 
 namespace softnpu::attention::inline CPU_CAPABILITY {
 
@@ -243,7 +243,7 @@ template <class State, class Task>
 void run_tasks(int64_t count, const Task& task) {
   std::atomic<int64_t> next{0};
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+  kernels::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       std::unique_ptr<State> state;
       for (int64_t i = next++; i < count; i = next++) {

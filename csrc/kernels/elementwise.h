@@ -74,6 +74,7 @@ SOFTNPU_WALK void strided_elements(char** data, const int64_t* strides, int64_t 
 // f(std::array<Vec, Ins>) -> std::array<Vec, Outs>, for operands that are all of type T, outputs first.
 template <class T, size_t Outs, size_t Ins, class F>
 void elementwise(at::TensorIteratorBase& iterator, const F& f) {
+  if (leaves_data) return;
   iterator.for_each(
       [&](char** data, const int64_t* strides, int64_t n) {
         bool dense = true;

@@ -39,7 +39,7 @@ template <class Body>
 void share(const Pages& pages, int64_t tokens, const Body& body) {
   const int64_t line = 64, units = pages.pieces > 1 ? pages.pieces : (pages.bytes + line - 1) / line;
   const int64_t cost = std::max<int64_t>(1, tokens * pages.token_bytes() / std::max<int64_t>(1, units));
-  at::parallel_for(0, units, std::max<int64_t>(1, 4 * kGrain / cost), [&](int64_t begin, int64_t end) {
+  parallel_for(0, units, std::max<int64_t>(1, 4 * kGrain / cost), [&](int64_t begin, int64_t end) {
     if (pages.pieces > 1) {
       body(begin, end, 0, pages.bytes);
     } else {

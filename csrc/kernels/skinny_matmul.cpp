@@ -89,7 +89,7 @@ void product(const float* a, const at::Tensor& b, float* out) {
   const T* data = b.const_data_ptr<T>();
   const bool by_column = b.stride(0) == 1;
   const int64_t grain = std::max<int64_t>(2 * kLanes, kWork / std::max<int64_t>(1, depth * M));
-  at::parallel_for(0, width, grain, [&](int64_t from, int64_t to) {
+  parallel_for(0, width, grain, [&](int64_t from, int64_t to) {
     if (by_column) {
       columns<M, T>(a, data, b.stride(1), depth, from, to, out, width);
     } else {

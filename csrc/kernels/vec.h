@@ -2,7 +2,6 @@
 // sigmoid, rows of strided tensors, and the choice of a type. Arithmetic is fp32 throughout.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -16,6 +15,7 @@
 #include "capability.h"
 #include "guard.h"
 #include "lanes.h"
+#include "parallel.h"
 
 namespace softnpu::kernels::inline CPU_CAPABILITY {
 
@@ -177,7 +177,7 @@ SOFTNPU_INLINE Vec read_mask(const bool* mask, int64_t count) {
 // body(begin, end) over rows of so many elements, in threads where it pays.
 template <class Body>
 inline void parallel_rows(int64_t rows, int64_t width, const Body& body) {
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width)), body);
+  parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width)), body);
 }
 
 // A tensor as rows: its trailing `inner` dimensions lie together (they are copied if they do not), the others may
@@ -288,7 +288,7 @@ class Partial {
   // body(begin, end, sums) adds what a few items contribute to `sums`, which has `width` floats.
   template <class Body>
   void run(const Body& body) {
-    at::parallel_for(0, parts_, 1, [&](int64_t first, int64_t last) {
+    parallel_for(0, parts_, 1, [&](int64_t first, int64_t last) {
       std::vector<float> block(width_);
       for (int64_t p = first; p < last; ++p) {
         const int64_t end = items_ * (p + 1) / parts_;

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -30,18 +30,24 @@ FAULTS = "faults.json"
 _MOST_BYTES = 1 << 22  # of the faults
 _PERIOD = 0.5  # seconds between two notes; a process that is killed loses no more than that
 _CAPACITY = 1 << 22  # tasks between two notes
+_FIELDS = 9  # of a task
 
 
 def install(directory: Path) -> None:
     """Waits for the import of torch_npu; called by the job's sitecustomize."""
-    sys.meta_path.insert(0, _AfterImport(directory))
+    after_import(lambda: RunRecorder(directory).start())
+
+
+def after_import(start: Callable[[], None]) -> None:
+    """Calls `start` as soon as torch_npu is imported."""
+    sys.meta_path.insert(0, _AfterImport(start))
 
 
 class _AfterImport(MetaPathFinder):
     """Starts the recorder as soon as torch_npu is imported, and is gone then."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, start: Callable[[], None]) -> None:
+        self.start = start
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -56,18 +62,76 @@ class _AfterImport(MetaPathFinder):
 
         def execute_and_observe(module: ModuleType) -> None:
             execute(module)
-            RunRecorder(self.directory).start()
+            self.start()
 
         spec.loader.exec_module = execute_and_observe  # type: ignore[method-assign]
         return spec
 
 
-class RunRecorder:
-    """Counts the tasks of this process, its peak memory, refused arguments and warnings.
-
-    The native log of tasks has one reader. This one stands before it: the profiler, which reads it too, gets what ran
-    between its own start and stop.
+class SharedTrace:
+    """The native log of tasks, which has one reader. This one stands before it: the profiler, which reads it too, gets
+    what ran between its own start and stop.
     """
+
+    def __init__(self, device: Any, shapes: bool = False) -> None:
+        self.lock = threading.RLock()
+        self.shapes = shapes
+        self.profiling = False
+        self.kept: list[tuple[Any, ...]] = []  # what the profiler has not taken yet
+        self.unseen: list[tuple[Any, ...]] = []  # what this reader has not taken yet
+        self.dropped = 0
+        self._begin, self._end = device.trace_start, device.trace_stop
+        self._native, self._lost_now = device.trace_take, device.trace_dropped
+        device.trace_start = self._profiler_starts
+        device.trace_stop = self._profiler_stops
+        device.trace_take = self._profiler_takes
+        self._open(shapes, _CAPACITY)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """The tasks since the last call."""
+        with self.lock:
+            self._read()
+            taken, self.unseen = self.unseen, []
+            return taken
+
+    def _open(self, shapes: bool, most: int) -> None:
+        self._begin(shapes, most)
+        self.lost = 0
+
+    def _read(self) -> None:
+        lost = self._lost_now()  # since the log began
+        self.dropped, self.lost = self.dropped + lost - self.lost, lost
+        tasks = self._native()
+        self.unseen += tasks
+        if (
+            self.profiling
+        ):  # which sees collectives itself; in a plan they have a tenth value, their group
+            self.kept += [task for task in tasks if len(task) == _FIELDS]
+
+    def _profiler_starts(self, shapes: bool = False, most: int = _CAPACITY) -> None:
+        with self.lock:
+            self._read()
+            self.profiling, self.kept = True, []
+            self._open(shapes or self.shapes, most)
+
+    def _profiler_stops(self) -> None:
+        with self.lock:
+            if self.profiling:
+                self._end()
+                self._read()
+                self.profiling = False
+                self._open(self.shapes, _CAPACITY)
+
+    def _profiler_takes(self) -> list[tuple[Any, ...]]:
+        with self.lock:
+            if self.profiling:
+                self._read()
+            taken, self.kept = self.kept, []
+            return taken
+
+
+class RunRecorder:
+    """Counts the tasks of this process, its peak memory, refused arguments and warnings."""
 
     def __init__(self, directory: Path) -> None:
         from softnpu import _C, settings
@@ -76,9 +140,7 @@ class RunRecorder:
         self.settings = settings
         self.directory = directory
         self.lock = threading.RLock()
-        self.profiling = False
         self.over = False
-        self.kept: list[tuple[Any, ...]] = []  # what a stopped profiler has not taken yet
         self.reset()
 
     def reset(self) -> None:
@@ -87,16 +149,15 @@ class RunRecorder:
         self.peaks: dict[int, int] = {}
         self.errors: collections.Counter[str] = collections.Counter()
         self.warnings: collections.Counter[str] = collections.Counter()
-        self.dropped = 0
 
     def start(self) -> None:
-        self._intercept_trace()
+        self.trace = SharedTrace(self.device)
         self._listen()
         self.sanitizer = importlib.import_module("softnpu.sanitizer")
         self.sanitizer.report_elsewhere()
         for fault in json.loads(ownership.read_text(self.directory / FAULTS, _MOST_BYTES)):
             self._inject(dict(fault))
-        os.register_at_fork(after_in_child=self.reset)
+        os.register_at_fork(after_in_child=self._forked)
         threading.Thread(target=self._repeat, name="softnpu run", daemon=True).start()
         atexit.register(self.end)
 
@@ -107,46 +168,14 @@ class RunRecorder:
 
             getattr(faults, fault.pop("call"))(**fault)
 
-    def _intercept_trace(self) -> None:
-        self._begin, self._end = self.device.trace_start, self.device.trace_stop
-        self._take = self.device.trace_take
-        self.device.trace_start = self._profiler_starts
-        self.device.trace_stop = self._profiler_stops
-        self.device.trace_take = self._profiler_takes
-        self._open(False, _CAPACITY)
+    def _forked(self) -> None:
+        self.reset()
+        self.trace.dropped = 0
 
-    def _open(self, shapes: bool, most: int) -> None:
-        self._begin(shapes, most)
-        self.lost = 0
-
-    def _profiler_starts(self, shapes: bool = False, most: int = _CAPACITY) -> None:
-        with self.lock:
-            self._count()
-            self.profiling, self.kept = True, []
-            self._open(shapes, most)
-
-    def _profiler_stops(self) -> None:
-        with self.lock:
-            if self.profiling:
-                self._end()
-                self.kept += self._count()
-                self.profiling = False
-                self._open(False, _CAPACITY)
-
-    def _profiler_takes(self) -> list[tuple[Any, ...]]:
-        with self.lock:
-            taken = self.kept + (self._count() if self.profiling else [])
-            self.kept = []
-            return taken
-
-    def _count(self) -> list[tuple[Any, ...]]:
-        lost = self.device.trace_dropped()  # since the log began
-        self.dropped, self.lost = self.dropped + lost - self.lost, lost
-        tasks = self._take()
-        for name, _, _, _, _, start, end, _, _ in tasks:
+    def _count(self) -> None:
+        for name, _, _, _, _, start, end, *_ in self.trace.take():
             self.operators[name] += 1
             self.busy_ns[name] += end - start
-        return tasks
 
     def _listen(self) -> None:
         """To refused arguments where the message is made, and to warnings where they are shown."""
@@ -181,8 +210,7 @@ class RunRecorder:
     def note(self) -> None:
         """Writes what is known now; the file is replaced whole."""
         with self.lock:
-            if not self.profiling:
-                self._count()
+            self._count()
             if self.device.started():
                 machine = self.settings.visible_devices()
                 for index in range(self.device.device_count()):
@@ -199,7 +227,7 @@ class RunRecorder:
                 "peak_memory": self.peaks,
                 "constraint_errors": self.errors,
                 "warnings": self.warnings,
-                "dropped": self.dropped,
+                "dropped": self.trace.dropped,
             }
             if self.device.sanitizer_on():
                 notes["findings"] = self.sanitizer.as_json(self.over)

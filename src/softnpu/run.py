@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from softnpu.findings import terminal
 
 _PACKAGES = Path(__file__).resolve().parent.parent
 _MOST_BYTES = 1 << 20  # of a faults file
+_PAUSE = 0.2  # seconds between two looks at a process
 _FAULTS = ("memory_error", "link_error", "fail", "corrupt_products", "stress", "out_of_memory")
 _STARTUP = """\
 import importlib.machinery, importlib.util, pathlib, sys
 _here = pathlib.Path(__file__).resolve().parent
-from softnpu import _observe
-_observe.install(_here)
+from {package} import {module}
+{module}.install(_here)
 # The environment's own sitecustomize, which this file hides.
 _rest = [p for p in sys.path if pathlib.Path(p or ".").resolve() != _here]
 _spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _rest)
@@ -118,7 +120,7 @@ def run(
         injected = read_faults(faults, chosen.devices) if faults else []
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
-    command = _command(program, module) + list(arguments)
+    command = command_of(program, module) + list(arguments)
     if shuffle is not None:
         seeds = shuffled.seeds(shuffle)
         if len(seeds) > 1:
@@ -126,11 +128,8 @@ def run(
         environment["SOFTNPU_SHUFFLE"] = str(seeds[0])
     with tempfile.TemporaryDirectory(prefix="softnpu_run_") as name:
         directory = Path(name)
-        (directory / "sitecustomize.py").write_text(_STARTUP, "utf-8")
         (directory / _observe.FAULTS).write_text(json.dumps(injected), "utf-8")
-        before = environment.get("PYTHONPATH")
-        paths = [str(directory), *([before] if before else []), str(_PACKAGES)]
-        code = _execute(command, {**environment, "PYTHONPATH": os.pathsep.join(paths)})
+        code = execute(command, observed(environment, directory, "softnpu", "_observe"))
         notes = [json.loads(p.read_text("utf-8")) for p in sorted(directory.glob("process_*.json"))]
     found = summary(notes, code)
     if found["findings"] and sanitize and not warn:
@@ -144,7 +143,7 @@ def run(
     sys.exit(code)
 
 
-def _command(program: str, module: bool) -> list[str]:
+def command_of(program: str, module: bool) -> list[str]:
     """A module, a file for Python, or a command on the PATH or beside this Python."""
     if module:
         return [sys.executable, "-m", program]
@@ -159,15 +158,32 @@ def _command(program: str, module: bool) -> list[str]:
     return [found]
 
 
-def _execute(command: list[str], environment: dict[str, str]) -> int:
-    """The exit code, as a shell tells it: 128 + the signal for a process that a signal ended."""
+def observed(
+    environment: dict[str, str], directory: Path, package: str, module: str
+) -> dict[str, str]:
+    """The environment in which every Python process calls `install(directory)` of that module first."""
+    startup = _STARTUP.format(package=package, module=module)
+    (directory / "sitecustomize.py").write_text(startup, "utf-8")
+    before = environment.get("PYTHONPATH")
+    paths = [str(directory), *([before] if before else []), str(_PACKAGES)]
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def execute(
+    command: list[str], environment: dict[str, str], meanwhile: Callable[[], None] | None = None
+) -> int:
+    """The exit code, as a shell tells it: 128 + the signal for a process that a signal ended. `meanwhile` is called now
+    and then as long as the process runs."""
     process = subprocess.Popen(command, env=environment)
     while True:
         try:
-            code = process.wait()
+            code = process.wait(None if meanwhile is None else _PAUSE)
             return code if code >= 0 else 128 - code
         except KeyboardInterrupt:
             continue  # the terminal sent it to the program too, which decides
+        except subprocess.TimeoutExpired:
+            assert meanwhile is not None
+            meanwhile()
 
 
 def read_faults(path: Path, devices: int) -> list[dict[str, Any]]:

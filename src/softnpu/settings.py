@@ -11,6 +11,8 @@
 | SOFTNPU_KERNELS | folder of Python files that register reference kernels (softnpu.kernels) | none |
 | SOFTNPU_STRICT | documented constraints: 1 raise, 0 ignore | 1 |
 | SOFTNPU_QUIET | 1: no banner | 0 |
+| SOFTNPU_COMPUTE | 0: shapes alone, nothing is computed (docs/plan-runs.md) | 1 |
+| SOFTNPU_ROUTING | with SOFTNPU_COMPUTE=0, how tokens choose experts: balanced, or skew=1.5: the first 1.5 times as often | balanced |
 | SOFTNPU_SANITIZE | 1: find races, exit code 66 if there are any; warn: the program's exit code stays | 0 |
 | SOFTNPU_POISON | 1: with the sanitizer, fresh memory is filled and reads of it are found | 0 |
 | SOFTNPU_SHUFFLE | a seed: work of different streams runs in another legal order; 0: as launched | 0 |
@@ -45,6 +47,8 @@ class Settings:
     kernels: str | None = None
     strict: bool = True
     quiet: bool = False
+    compute: bool = True
+    routing: float = 1.0
     sanitize: str = "0"
     poison: bool = False
     shuffle: int = 0
@@ -75,6 +79,16 @@ def _sanitize(variable: str, text: str) -> str:
     if text not in ("0", "1", "warn"):
         raise ValueError(f"{variable} must be 0, 1 or warn, but is {text[:80]!r}.")
     return text
+
+
+def _routing(variable: str, text: str) -> float:
+    match = re.fullmatch(r"balanced|skew=(\d{1,6}(?:\.\d{1,6})?)", text)
+    skew = float(match[1] or 1) if match else 0.0
+    if skew < 1:
+        raise ValueError(
+            f"{variable} must be balanced, or skew=N with N from 1 on, but is {text[:80]!r}."
+        )
+    return skew
 
 
 def _seed(variable: str, text: str) -> int:
@@ -135,6 +149,8 @@ _READERS = {
     "SOFTNPU_KERNELS": ("kernels", _folder),
     "SOFTNPU_STRICT": ("strict", _flag),
     "SOFTNPU_QUIET": ("quiet", _flag),
+    "SOFTNPU_COMPUTE": ("compute", _flag),
+    "SOFTNPU_ROUTING": ("routing", _routing),
     "SOFTNPU_SANITIZE": ("sanitize", _sanitize),
     "SOFTNPU_POISON": ("poison", _flag),
     "SOFTNPU_SHUFFLE": ("shuffle", _seed),

@@ -35,9 +35,10 @@ from torch_npu.ops import _registry as _operators  # noqa: E402
 _operators.discover()
 globals().update(_operators.exports())
 
-from torch_npu import _at_exit, _dtypes, atb  # noqa: E402, F401
+from torch_npu import _at_exit, _dtypes, _plan, atb  # noqa: E402, F401
 
 _at_exit.register()
+_plan.from_settings()
 
 globals().update(_dtypes.CODES)
 unsupported_dtype = list(_register.UNSUPPORTED_DTYPES)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from torch_npu import _plan
 from torchair._calls import boxed, logged
 from torchair._capture import Captured, Plan
 from torchair._code import CompiledFxGraph
@@ -236,7 +237,7 @@ def _executable(
     if len(npu_devices(gm)) > 1 or (streamed and not capturable(gm)):
         return boxed(Eager(gm))
     captured = config.captures and is_inference and _stays_on_device(gm)
-    if streamed or not inductor:
+    if streamed or not inductor or _plan.on():  # Inductor's code computes
         eager = Eager(gm)
         plan = dataclasses.replace(Plan.of(gm), updated=[])  # integers are part of what is captured
         return Captured(lambda values: eager(*values), plan, config) if captured else boxed(eager)

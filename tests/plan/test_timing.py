@@ -51,17 +51,16 @@ def test_calibrate_writes_a_file(tmp_path):
         timing.calibrate(tmp_path, "Ascend9", file)
 
 
-def test_sweep_page_of_reports(tmp_path):
-    base = {"soc": "Ascend910B1", "mfu": 0.5, "capacity_bytes": 64 << 30}
+def test_points_of_a_sweep():
+    base = {"mfu": 0.5, "capacity_bytes": 64 << 30}
     reports = [
         {**base, "ranks": 8, "step_seconds": 2.0, "peak_reserved_bytes": 60 << 30},
         {**base, "ranks": 8, "step_seconds": 3.0, "peak_reserved_bytes": 70 << 30},
         {**base, "ranks": 64, "step_seconds": 0.5, "peak_reserved_bytes": 9 << 30},
         {**base, "ranks": 512, "step_seconds": None, "peak_reserved_bytes": 0},
     ]
-    timing.sweep_page(tmp_path / "s.html", "train.py", reports)
-    text = (tmp_path / "s.html").read_text("utf-8")
-    assert text.count("<tr><td>train.py</td>") == 2
-    assert "<td>8</td><td>3</td>" in text and "<td>70.0</td>" in text
+    first, second = timing.sweep_points(reports)
+    assert (first.ranks, first.step_seconds, first.peak_bytes) == (8, 3.0, 70 << 30)
+    assert not first.fits and second.fits
     with pytest.raises(ClockError, match="no program reached one"):
-        timing.sweep_page(tmp_path / "s.html", "train.py", reports[3:])
+        timing.sweep_points(reports[3:])

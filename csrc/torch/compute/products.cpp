@@ -15,6 +15,7 @@
 #include "kernels/skinny_matmul.h"
 #include "torch/compute/widen.h"
 #include "torch/dispatch/ivalues.h"
+#include "torch/plan/plan.h"
 
 namespace softnpu {
 
@@ -108,7 +109,10 @@ std::optional<Tensor> product(const Tensor& a, const Tensor& b, const Addition& 
                            : bias.dim() == 2 && bias.size(0) == a.size(0) && bias.size(1) == b.size(1);
   };
   if (add.bias.defined() && !broadcasts(add.bias)) return std::nullopt;
-  if (add.plain() && kernels::takes_skinny_matmul(a, b)) return kernels::skinny_matmul(a, b, add.bias);
+  if (add.plain() && kernels::takes_skinny_matmul(a, b)) {
+    const plan::LeaveData leave;
+    return kernels::skinny_matmul(a, b, add.bias);
+  }
   if (fits(a, b)) return std::nullopt;
   return blocked(a, b, add);
 }
@@ -148,7 +152,7 @@ void call_widened(const c10::OperatorHandle& op, at::ScalarType half, Stack* sta
     if (writes(arguments[i]) || statistics) targets.emplace_back(tensor, wide);
     value = IValue(std::move(wide));
   }
-  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  plan::call(op, DispatchKeySet(DispatchKey::CPU), stack);
   for (auto& [target, stand_in] : targets) {
     if (target.sizes() == stand_in.sizes()) target.copy_(stand_in);
   }
@@ -214,7 +218,7 @@ void call_promoted(const c10::OperatorHandle& op, at::ScalarType common, Stack* 
   for (size_t i = 0; i < count; ++i) {
     if (first[i].isTensor()) first[i] = IValue(first[i].toTensor().to(common));
   }
-  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  plan::call(op, DispatchKeySet(DispatchKey::CPU), stack);
   stack->back() = IValue(stack->back().toTensor().to(type));
 }
 

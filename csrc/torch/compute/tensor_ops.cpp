@@ -25,6 +25,8 @@
 #include "device/device.h"
 #include "torch/dispatch/native_kernel.h"
 #include "torch/memory/allocator.h"
+#include "torch/plan/plan.h"
+#include "torch/plan/values.h"
 #include "torch/runtime/generator.h"
 #include "torch/runtime/sync.h"
 
@@ -147,6 +149,7 @@ c10::Scalar local_scalar_dense(const Tensor& self) {
   note_synchronization("item");
   const int index = self.device().index();
   wait_for_stream(index, current_stream(index), "item");
+  if (plan::on()) return plan::read_scalar(cpu_alias(self));
   return at::_local_scalar_dense(cpu_alias(self));
 }
 

@@ -125,7 +125,7 @@ void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) 
   IValue& value = (*stack)[stack->size() - plan.arguments];
   const at::Tensor self = value.toTensor();
   value = IValue(at::empty(self.sizes(), self.options().dtype(at::kFloat)));
-  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  plan::call(op, DispatchKeySet(DispatchKey::CPU), stack);
   stack->back() = IValue(self.copy_(stack->back().toTensor()));
 }
 
@@ -198,12 +198,12 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
       } else if (integers) {
         call_normal(op, plan, on);
       } else {
-        op.redispatchBoxed(DispatchKeySet(host), on);
+        plan::call(op, DispatchKeySet(host), on);
       }
     };
     if (Recording* recording = Capture::any() ? Recording::current() : nullptr) {
       recording->call(op, stack, call);
-    } else if (plan.fills && host == DispatchKey::CPU) {
+    } else if (plan.fills && host == DispatchKey::CPU && !plan::on()) {
       call_fill(plan, stack);
     } else {
       call(stack);

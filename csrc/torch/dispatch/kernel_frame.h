@@ -8,6 +8,7 @@
 
 #include "device/trace.h"
 #include "torch/memory/allocator.h"
+#include "torch/plan/plan.h"
 
 namespace softnpu {
 
@@ -24,6 +25,7 @@ class KernelFrame {
  private:
   const KernelScope scope_;
   const c10::impl::ExcludeDispatchKeyGuard below_;
+  const plan::Catch planned_;
 };
 
 // One record of the log of tasks, open while it lives.
@@ -36,6 +38,7 @@ class TraceScope {
   static bool wants_tensors() { return Trace::all().shapes(); }
   void input(const at::Tensor& tensor) { note(tensor, record_.inputs); }
   void output(const at::Tensor& tensor) { note(tensor, record_.outputs); }
+  void ranks(std::shared_ptr<const std::vector<int64_t>> members) { record_.ranks = std::move(members); }
 
  private:
   static void note(const at::Tensor& tensor, std::vector<TensorNote>& to);

@@ -102,10 +102,11 @@ void run_task(Task& task) {
   if ((asked & kTraceStage) != 0) {
     TraceScope trace(task.name(), task.device());
     if (trace.wants_tensors()) task.each_input([&](const at::Tensor& tensor) { trace.input(tensor); });
+    trace.ranks(task.ranks());
     task.run();
     if (trace.wants_tensors()) task.each_output([&](const at::Tensor& tensor) { trace.output(tensor); });
   } else {
-    task.run();  // a run for shapes alone would ask the operator's shape function instead
+    task.run();
   }
   if ((asked & kHookStages) != 0) {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);

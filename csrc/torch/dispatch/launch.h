@@ -9,7 +9,7 @@
 //   5. sanitize    what the task reads and writes, and in which order with others (torch/sanitizer)
 //   6. hooks       unsafe arguments raise; dumps see the arguments; products round theirs (HF32)
 //   7. trace       the profiler's record
-//   8. run         the kernel
+//   8. run         the kernel, or its shapes alone (torch/plan)
 //   9. hooks       wrong products on demand; saturation; dumps see the results
 #pragma once
 
@@ -55,6 +55,9 @@ class Task {
   virtual bool update(StreamId) { return false; }
   virtual bool queue(StreamId) = 0;                          // false: it runs now
   virtual bool record(Capture&, StreamId) { return false; }  // false: it runs now, and its calls are recorded
+
+  // Of a collective: the ranks of its group.
+  virtual std::shared_ptr<const std::vector<int64_t>> ranks() const { return nullptr; }
 };
 
 void launch(Task& task);

@@ -11,6 +11,8 @@
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch.h"
 #include "torch/graph/recording.h"
+#include "torch/plan/plan.h"
+#include "torch/plan/values.h"
 #include "torch/runtime/sync.h"
 
 namespace py = pybind11;
@@ -62,14 +64,22 @@ bool reads_bytes(std::string_view method) {
 }
 
 int on_call(PyObject*, PyFrameObject*, int what, PyObject* called) {
-  if (what != PyTrace_C_CALL || !PyCFunction_Check(called) || Recording::current() == nullptr) return 0;
+  if (what != PyTrace_C_CALL || !PyCFunction_Check(called)) return 0;
   PyObject* self = PyCFunction_GET_SELF(called);
   const char* name = reinterpret_cast<PyCFunctionObject*>(called)->m_ml->ml_name;
-  if (self != nullptr && THPVariable_Check(self) && reads_bytes(name)) Recording::current()->reads_data();
+  if (self == nullptr || !THPVariable_Check(self) || !reads_bytes(name)) return 0;
+  if (Recording::current() != nullptr) Recording::current()->reads_data();
+  if (!plan::on() || (name != std::string_view("tolist") && name != std::string_view("numpy"))) return 0;
+  try {
+    plan::check_readable(THPVariable_Unpack(self), name);
+  } catch (const c10::Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+    return -1;
+  }
   return 0;
 }
 
-// While a kernel is recorded: notices that it reads data on the host.
+// While a kernel is recorded, or runs for its shapes alone: notices that it reads data on the host.
 class NoticeReads {
  public:
   explicit NoticeReads(bool on) : on_(on) {
@@ -167,7 +177,7 @@ py::object run_given(const Given& given, const py::tuple& args) {
   if (recording != nullptr && given.whole) recording->reads_data();
   py::object result;
   {
-    const NoticeReads notice(recording != nullptr);
+    const NoticeReads notice(recording != nullptr || plan::on());
     result = call(given.body.ptr(), inside.ptr(), inside_kwargs.ptr());
   }
   if (recording != nullptr && recording->opaque()) {

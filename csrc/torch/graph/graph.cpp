@@ -20,6 +20,10 @@ void run_actions(const TaskStep& step, int device) {
   if (Stages::asked(kTraceStage)) trace.emplace(step.name, device);
   for (const Action& action : step.actions) {
     std::visit([](const auto& one) { one.run(); }, action);
+    const auto* call = std::get_if<KernelCall>(&action);
+    if (call == nullptr || !trace || !plan::on()) continue;
+    for (const c10::IValue& value : call->arguments) each_tensor(value, [&](const at::Tensor& t) { trace->input(t); });
+    for (const at::Tensor& result : call->results) trace->output(result);
   }
 }
 

@@ -26,6 +26,43 @@ thread_local std::set<const void*>* written_memory = nullptr;
 thread_local const Allocations* served = nullptr;
 thread_local size_t next_served = 0;
 
+// Host memory that a kernel under observation allocates: its frees are noted too, by whichever thread.
+struct Learning {
+  std::mutex mutex;
+  HostSteps* steps = nullptr;
+  std::vector<const void*>* made = nullptr;
+  std::map<const void*, int64_t> open;  // address -> number; -1: nobody asks any more
+};
+Learning& learning() {
+  static auto* one = new Learning;
+  return *one;
+}
+thread_local bool learns = false;
+std::atomic<bool> learned_any{false};
+c10::DeleterFnPtr free_of_host = nullptr;
+
+bool free_learned(void* address) {
+  Learning& all = learning();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.open.find(address);
+  if (found == all.open.end()) return false;
+  if (found->second >= 0 && all.steps != nullptr) all.steps->push_back({0, found->second});
+  all.open.erase(found);
+  free_of_host(address);
+  return true;
+}
+
+c10::DataPtr learn_allocation(c10::DataPtr data, size_t bytes) {
+  if (bytes == 0) return data;
+  Learning& all = learning();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  void* address = data.release_context();
+  all.open[address] = static_cast<int64_t>(all.made->size());
+  all.made->push_back(address);
+  all.steps->push_back({bytes, -1});
+  return {address, address, [](void* at) { free_learned(at); }, c10::Device(c10::kCPU)};
+}
+
 void ignore_address(void*) {}  // the graph's pool keeps the bytes
 
 void free_address(void* address) {
@@ -125,9 +162,13 @@ NpuAllocator& npu_allocator_instance() {
 // Stands in front of PyTorch's CPU allocator; inside a kernel it hands out device memory as CPU memory.
 class KernelCpuAllocator final : public c10::Allocator {
  public:
-  explicit KernelCpuAllocator(c10::Allocator* host) : host_(host) { host_deleter_ = host->raw_deleter(); }
+  explicit KernelCpuAllocator(c10::Allocator* host) : host_(host) {
+    host_deleter_ = free_of_host = host->raw_deleter();
+  }
   c10::DataPtr allocate(size_t bytes) override {
-    if (kernel_device < 0) return host_->allocate(bytes);
+    if (kernel_device < 0) {
+      return C10_UNLIKELY(learns) ? learn_allocation(host_->allocate(bytes), bytes) : host_->allocate(bytes);
+    }
     if (C10_UNLIKELY(served != nullptr) && next_served < served->size() && (*served)[next_served].bytes == bytes) {
       void* at = (*served)[next_served++].at;
       return {at, at, &ignore_address, c10::Device(c10::kCPU)};
@@ -154,7 +195,7 @@ class KernelCpuAllocator final : public c10::Allocator {
     if (is_served(address)) return;
     if (block_at(address) != nullptr) {
       free_address(address);
-    } else {
+    } else if (!learned_any || !free_learned(address)) {
       host_deleter_(address);
     }
   }
@@ -309,6 +350,9 @@ KernelScope::~KernelScope() {
   exchange_device(before_device_);
 }
 
+HostScope::HostScope() noexcept : before_(std::exchange(kernel_device, -1)) {}
+HostScope::~HostScope() { kernel_device = before_; }
+
 int KernelScope::device() noexcept { return kernel_device; }
 
 LogAllocations::LogAllocations(Allocations& to) : before_(std::exchange(log, &to)) {}
@@ -322,6 +366,20 @@ ServeAllocations::ServeAllocations(const Allocations& from)
 ServeAllocations::~ServeAllocations() {
   served = before_;
   next_served = before_next_;
+}
+
+LearnHostSteps::LearnHostSteps(HostSteps& to, std::vector<const void*>& made) {
+  const std::lock_guard<std::mutex> lock(learning().mutex);
+  learning().steps = &to;
+  learning().made = &made;
+  learns = learned_any = true;
+}
+LearnHostSteps::~LearnHostSteps() {
+  Learning& all = learning();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.steps = nullptr;
+  for (auto& [address, number] : all.open) number = -1;
+  learns = false;
 }
 
 void count_rejections(bool on) { counting_rejections = on; }

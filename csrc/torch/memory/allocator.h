@@ -34,6 +34,17 @@ class KernelScope {
   int before_, before_device_;
 };
 
+// While one lives inside a kernel, the CPU allocator of this thread draws from the host again.
+class HostScope {
+ public:
+  HostScope() noexcept;
+  ~HostScope();
+  HostScope(const HostScope&) = delete;
+
+ private:
+  int before_;
+};
+
 // What a kernel allocated, in order. A recorded call is given the same addresses again when it is replayed.
 struct Allocation {
   void* at;
@@ -49,6 +60,20 @@ class LogAllocations {  // of this thread's kernels, while it lives
 
  private:
   Allocations* before_;
+};
+
+// What a kernel allocates of the host's memory and frees, in order: `freed` is the number of an allocation, or -1.
+struct HostStep {
+  size_t bytes;
+  int64_t freed;
+};
+using HostSteps = std::vector<HostStep>;
+
+class LearnHostSteps {  // of this process's threads, while it lives; `made`: the address of each allocation
+ public:
+  LearnHostSteps(HostSteps& to, std::vector<const void*>& made);
+  ~LearnHostSteps();
+  LearnHostSteps(const LearnHostSteps&) = delete;
 };
 
 // While it lives, memory that a kernel allocates outside of a logged call is taken out of the set: it is new.

@@ -10,6 +10,8 @@
 #include "device/sanitizer.h"
 #include "torch/compat.h"
 #include "torch/memory/allocator.h"
+#include "torch/plan/plan.h"
+#include "torch/plan/values.h"
 #include "torch/runtime/generator.h"
 
 namespace softnpu {
@@ -58,7 +60,8 @@ void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   const c10::Device where = storage.device();
   c10::DataPtr fresh = allocate_on(where.index(), bytes, where);
   const size_t keep = std::min(bytes, storage.nbytes());
-  if (keep > 0 && storage.data() != nullptr) std::memcpy(fresh.get(), storage.data(), keep);
+  const bool planned = plan::on() && plan::keep_data(storage.data(), fresh.get());  // nothing is there to copy
+  if (keep > 0 && storage.data() != nullptr && !planned) std::memcpy(fresh.get(), storage.data(), keep);
   if (sanitizer::on()) {
     sanitizer::Sanitizer::get().resized(reinterpret_cast<uintptr_t>(storage.data()), keep,
                                         reinterpret_cast<uintptr_t>(fresh.get()));

@@ -24,6 +24,8 @@
 #include "torch/runtime/hooks.h"
 #include "torch/runtime/npu_runtime.h"
 #include "torch/runtime/sync.h"
+#include "torch/plan/plan.h"
+#include "torch/plan/values.h"
 #include "torch/sanitizer/stage.h"
 
 namespace py = pybind11;
@@ -47,9 +49,16 @@ py::list tensor_notes(const std::vector<TensorNote>& notes) {
 
 py::list trace_take() {
   py::list all;
+  std::map<const void*, py::tuple> groups;
   for (const TaskRecord& r : Trace::all().take()) {
-    all.append(py::make_tuple(r.name, r.id, r.device, r.stream, r.thread, r.start_ns, r.end_ns, tensor_notes(r.inputs),
-                              tensor_notes(r.outputs)));
+    const py::tuple record = py::make_tuple(r.name, r.id, r.device, r.stream, r.thread, r.start_ns, r.end_ns,
+                                            tensor_notes(r.inputs), tensor_notes(r.outputs));
+    if (r.ranks == nullptr) {
+      all.append(record);
+      continue;
+    }
+    const auto group = groups.try_emplace(r.ranks.get(), py::tuple(py::cast(*r.ranks))).first;
+    all.append(record + py::make_tuple(group->second));
   }
   return all;
 }
@@ -193,6 +202,16 @@ PYBIND11_MODULE(_C, m) {
       "trace_start", [](bool shapes, size_t most) { Trace::all().start(shapes, most); }, py::arg("shapes") = false,
       py::arg("most") = size_t{1} << 22);
   m.def("trace_stop", [] { Trace::all().stop(); });
+  m.def(
+      "plan_start",
+      [](std::vector<std::string> packages, double skew) {
+        plan::set_packages(std::move(packages));
+        plan::set_routing({skew});
+        Stages::set(kPlanStage, true);
+      },
+      py::arg("packages"), py::arg("skew") = 1.0);
+  m.def("plan_stop", [] { Stages::set(kPlanStage, false); });
+  m.def("plan_on", [] { return plan::on(); });
   m.def("trace_take", &trace_take);
   m.def("trace_dropped", [] { return Trace::all().dropped(); });
 

@@ -26,8 +26,8 @@ _SHELLS = ("bash", "zsh", "fish")
 
 @click.group(
     help="softnpu: torch_npu and TorchAir without an NPU.",
-    epilog="Exit codes: 0 all is well, 1 a failure (`doctor`: an unfit machine), 2 wrong usage; `run` has the "
-    "program's. `softnpu completion --help` tells how your shell completes the command.",
+    epilog="Exit codes: 0 all is well, 1 a failure (`doctor`: an unfit machine), 2 wrong usage; `run` and "
+    "`plan` have the program's. `softnpu completion --help` tells how your shell completes the command.",
 )
 @click.version_option(__version__)
 def main() -> None:

@@ -128,6 +128,18 @@ def write_page(path: Path, title: str, series: Mapping[str, Sequence[Point]], ch
     """One HTML page that needs nothing else: a chart of each quantity, and the numbers."""
     if not any(series.values()):
         raise ClockError("a sweep without points has nothing to draw")
+    text = template("sweep.html").render(
+        title=title,
+        chip=chip,
+        charts=charts(series),
+        legend=[(name, _color(index)) for index, name in enumerate(series)],
+        rows=[(name, point) for name, points in series.items() for point in points],
+    )
+    path.write_text(text, "utf-8")
+
+
+def template(name: str) -> jinja2.Template:
+    """A page of this package."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("softnpu.plan", "."),
         autoescape=True,
@@ -135,21 +147,15 @@ def write_page(path: Path, title: str, series: Mapping[str, Sequence[Point]], ch
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    text = environment.get_template("sweep.html").render(
-        title=title,
-        chip=chip,
-        charts=_charts(series),
-        legend=[(name, _color(index)) for index, name in enumerate(series)],
-        rows=[(name, point) for name, points in series.items() for point in points],
-    )
-    path.write_text(text, "utf-8")
+    return environment.get_template(name)
 
 
 def _color(index: int) -> str:
     return _COLORS[index % len(_COLORS)]
 
 
-def _charts(series: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
+def charts(series: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
+    """Step time, MFU and memory against ranks, ready to draw."""
     limits = {point.limit_bytes / 2**30 for points in series.values() for point in points}
     return [
         _chart("Step time, seconds", series, lambda p: p.step_seconds, logarithmic=True),
@@ -165,7 +171,7 @@ def _chart(
 ) -> dict[str, Any]:  # fmt: skip
     points = [point for found in series.values() for point in found]
     values = [value(point) for point in points] + ([line] if line else [])
-    low, high = (min(values), max(values)) if logarithmic else (0.0, max(values) * 1.1)
+    low, high = (min(values), max(values)) if logarithmic else (0.0, max(values) * 1.1 or 1.0)
     if logarithmic:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high * 1.0001))
     ranks = sorted({point.ranks for point in points})

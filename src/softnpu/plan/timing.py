@@ -55,6 +55,7 @@ def as_data(tasks: Sequence[Task], found: Prediction) -> dict[str, Any]:
                 "device": task.device,
                 "stream": task.stream,
                 "phase": task.phase,
+                "waits": list(task.waits),
                 "inputs": _specs(task.inputs),
                 "outputs": _specs(task.outputs),
                 "start": when.start,
@@ -99,9 +100,9 @@ def profile(
     return profile_files.write(directory, tasks, found, soc, rank)
 
 
-def sweep_page(path: Path, title: str, reports: Iterable[Mapping[str, Any]]) -> None:
-    """The page of a sweep, from what `--json` holds of each rank (ranks, step_seconds, mfu, peak_reserved_bytes,
-    capacity_bytes, soc); the slowest and the fullest of several ranks of one job count."""
+def sweep_points(reports: Iterable[Mapping[str, Any]]) -> list[sweep.Point]:
+    """The points of a sweep, from what `--json` holds of each rank (ranks, step_seconds, mfu, peak_reserved_bytes,
+    capacity_bytes); the slowest and the fullest of several ranks of one job count."""
     jobs: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
         if report.get("step_seconds") is not None:
@@ -121,8 +122,7 @@ def sweep_page(path: Path, title: str, reports: Iterable[Mapping[str, Any]]) -> 
                 exposed_communication_seconds=slowest.get("exposed_communication_seconds", 0.0),
             )
         )
-    soc = next(iter(jobs.values()))[0]["soc"]
-    sweep.write_page(path, f"Plan of {title}", {title: points}, soc)
+    return points
 
 
 def sweep_lines(series: Mapping[str, Sequence[sweep.Point]]) -> list[str]:

@@ -1,0 +1,197 @@
+#include "torch/plan/learned.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "torch/dispatch/ivalues.h"
+#include "torch/memory/allocator.h"
+
+namespace softnpu::plan {
+
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+constexpr size_t kMostTried = size_t{64} << 20;  // bytes of all tensors of a call
+
+bool learns(const std::string& name) {
+  static const std::unordered_set<std::string> names{
+      "aten::convolution", "aten::convolution_backward", "aten::native_batch_norm", "aten::native_batch_norm_backward",
+      "aten::native_layer_norm_backward", "aten::sort", "aten::index_add_", "aten::_index_put_impl_",
+      "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+      "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::embedding_dense_backward",
+      "aten::cumsum", "aten::nll_loss_forward", "aten::nll_loss_backward", "aten::_softmax", "aten::_log_softmax",
+      "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::sum", "aten::mean",
+      "aten::index_select", "aten::scatter_add_", "aten::gather", "aten::linalg_vector_norm", "aten::native_layer_norm",
+      "aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward", "aten::_adaptive_avg_pool2d",
+      "aten::_adaptive_avg_pool2d_backward", "aten::index", "aten::index_put_"};
+  return names.count(name) > 0;
+}
+
+struct Result {
+  int64_t given = -1;  // the tensor of the arguments that it is
+  int64_t made = -1;   // the allocation that it stands on
+  at::DimVector sizes, strides;
+  int64_t offset = 0;
+  at::ScalarType type = at::kFloat;
+  bool defined = false;
+};
+
+struct Learned {
+  HostSteps steps;
+  std::vector<Result> results;
+  bool usable = false;
+};
+
+void describe(std::ostringstream& to, const IValue& value) {
+  bool tensors = value.isTensor() || value.isTensorList() || value.isOptionalTensorList();
+  if (!tensors) {
+    if (!value.isGenerator()) to << value << ';';
+    return;
+  }
+  if (value.isOptionalTensorList()) {
+    for (const std::optional<Tensor>& each : value.toOptionalTensorList()) to << each.has_value();
+  }
+  each_tensor(value, [&](const Tensor& tensor) {
+    if (!tensor.defined()) {
+      to << "none,";
+      return;
+    }
+    to << tensor.scalar_type() << tensor.sizes() << tensor.strides() << ',';
+  });
+  to << ';';
+}
+
+std::vector<Tensor> tensors_of(const Stack& stack) {
+  std::vector<Tensor> all;
+  for (const IValue& value : stack) each_tensor(value, [&](const Tensor& tensor) { all.push_back(tensor); });
+  return all;
+}
+
+Learned learn(const OperatorHandle& op, const Stack& given) {
+  Learned found;
+  const HostScope host;
+  Stack stack(given);
+  std::vector<Tensor> copies;
+  for (IValue& value : stack) {
+    map_tensors(value, [&](const Tensor& tensor) {
+      Tensor copied = tensor;
+      if (tensor.defined()) {
+        copied = at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+        copied.zero_();
+        if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copied.unsafeGetTensorImpl()->set_wrapped_number(true);
+      }
+      copies.push_back(copied);
+      return copied;
+    });
+  }
+  std::vector<const void*> made;
+  {
+    const LearnHostSteps learning(found.steps, made);
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  }
+  found.usable = true;
+  for (const Tensor& tensor : tensors_of(stack)) {
+    Result result;
+    result.defined = tensor.defined();
+    if (result.defined) {
+      for (size_t i = 0; i < copies.size(); ++i) {
+        if (copies[i].defined() && copies[i].is_same(tensor)) result.given = static_cast<int64_t>(i);
+      }
+      const void* base = tensor.storage().data();
+      for (size_t i = 0; i < made.size(); ++i) {
+        if (made[i] == base && base != nullptr) result.made = static_cast<int64_t>(i);
+      }
+      result.sizes = tensor.sizes();
+      result.strides = tensor.strides();
+      result.offset = tensor.storage_offset();
+      result.type = tensor.scalar_type();
+      found.usable &= result.given >= 0 || result.made >= 0 || tensor.numel() == 0;
+    }
+    found.results.push_back(std::move(result));
+  }
+  return found;
+}
+
+std::vector<Tensor> repeat(const Learned& learned, const std::vector<Tensor>& given) {
+  std::vector<c10::DataPtr> held;
+  std::vector<size_t> sizes;
+  for (const HostStep& step : learned.steps) {
+    if (step.freed >= 0) {
+      held[static_cast<size_t>(step.freed)].clear();
+    } else {
+      held.push_back(c10::GetAllocator(c10::kCPU)->allocate(step.bytes));
+      sizes.push_back(step.bytes);
+    }
+  }
+  std::vector<Tensor> results;
+  std::map<int64_t, c10::Storage> storages;
+  for (const Result& result : learned.results) {
+    if (!result.defined) {
+      results.emplace_back();
+    } else if (result.given >= 0) {
+      results.push_back(given[static_cast<size_t>(result.given)]);
+    } else if (result.made < 0) {
+      results.push_back(at::empty_strided(result.sizes, result.strides, at::TensorOptions().dtype(result.type)));
+    } else {
+      const auto made = static_cast<size_t>(result.made);
+      if (storages.count(result.made) == 0) {
+        storages.emplace(result.made, c10::Storage(c10::Storage::use_byte_size_t(), sizes[made], std::move(held[made]),
+                                                   c10::GetAllocator(c10::kCPU), true));
+      }
+      Tensor tensor = at::empty({0}, at::TensorOptions().dtype(result.type));
+      tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storages.at(result.made));
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes, result.strides, result.offset);
+      results.push_back(std::move(tensor));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+bool answer_learned(const OperatorHandle& op, Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  if (!learns(schema.name())) return false;
+  for (const auto& result : schema.returns()) {
+    if (!result.type()->isSubtypeOf(*c10::TensorType::get())) return false;
+  }
+  const Stack given(stack->end() - static_cast<std::ptrdiff_t>(schema.arguments().size()), stack->end());
+  size_t bytes = 0;
+  std::ostringstream key;
+  key << op.operator_name();
+  for (const IValue& value : given) {
+    describe(key, value);
+    each_tensor(value, [&](const Tensor& tensor) { bytes += tensor.defined() ? tensor.nbytes() : 0; });
+  }
+  if (bytes > kMostTried) return false;
+  static auto* all = new std::unordered_map<std::string, Learned>;
+  static std::mutex mutex;
+  Learned learned;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = all->find(key.str());
+    if (found != all->end()) {
+      learned = found->second;
+    } else {
+      learned = learn(op, given);
+      all->emplace(key.str(), learned);
+    }
+  }
+  if (!learned.usable) return false;
+  std::vector<Tensor> results = repeat(learned, tensors_of(given));
+  torch::jit::drop(*stack, given.size());
+  for (Tensor& result : results) stack->emplace_back(std::move(result));
+  return true;
+}
+
+}  // namespace softnpu::plan
