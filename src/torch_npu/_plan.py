@@ -95,5 +95,6 @@ def _lone_gloo() -> type:
         def __init__(self, store: Any, rank: int, size: int, *_options: Any, **_named: Any) -> None:
             del store
             super().__init__(rank, size)
+            self.options = real._Options()
 
     return ProcessGroupGloo

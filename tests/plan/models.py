@@ -252,7 +252,7 @@ def report(name: str) -> None:
     if os.environ.get("PLAN") == "1":
         torch_npu._plan.start()
     torch.manual_seed(1)
-    torch.npu.memory._record_memory_history(stacks="python")
+    torch.npu.memory._record_memory_history(context=None)
     globals()[name]()
     torch.npu.synchronize()
     events = torch.npu.memory._snapshot()["device_traces"][0]
