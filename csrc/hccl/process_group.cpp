@@ -162,7 +162,8 @@ namespace {
 using Ranks = std::shared_ptr<const std::vector<int64_t>>;
 
 // A collective without peers. What all tensors hold is moved if it is known; what others hold is not.
-intrusive_ptr<Work> run_alone(Lists& lists, const CollectiveFacts& facts, const std::function<intrusive_ptr<Work>(Lists&)>& run) {
+intrusive_ptr<Work> run_alone(Lists& lists, const CollectiveFacts& facts,
+                              const std::function<intrusive_ptr<Work>(Lists&)>& run) {
   uint8_t data = plan::kReal;
   bool known = true, any = false;
   auto see = [&](const Tensors& list, bool reads) {
@@ -263,7 +264,9 @@ intrusive_ptr<Work> ProcessGroupHCCL::submit(c10d::OpType type, const char* name
     ordered.order = agreement_->enter(name, device, lists, {facts.reads, facts.writes}, facts.detail);
   }
   if (plan::on()) {
-    run = [facts, run = std::move(run)](Lists& given) { return run_alone(given, facts, run); };
+    CollectiveFacts alone = facts;
+    alone.reads |= type == c10d::OpType::BROADCAST;  // its root holds what this rank holds
+    run = [alone, run = std::move(run)](Lists& given) { return run_alone(given, alone, run); };
     if (members_ == nullptr) {
       const auto& global = options_->global_ranks_in_group;
       std::vector<int64_t> ranks(global.begin(), global.end());

@@ -82,6 +82,16 @@ def test_a_block_that_is_freed_while_an_exception_passes():
         fails()
 
 
+def test_a_backward_pass_allocates_without_a_python_stack():
+    x = torch.ones(2**20, device="npu", requires_grad=True)
+    y = (x * 2).exp().sum()
+    torch.npu.memory._record_memory_history(context="all")
+    y.backward()
+    events = torch.npu._snapshot()["device_traces"][0]
+    (made,) = (e for e in events if (e.get("addr"), e["action"]) == (x.grad.data_ptr(), "alloc"))
+    assert made["frames"] == []
+
+
 def test_context_none_keeps_no_stacks():
     torch.npu.memory._record_memory_history("all", context=None)
     x = torch.empty(2**20, dtype=torch.uint8, device="npu")

@@ -68,6 +68,13 @@ def test_groups_and_meshes(world):
     assert dist.get_world_size(small) == 2
 
 
+def test_data_parallel(world):
+    model = nn.Linear(256, 64).npu()
+    parallel = nn.parallel.DistributedDataParallel(model)
+    parallel(torch.randn(4, 256, device="npu")).sum().backward()
+    assert model.weight.grad.shape == (64, 256)
+
+
 def test_fully_sharded(world):
     from torch.distributed.fsdp import fully_shard
 

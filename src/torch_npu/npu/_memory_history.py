@@ -31,7 +31,7 @@ def pool_snapshot(mempool_id: tuple[int, int]) -> list[dict[str, Any]]:
 def _frames() -> list[dict[str, Any]]:
     """The Python stack of the caller of the operator that allocates, innermost first."""
     frames = []
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe().f_back  # None on a thread of autograd
     while frame is not None:
         code = frame.f_code
         frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
