@@ -75,18 +75,18 @@ class Rows:
                 left, _mx.right(weight, self.weight_dtype, self._powers(group.weight))
             )
         scale = scale_of(self.scale[group.weight])
-        tokens = 1.0 if tokens is None else tokens.float().reshape(-1, 1)
+        factor = 1.0 if tokens is None else tokens.float().reshape(-1, 1)
         if self.form == "a8w4":
             shifted = x.to(torch.int16) - A8W4_SHIFT
             matrix = unpack_matrix(weight)
             y = block_product(shifted, matrix, None, scale.reshape(-1, matrix.shape[-1]))
             y = y if self.assist is None else y + self.assist[group.weight].float()
-            return y * tokens
+            return y * factor
         if self.form == "a4w4":
             x, weight = unpack_int4(x), unpack_matrix(weight)
         if _high(self.x_dtype):
             x, weight = restored(x, self.x_dtype), restored(weight, self.weight_dtype)
-        return exact_product(x, weight).float() * scale.reshape(-1) * tokens
+        return exact_product(x, weight).float() * scale.reshape(-1) * factor
 
     def _powers(self, expert: int) -> torch.Tensor:
         """Scales as (ceil(K / 64), N, 2), whichever way they lie."""

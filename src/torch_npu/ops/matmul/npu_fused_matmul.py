@@ -85,7 +85,7 @@ def _(x1, x2, bias, x3, fused_op_type):
     if fused_op_type in WITH_X3:
         must.present("x3", x3, f"with fused_op_type {fused_op_type!r}")
         must.same_dtype("x3", x3, "x1", x1)
-        allowed = [(x1.shape[-2], columns)]
+        allowed: list[tuple[int, ...]] = [(x1.shape[-2], columns)]
         if batch:
             allowed += [(1, *allowed[0]), (*batch, *allowed[0])]
         sizes = tuple(x3.shape)

@@ -85,7 +85,7 @@ def _(x1, x2, x1_scale, x2_scale, bias, approximate):
     floats = (torch.float32, _result(x2_scale, bias))
     must.dtype("bias", bias, torch.int32, *(() if packed else floats))
     if bias is not None:
-        shapes = [(columns,)]
+        shapes: list[tuple[int, ...]] = [(columns,)]
         if len(batch) == 1 and not packed:
             shapes.append((*batch, 1, columns))
         expected = f"of shape {must.one_of(shapes)}"
