@@ -180,14 +180,13 @@ def _check_sizes(size, wide):
 
 def _check_lengths(seq_len, rows, keys):
     """(batch,) lengths of queries and keys, or (2, batch): as many keys as queries, or one query."""
-    if isinstance(seq_len, torch.Tensor) and seq_len.dim() == 2:
-        must.shape("seq_len", seq_len, (2, None))
+    if isinstance(seq_len, torch.Tensor):
+        if seq_len.dim() == 2:
+            must.shape("seq_len", seq_len, (2, None))
         if not must.has_data(seq_len):
             return
-    lengths = integers(seq_len) if isinstance(seq_len, torch.Tensor) else seq_len
-    if isinstance(seq_len, torch.Tensor) and not must.has_data(seq_len):
-        return
-    new, known = both(lengths)
+        seq_len = integers(seq_len)
+    new, known = both(seq_len)
     rules.lengths("seq_len", new, rows)
     rules.lengths("seq_len", known, keys)
     if new is not known:

@@ -23,7 +23,7 @@ def _bound(count: int) -> int:
 
 def _check_mantissa(mantissa: torch.Tensor, count: int) -> None:
     size = mantissa.element_size()
-    held, needed = mantissa.nbytes, count * (size - 1)
+    held, needed = mantissa.numel() * size, count * (size - 1)
     must.hold(held == needed, "mantissa", f"of {needed} bytes", held, ErrCode.PARAM)
 
 
@@ -91,8 +91,10 @@ def _(input, reshuff, pdf, mantissa, fixed, var):
         must.same_dtype(name, tensor, "input", input)
     _check_mantissa(mantissa, count)
     least = _bound(count) if reshuff else HEAD
-    must.hold(fixed.nbytes >= least, "fixed", f"of at least {least} bytes", fixed.nbytes)
-    held, whole = fixed.nbytes + var.nbytes, _bound(count)
+    size = input.element_size()
+    room = fixed.numel() * size
+    must.hold(room >= least, "fixed", f"of at least {least} bytes", room)
+    held, whole = room + var.numel() * size, _bound(count)
     must.hold(held >= whole, "var", f"of {whole} bytes together with 'fixed'", held)
 
 
