@@ -129,7 +129,10 @@ class _Block(nn.Module):
         super().__init__()
         self.size, self.repeats = size, heads // groups
         self.norm1, self.norm2 = _Norm(width), _Norm(width)
-        self.q, self.o = nn.Linear(width, heads * size, bias=False), nn.Linear(heads * size, width, bias=False)
+        self.q, self.o = (
+            nn.Linear(width, heads * size, bias=False),
+            nn.Linear(heads * size, width, bias=False),
+        )
         self.k, self.v = (nn.Linear(width, groups * size, bias=False) for _ in range(2))
         self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
         self.down = nn.Linear(inner, width, bias=False)
@@ -222,7 +225,10 @@ def decode() -> None:
 
 def graph() -> None:
     weight = torch.randn(64, 64, device=DEVICE, dtype=torch.float16)
-    x, count = torch.randn(8, 64, device=DEVICE, dtype=torch.float16), torch.zeros(1, device=DEVICE, dtype=torch.int64)
+    x, count = (
+        torch.randn(8, 64, device=DEVICE, dtype=torch.float16),
+        torch.zeros(1, device=DEVICE, dtype=torch.int64),
+    )
     torch.mm(x, weight)
     captured = torch.npu.NPUGraph()
     with torch.npu.graph(captured):
@@ -234,37 +240,15 @@ def graph() -> None:
     y.sum()
 
 
-def fsdp() -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    torch.distributed.init_process_group("hccl")
-    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(3))).to(DEVICE)
-    for layer in model:
-        fully_shard(layer)
-    fully_shard(model)
-    x = torch.randn(4, 32, device=DEVICE)
-    _train(model, [(x,)] * 2, lambda m, x: m(x).square().mean())
-    torch.distributed.destroy_process_group()
-
-
 def report(name: str) -> None:
     """Runs a program and prints what it did to memory, as one line of JSON."""
     if os.environ.get("PLAN") == "1":
         torch_npu._plan.start()
     torch.manual_seed(1)
-    torch.npu.memory._record_memory_history(context=None)
     globals()[name]()
     torch.npu.synchronize()
-    events = torch.npu.memory._snapshot()["device_traces"][0]
-    base: dict[int, int] = {}
-    order = []
-    for event in events:
-        if event["action"] in ("alloc", "segment_alloc", "free_completed"):
-            number = base.setdefault(event["addr"], len(base))
-            order.append((event["action"], number, event["size"], event["stream"]))
     found = {
         "allocated": torch.npu.max_memory_allocated(),
         "reserved": torch.npu.max_memory_reserved(),
-        "order": order,
     }
     print("MEMORY " + json.dumps(found))

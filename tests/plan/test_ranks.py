@@ -103,10 +103,12 @@ def test_tensor_parallel(world):
 
 def test_messages_of_a_pipeline(world):
     x = torch.randn(16, 256, device="npu")
-    works = dist.batch_isend_irecv([
-        dist.P2POp(dist.isend, x, 4),
-        dist.P2POp(dist.irecv, torch.empty_like(x), 2),
-    ])
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, x, 4),
+            dist.P2POp(dist.irecv, torch.empty_like(x), 2),
+        ]
+    )
     for work in works:
         work.wait()
 
