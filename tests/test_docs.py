@@ -144,7 +144,7 @@ total = torch.ones(2, device="npu")
 if "RANK" in os.environ:
     torch.npu.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("hccl")
-    total = torch.ones(2, device="npu")
+    total = torch.ones(2, device="npu", dtype=torch.int32)
     dist.all_reduce(total)
     assert total[0] == dist.get_world_size()
     dist.destroy_process_group()

@@ -67,7 +67,8 @@ LoneBackend::Work LoneBackend::reduce(Tensors& tensors, const c10d::ReduceOption
   return done(tensors);
 }
 
-LoneBackend::Work LoneBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
+LoneBackend::Work LoneBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::AllgatherOptions&) {
   for (at::Tensor& output : outputs.at(0)) put(output, inputs.at(0));
   return done(outputs[0]);
 }

@@ -1,5 +1,5 @@
-// A rank without peers, of a run for shapes alone (torch/plan): a store and a transport for groups of any size in which no
-// other process takes part. All other ranks are taken to hold what this one holds.
+// A rank without peers, of a run for shapes alone (torch/plan): a store and a transport for groups of any size in which
+// no other process takes part. All other ranks are taken to hold what this one holds.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

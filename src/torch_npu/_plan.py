@@ -64,7 +64,10 @@ def _packages() -> list[str]:
     ours = Path(__file__).parent.parent
     libraries = [Path(torch.__file__).parent, Path(softnpu.__file__).parent]
     libraries += [ours / name for name in ("torch_npu", "torchair", "acl", "npugraph_ex")]
-    return [*(f"{folder}{os.sep}" for folder in libraries), sysconfig.get_paths()["stdlib"] + os.sep + "runpy"]
+    return [
+        *(f"{folder}{os.sep}" for folder in libraries),
+        sysconfig.get_paths()["stdlib"] + os.sep + "runpy",
+    ]
 
 
 def _meet(url: str, **_given: Any) -> Iterator[tuple[Any, int, int]]:

@@ -24,16 +24,41 @@ using torch::jit::Stack;
 constexpr size_t kMostTried = size_t{64} << 20;  // bytes of all tensors of a call
 
 bool learns(const std::string& name) {
-  static const std::unordered_set<std::string> names{
-      "aten::convolution", "aten::convolution_backward", "aten::native_batch_norm", "aten::native_batch_norm_backward",
-      "aten::native_layer_norm_backward", "aten::sort", "aten::index_add_", "aten::_index_put_impl_",
-      "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-      "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::embedding_dense_backward",
-      "aten::cumsum", "aten::nll_loss_forward", "aten::nll_loss_backward", "aten::_softmax", "aten::_log_softmax",
-      "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::sum", "aten::mean",
-      "aten::index_select", "aten::scatter_add_", "aten::gather", "aten::linalg_vector_norm", "aten::native_layer_norm",
-      "aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward", "aten::_adaptive_avg_pool2d",
-      "aten::_adaptive_avg_pool2d_backward", "aten::index", "aten::index_put_"};
+  static const std::unordered_set<std::string> names{"aten::convolution",
+                                                     "aten::convolution_backward",
+                                                     "aten::native_batch_norm",
+                                                     "aten::native_batch_norm_backward",
+                                                     "aten::native_layer_norm_backward",
+                                                     "aten::sort",
+                                                     "aten::index_add_",
+                                                     "aten::_index_put_impl_",
+                                                     "aten::_scaled_dot_product_flash_attention_for_cpu",
+                                                     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+                                                     "aten::mm",
+                                                     "aten::addmm",
+                                                     "aten::bmm",
+                                                     "aten::baddbmm",
+                                                     "aten::embedding_dense_backward",
+                                                     "aten::cumsum",
+                                                     "aten::nll_loss_forward",
+                                                     "aten::nll_loss_backward",
+                                                     "aten::_softmax",
+                                                     "aten::_log_softmax",
+                                                     "aten::_softmax_backward_data",
+                                                     "aten::_log_softmax_backward_data",
+                                                     "aten::sum",
+                                                     "aten::mean",
+                                                     "aten::index_select",
+                                                     "aten::scatter_add_",
+                                                     "aten::gather",
+                                                     "aten::linalg_vector_norm",
+                                                     "aten::native_layer_norm",
+                                                     "aten::max_pool2d_with_indices",
+                                                     "aten::max_pool2d_with_indices_backward",
+                                                     "aten::_adaptive_avg_pool2d",
+                                                     "aten::_adaptive_avg_pool2d_backward",
+                                                     "aten::index",
+                                                     "aten::index_put_"};
   return names.count(name) > 0;
 }
 

@@ -1,5 +1,5 @@
-// Runs for shapes alone (`softnpu plan`, SOFTNPU_COMPUTE=0): every operator gives results of the right shapes, allocated
-// as always, and computes nothing.
+// Runs for shapes alone (`softnpu plan`, SOFTNPU_COMPUTE=0): every operator gives results of the right shapes,
+// allocated as always, and computes nothing.
 //
 // Inside a kernel (KernelFrame) each call of an operator on the CPU is caught by a dispatch key, and answered here:
 // composite operators run as they are, and what they call is caught again; views and empty tensors are made; the rest

@@ -90,9 +90,8 @@ void set_routing(const Routing& asked) {
 
 bool chooses(const std::string& name) {
   static const std::unordered_set<std::string> names{
-      "aten::topk", "aten::argmax", "aten::argmin",    "aten::sort",    "aten::max",
-      "aten::min",  "aten::mode",   "aten::kthvalue",  "aten::median",  "aten::multinomial",
-      "aten::nanmedian", "softnpu::top_k_rows"};
+      "aten::topk", "aten::argmax",   "aten::argmin", "aten::sort",        "aten::max",       "aten::min",
+      "aten::mode", "aten::kthvalue", "aten::median", "aten::multinomial", "aten::nanmedian", "softnpu::top_k_rows"};
   return names.count(name) > 0;
 }
 
@@ -165,8 +164,8 @@ void warn_guessed(const char* by) {
 void raise_absent(const char* by, const Tensor& tensor) {
   const std::string at = line();
   TORCH_CHECK(false, "softnpu plan: ", at.empty() ? std::string("the program") : at, " needs the values of a tensor",
-              tensor.defined() ? c10::str(" (", kind_of(tensor), ", shape ", tensor.sizes(), ")") : std::string(), " in ", by,
-              ", which a run for shapes alone does not compute: it is larger than ", kSmall >> 20,
+              tensor.defined() ? c10::str(" (", kind_of(tensor), ", shape ", tensor.sizes(), ")") : std::string(),
+              " in ", by, ", which a run for shapes alone does not compute: it is larger than ", kSmall >> 20,
               " MiB or comes from values that are not computed. See docs/plan-runs.md.");
 }
 

@@ -18,12 +18,12 @@ using torch::jit::Stack;
 // Operators that bring their inputs to one dtype first.
 const std::unordered_set<std::string>& promoting() {
   static const std::unordered_set<std::string> names{
-      "aten::add",     "aten::add_",    "aten::sub",        "aten::sub_",        "aten::mul",
-      "aten::mul_",    "aten::div",     "aten::div_",       "aten::maximum",     "aten::minimum",
-      "aten::atan2",   "aten::fmod",    "aten::remainder",  "aten::eq",          "aten::ne",
-      "aten::lt",      "aten::le",      "aten::gt",         "aten::ge",          "aten::bitwise_and",
-      "aten::bitwise_or", "aten::bitwise_xor", "aten::addcmul", "aten::addcmul_", "aten::addcdiv",
-      "aten::addcdiv_", "aten::hypot",  "aten::copysign",   "aten::fmax",        "aten::fmin"};
+      "aten::add",        "aten::add_",        "aten::sub",       "aten::sub_",     "aten::mul",
+      "aten::mul_",       "aten::div",         "aten::div_",      "aten::maximum",  "aten::minimum",
+      "aten::atan2",      "aten::fmod",        "aten::remainder", "aten::eq",       "aten::ne",
+      "aten::lt",         "aten::le",          "aten::gt",        "aten::ge",       "aten::bitwise_and",
+      "aten::bitwise_or", "aten::bitwise_xor", "aten::addcmul",   "aten::addcmul_", "aten::addcdiv",
+      "aten::addcdiv_",   "aten::hypot",       "aten::copysign",  "aten::fmax",     "aten::fmin"};
   return names;
 }
 

@@ -20,12 +20,12 @@
 #include "torch/memory/allocator.h"
 #include "torch/memory/bindings.h"
 #include "torch/memory/format.h"
+#include "torch/plan/plan.h"
+#include "torch/plan/values.h"
 #include "torch/runtime/generator.h"
 #include "torch/runtime/hooks.h"
 #include "torch/runtime/npu_runtime.h"
 #include "torch/runtime/sync.h"
-#include "torch/plan/plan.h"
-#include "torch/plan/values.h"
 #include "torch/sanitizer/stage.h"
 
 namespace py = pybind11;

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from softnpu._observe import RunRecorder
+from softnpu._observe import RunRecorder, SharedTrace
 from softnpu.testing._fixtures import RANKS
 
 _BY_CHIP = re.compile(
@@ -27,7 +27,7 @@ class SummaryRecorder(RunRecorder):
         errors: Any = _errors
         super().__init__(Path())
         self.chip: collections.Counter[str] = collections.Counter()
-        self._intercept_trace()
+        self.trace = SharedTrace(self.device)
         self._listen()
         make = errors.operator_error
 
@@ -40,8 +40,7 @@ class SummaryRecorder(RunRecorder):
 
     def begin(self) -> None:
         with self.lock:
-            if not self.profiling:
-                self._count()
+            self._count()
             self.reset()
             self.chip.clear()
             if self.device.started():
@@ -52,8 +51,7 @@ class SummaryRecorder(RunRecorder):
 
     def taken(self) -> dict[str, Any]:
         with self.lock:
-            if not self.profiling:
-                self._count()
+            self._count()
             peaks: dict[str, int] = {}
             if self.device.started():
                 for index in range(self.device.device_count()):
