@@ -17,7 +17,7 @@ from typing import Any
 
 from softnpu import _C, chips, settings
 from softnpu.findings import EXIT_CODE, KINDS, Finding, terminal
-from softnpu.sanitizer import _events, _limits
+from softnpu.sanitizer import _events
 
 __all__ = ["EXIT_CODE", "KINDS", "Finding", "disable", "enable", "findings", "record", "reset"]
 
@@ -66,7 +66,6 @@ def enable(*, poison: bool = False, warn: bool = False) -> None:
     is 66 then. `poison` fills fresh memory and finds reads of it."""
     chip = chips.current()
     _C.sanitizer_limit(chip.max_streams, chip.max_events)
-    _C.sanitizer_cannot_capture(list(_limits.NOT_CAPTURED))
     _C.sanitizer_enable(poison)
     _process.start(warn)
 
@@ -113,7 +112,6 @@ def enable_for_tests(poison: bool) -> None:
     """`enable` without a report at the end."""
     chip = chips.current()
     _C.sanitizer_limit(chip.max_streams, chip.max_events)
-    _C.sanitizer_cannot_capture(list(_limits.NOT_CAPTURED))
     _C.sanitizer_enable(poison)
 
 

@@ -74,6 +74,8 @@ class Operator:
         ge: the type of the node in the GE graph and of the kernel in a profile (default: the name in CamelCase).
         core: the unit that runs it, as the profiler names it (default: by the type of the chip).
         product: whether its work is matrix products on the cube unit.
+        aclop: upstream runs it with aclop alone (op_plugin_functions.yaml: acl_op and no op_api), so that the card
+            refuses to capture it.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Operator:
         ge: str | None = None,
         core: str | None = None,
         product: bool = False,
+        aclop: bool = False,
     ) -> None:
         qualified = schema if "::" in schema.partition("(")[0] else f"{NAMESPACE}::{schema}"
         self.schema: FunctionSchema = parse_schema(qualified)
@@ -102,7 +105,7 @@ class Operator:
         #: in the table of operators and in messages
         self.name = self.local if self.namespace == NAMESPACE else f"{self.namespace}::{self.local}"
         self.exported, self.random, self.host_ok, self.direct = export, random, host_ok, direct
-        self.by_shape, self.product, self.core = by_shape, product, core
+        self.by_shape, self.product, self.core, self.aclop = by_shape, product, core, aclop
         self.chips = None if chips is None else tuple(chips)
         self.output_differentiability = (
             None if output_differentiability is None else tuple(output_differentiability)

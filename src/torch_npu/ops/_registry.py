@@ -138,6 +138,7 @@ def discover() -> dict[str, Operator]:
         operator.validate()
         if operator.mutable and "backward" not in operator.parts:
             _C.count_versions(operator.schema.name, operator.schema.overload_name)
+    _C.sanitizer_cannot_capture([o.base for o in operators.values() if o.aclop])
     for namespace, base in {(o.namespace, o.base) for o in operators.values()}:
         _enumerations.protect(getattr(getattr(torch.ops, namespace), base))
     return operators

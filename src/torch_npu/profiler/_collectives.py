@@ -18,20 +18,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from softnpu import collectives
 from torch_npu.profiler import _rank
 from torch_npu.profiler._communication import Communication
 
 Transfer = list[Any]  # name, start, end, thread, shapes, data types: see _host.Recorder.transfers
 
-_HCCL_NAMES = {
-    "send": "send", "recv_": "receive", "recv_any_source_": "receive", "broadcast_": "broadcast",
-    "allreduce_": "allReduce", "allreduce_coalesced_": "allReduce", "allgather_": "allGather",
-    "_allgather_base_": "allGather", "allgather_coalesced_": "allGather",
-    "allgather_into_tensor_coalesced_": "allGather", "reduce_scatter_": "reduceScatter",
-    "_reduce_scatter_base_": "reduceScatter", "reduce_scatter_tensor_coalesced_": "reduceScatter",
-    "reduce_": "reduce", "gather_": "gather", "scatter_": "scatter", "alltoall_": "alltoallv",
-    "alltoall_base_": "alltoallv", "barrier": "barrier",
-}  # fmt: skip
 _INPUTS = ("inputs", "input_tensors", "input_list", "input_tensor", "input", "tensors", "tensor")
 _PEERS = ("dst", "src")
 _DTYPES = {
@@ -50,7 +42,7 @@ class CollectiveRecorder:
         self._ended: list[Communication] = []
         self._numbers = itertools.count()
         self._library = torch.library.Library("c10d", "IMPL")
-        for name in _HCCL_NAMES:
+        for name in collectives.KINDS:
             overload = getattr(torch.ops.c10d, name).default
             see = functools.partial(self._see, overload, _places(overload))
             self._library.impl(name, see, "AutogradPrivateUse1", with_keyset=True)
@@ -112,7 +104,7 @@ def _described(
     first = tensors[0] if tensors else None
     device = torch.npu.current_device() if first is None else first.device.index  # type: ignore[attr-defined]
     return Communication(
-        name=_HCCL_NAMES[overload._schema.name.split("::")[1]],
+        name=collectives.HCCL_NAMES[collectives.KINDS[overload._schema.name.split("::")[1]]],
         group=_rank.communicator(group, rank) or group.group_name,
         ranks=ranks,
         rank=rank,

@@ -6,6 +6,8 @@ import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from softnpu.collectives import HCCL_NAMES
+
 
 @dataclass(frozen=True)
 class Communication:
@@ -26,11 +28,6 @@ class Communication:
     end_ns: int
 
 
-_HCCL_NAMES = {
-    "all_reduce": "allReduce", "all_gather": "allGather", "broadcast": "broadcast", "reduce": "reduce",
-    "reduce_scatter": "reduceScatter", "all_to_all": "alltoallv", "scatter": "scatter", "gather": "gather",
-    "send": "send", "recv": "receive", "barrier": "barrier",
-}  # fmt: skip
 _TYPES = {
     "float": ("fp32", 4), "double": ("fp64", 8), "c10::Half": ("fp16", 2), "c10::BFloat16": ("bfp16", 2),
     "long int": ("int64", 8), "int": ("int32", 4), "short int": ("int16", 2), "signed char": ("int8", 1),
@@ -50,7 +47,7 @@ def from_transfers(
     for operation, start, end, thread, shapes, dtypes in transfers:
         known, width = _TYPES.get(dtypes[0] if dtypes else "", ("n/a", 0))
         count = sum(math.prod(shape) for shape in shapes)
-        hccl = _HCCL_NAMES.get(operation, operation)
+        hccl = HCCL_NAMES.get(operation, operation)
         one = Communication(
             hccl, name, ranks, rank, -1, count, known, count * width, device, 0, thread, start, end
         )

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from softnpu.collectives import HCCL_NAMES
 from softnpu.plan.clock.kernels import message
 from softnpu.plan.clock.prediction import Prediction
 from softnpu.plan.tasks import Task, TensorSpec
@@ -114,7 +115,7 @@ def _communications(
     tasks: Sequence[Task], prediction: Prediction, start: int, rank: int
 ) -> Iterable[list[Any]]:
     from softnpu.plan.clock.collectives import kind_of
-    from torch_npu.profiler._communication import _HCCL_NAMES, Communication
+    from torch_npu.profiler._communication import Communication
 
     for task, when in zip(tasks, prediction.tasks):
         if task.kind != "collective":
@@ -124,7 +125,7 @@ def _communications(
         begin = start + _ns(when.start)
         dtype = task.inputs[0].dtype if task.inputs else "uint8"
         one = Communication(
-            name=_HCCL_NAMES[kind_of(task.name)],
+            name=HCCL_NAMES[kind_of(task.name)],
             group="predicted_" + "_".join(map(str, (peers[0], peers[-1], len(peers)))),
             ranks=peers,
             rank=rank,

@@ -14,21 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from softnpu.collectives import KINDS
 from softnpu.plan.record.launches import Launches
 from softnpu.plan.record.log import Log
 from softnpu.plan.record.owners import Owners, address_of
 from softnpu.plan.recording import COMMUNICATION
 from softnpu.plan.tasks import Task
 
-_NAMES = {
-    "send": "send", "recv_": "recv", "recv_any_source_": "recv", "broadcast_": "broadcast",
-    "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce", "allgather_": "all_gather",
-    "_allgather_base_": "all_gather", "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather", "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "reduce_": "reduce", "gather_": "gather", "scatter_": "scatter", "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all", "barrier": "barrier",
-}  # fmt: skip
 _FIRST_STREAM = 1000  # beyond those of the program
 
 
@@ -40,9 +32,9 @@ class Collectives:
         self._streams: dict[tuple[int, ...], int] = {}
         self.sizes: dict[tuple[int, ...], int] = {}  # bytes of the buffers of each group in use
         self._library = torch.library.Library("c10d", "IMPL")
-        for name in _NAMES:
+        for name, kind in KINDS.items():
             overload = getattr(torch.ops.c10d, name).default
-            see = functools.partial(self._see, overload, _NAMES[name])
+            see = functools.partial(self._see, overload, kind)
             self._library.impl(name, see, "ADInplaceOrView", with_keyset=True)
         launches.on_collective = self.unseen
 

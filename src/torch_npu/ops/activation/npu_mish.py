@@ -11,7 +11,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._floats import vector_floats
 
 
-@npu_op("npu_mish(Tensor self) -> Tensor", compiled="fuse")
+@npu_op("npu_mish(Tensor self) -> Tensor", compiled="fuse", aclop=True)
 def npu_mish(self):
     r"""The Mish activation of each element: $y = x \tanh(\ln(1 + e^x))$.
 
@@ -45,7 +45,7 @@ npu_mish.samples = [
 ]
 
 
-@npu_op("npu_mish_backward(Tensor grad, Tensor input) -> Tensor", compiled="fuse")
+@npu_op("npu_mish_backward(Tensor grad, Tensor input) -> Tensor", compiled="fuse", aclop=True)
 def npu_mish_backward(grad, input):
     r"""Gradient of `npu_mish`.
 

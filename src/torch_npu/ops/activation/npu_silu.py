@@ -12,7 +12,7 @@ from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops._shared._sigmoid import swish
 
 
-@npu_op("npu_silu(Tensor self) -> Tensor", compiled="fuse")
+@npu_op("npu_silu(Tensor self) -> Tensor", compiled="fuse", aclop=True)
 def npu_silu(self):
     r"""The sigmoid linear unit (Swish) of each element: $y = x \cdot \mathrm{sigmoid}(x)$.
 
@@ -46,7 +46,7 @@ npu_silu.samples = [
 ]
 
 
-@npu_op("npu_silu_(Tensor(a!) self) -> Tensor(a!)")
+@npu_op("npu_silu_(Tensor(a!) self) -> Tensor(a!)", aclop=True)
 def npu_silu_(self):
     """`npu_silu` written over its input, which is returned. Not differentiable, as upstream."""
     return self.copy_(swish(wide(self)))
@@ -71,7 +71,11 @@ npu_silu_.samples = [
 ]
 
 
-@npu_op("npu_silu_backward(Tensor grad_output, Tensor x0, Tensor x1) -> Tensor", compiled="fuse")
+@npu_op(
+    "npu_silu_backward(Tensor grad_output, Tensor x0, Tensor x1) -> Tensor",
+    compiled="fuse",
+    aclop=True,
+)
 def npu_silu_backward(grad_output, x0, x1):
     r"""Gradient of `npu_silu` from the forward's input and result.
 

@@ -59,6 +59,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     "(Tensor, Tensor, Tensor)",
     random=True,
     core="MIX_AIC",
+    aclop=True,
 )
 def npu_fused_attention_score_fwd(
     query_layer,
@@ -163,6 +164,7 @@ npu_fused_attention_score_fwd.samples = [
     "Tensor",
     random=True,
     core="MIX_AIC",
+    aclop=True,
 )
 def npu_fused_attention_score(
     query_layer,
@@ -263,6 +265,7 @@ def _check_gradients(
     "keep_prob, bool query_transpose=False, bool key_transpose=False, bool "
     "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)",
     core="MIX_AIC",
+    aclop=True,
 )
 def npu_fused_attention_score_backward(
     grad_output,
@@ -325,6 +328,7 @@ npu_fused_attention_score_backward.samples = [
     "keep_prob, bool query_transpose=False, bool key_transpose=False, bool "
     "value_transpose=False, bool dx_transpose=False) -> (Tensor, Tensor, Tensor)",
     core="MIX_AIC",
+    aclop=True,
 )
 def npu_fused_attention_score_grad(
     grad_output,

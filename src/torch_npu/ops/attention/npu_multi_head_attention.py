@@ -86,6 +86,7 @@ def _check_sizes(query, key, value, weights, biases, heads, size, src_len, tgt_l
     random=True,
     output_differentiability=(True, False, False, False, False, False, False, False),
     core="MIX_AIC",
+    aclop=True,
 )
 def npu_multi_head_attention(
     query,
@@ -246,6 +247,7 @@ npu_multi_head_attention.samples = [
     "softmax_use_float) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
     "Tensor, Tensor, Tensor)",
     core="MIX_AIC",
+    aclop=True,
 )
 def npu_multi_head_attention_backward(
     query,

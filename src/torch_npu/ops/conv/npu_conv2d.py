@@ -17,6 +17,7 @@ _RANKS = (4, 4)
     out="npu_conv2d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
     product=True,
+    aclop=True,
 )
 def npu_conv2d(input, weight, bias, stride, padding, dilation, groups):
     r"""A two-dimensional convolution over several input planes.
@@ -68,6 +69,7 @@ npu_conv2d.samples = [
     "npu_conv2d_backward(Tensor input, Tensor grad_output, Tensor weight, int[] stride, "
     "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
     product=True,
+    aclop=True,
 )
 def npu_conv2d_backward(input, grad_output, weight, stride, padding, dilation, groups, output_mask):
     """Gradients of `npu_conv2d`.

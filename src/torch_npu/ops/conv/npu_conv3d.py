@@ -18,6 +18,7 @@ _check_gradients = parts.plain_gradients_check(_RANKS, "grad")
     out="npu_conv3d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
     product=True,
+    aclop=True,
 )
 def npu_conv3d(input, weight, bias, stride, padding, dilation, groups):
     r"""A three-dimensional convolution over several input planes.
@@ -78,6 +79,7 @@ npu_conv3d.samples = [
     "npu_conv3d_backward(Tensor input, Tensor grad, Tensor weight, int[] stride, "
     "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
     product=True,
+    aclop=True,
 )
 def npu_conv3d_backward(input, grad, weight, stride, padding, dilation, groups, output_mask):
     """Gradients of `npu_conv3d`.

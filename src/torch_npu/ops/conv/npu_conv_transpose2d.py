@@ -15,6 +15,7 @@ _RANKS = (4, 4)
     "npu_conv_transpose2d(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor",
     product=True,
+    aclop=True,
 )
 def npu_conv_transpose2d(input, weight, bias, padding, output_padding, stride, dilation, groups):
     r"""A transposed convolution ("deconvolution") of two dimensions.
@@ -70,6 +71,7 @@ npu_conv_transpose2d.samples = [
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] output_mask) "
     "-> (Tensor, Tensor, Tensor)",
     product=True,
+    aclop=True,
 )
 def npu_conv_transpose2d_backward(
     input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask

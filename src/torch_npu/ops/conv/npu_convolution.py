@@ -15,6 +15,7 @@ _RANKS = (4, 5)
     "npu_convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
     product=True,
+    aclop=True,
 )
 def npu_convolution(input, weight, bias, stride, padding, dilation, groups):
     r"""A convolution over several input planes, of two or three dimensions by the rank of `input`.
@@ -62,6 +63,7 @@ npu_convolution.samples = [
     "npu_convolution_backward(Tensor input, Tensor grad_output, Tensor weight, int[] stride, "
     "int[] padding, int[] dilation, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
     product=True,
+    aclop=True,
 )
 def npu_convolution_backward(
     input, grad_output, weight, stride, padding, dilation, groups, output_mask

@@ -29,6 +29,7 @@ _SPACE_GRADIENTS = Sample(
     "npu_convolution_transpose(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor",
     product=True,
+    aclop=True,
 )
 def npu_convolution_transpose(
     input, weight, bias, padding, output_padding, stride, dilation, groups
@@ -84,6 +85,7 @@ npu_convolution_transpose.samples = [
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] grad_input_mask) "
     "-> (Tensor, Tensor, Tensor)",
     product=True,
+    aclop=True,
 )
 def npu_convolution_transpose_backward(
     input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
@@ -129,6 +131,7 @@ npu_convolution_transpose_backward.samples = [
     "int[] output_padding, int[] stride, int[] dilation, int groups, bool[3] output_mask) "
     "-> (Tensor, Tensor, Tensor)",
     product=True,
+    aclop=True,
 )
 def npu_conv_transpose3d_backward(
     input, grad_output, weight, padding, output_padding, stride, dilation, groups, output_mask

@@ -8,7 +8,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _dropout_mask as _mask
 
 
-@npu_op("npu_dropout_do_mask(Tensor self, Tensor mask, float p) -> (Tensor, Tensor)")
+@npu_op("npu_dropout_do_mask(Tensor self, Tensor mask, float p) -> (Tensor, Tensor)", aclop=True)
 def npu_dropout_do_mask(self, mask, p):
     r"""Applies a bit mask, e.g. of `npu_dropout_gen_mask`, to a tensor.
 

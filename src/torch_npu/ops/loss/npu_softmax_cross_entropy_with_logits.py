@@ -20,7 +20,7 @@ def _check(self, labels):
     must.shape("labels", labels, tuple(self.shape))
 
 
-@npu_op("npu_softmax_cross_entropy_with_logits(Tensor self, Tensor labels) -> Tensor")
+@npu_op("npu_softmax_cross_entropy_with_logits(Tensor self, Tensor labels) -> Tensor", aclop=True)
 def npu_softmax_cross_entropy_with_logits(self, labels):
     r"""Cross entropy between each row's softmax and a label distribution.
 
@@ -60,7 +60,8 @@ npu_softmax_cross_entropy_with_logits.samples = [
 
 @npu_op(
     "npu_softmax_cross_entropy_with_logits_backward(Tensor grad, Tensor self, Tensor labels)"
-    " -> Tensor"
+    " -> Tensor",
+    aclop=True,
 )
 def npu_softmax_cross_entropy_with_logits_backward(grad, self, labels):
     r"""Gradient of `npu_softmax_cross_entropy_with_logits` with respect to `self`.

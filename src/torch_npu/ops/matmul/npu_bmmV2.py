@@ -64,7 +64,9 @@ def _summed_shape(a: torch.Tensor, b: torch.Tensor, sizes: Sequence[int]) -> tup
     return whole if not sizes else (1,) * (len(whole) - len(sizes)) + tuple(sizes)
 
 
-@npu_op("npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor", product=True)
+@npu_op(
+    "npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor", product=True, aclop=True
+)
 def npu_bmmV2(self, mat2, output_sizes):
     r"""The product of two stacks of matrices, with broadcast batch dimensions.
 
@@ -123,6 +125,7 @@ npu_bmmV2.samples = [
 @npu_op(
     "npu_bmm_v2_mat1_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor",
     product=True,
+    aclop=True,
 )
 def npu_bmm_v2_mat1_backward(grad, mat2, size):
     r"""The gradient of `npu_bmmV2` for its first operand.
@@ -155,6 +158,7 @@ npu_bmm_v2_mat1_backward.samples = [
 @npu_op(
     "npu_bmm_v2_mat2_backward(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor",
     product=True,
+    aclop=True,
 )
 def npu_bmm_v2_mat2_backward(grad, mat1, size):
     r"""The gradient of `npu_bmmV2` for its second operand.

@@ -15,6 +15,7 @@ from torch_npu.ops._shared._floats import vector_floats
     "npu_layer_norm_eval(Tensor input, int[] normalized_shape, Tensor? weight=None,"
     " Tensor? bias=None, float eps=1e-05) -> Tensor",
     compiled="fuse",
+    aclop=True,
 )
 def npu_layer_norm_eval(input, normalized_shape, weight, bias, eps):
     r"""Layer normalization over the trailing dimensions, as `torch.nn.functional.layer_norm`.

@@ -13,6 +13,7 @@ from torch_npu.ops._registry import Sample, npu_op
     "npu_layernorm_grad(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor mean,"
     " Tensor rstd, Tensor? weight, Tensor? bias) -> (Tensor, Tensor, Tensor)",
     ge="LayerNormGrad",
+    aclop=True,
 )
 def npu_layernorm_grad(grad_out, input, normalized_shape, mean, rstd, weight):
     r"""Gradients of `torch.layer_norm` from its saved statistics.

@@ -11,7 +11,9 @@ from torch_npu.ops._registry import Sample, npu_op
 EPSILON = 1e-5
 
 
-@npu_op("npu_normalize_batch(Tensor self, Tensor seq_len, int normalize_type=0) -> Tensor")
+@npu_op(
+    "npu_normalize_batch(Tensor self, Tensor seq_len, int normalize_type=0) -> Tensor", aclop=True
+)
 def npu_normalize_batch(self, seq_len, normalize_type):
     r"""Normalizes each sequence by the mean and deviation of its valid steps.
 

@@ -23,7 +23,8 @@ _targets.without_targets(_SCHEMA)
 
 @npu_op(
     f"npu_bert_apply_adam.out({_ARGUMENTS}, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
-    "-> (Tensor(a!), Tensor(b!), Tensor(c!))"
+    "-> (Tensor(a!), Tensor(b!), Tensor(c!))",
+    aclop=True,
 )
 def npu_bert_apply_adam_out(
     lr,

@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 
 
-@npu_op("npu_sign_bits_pack(Tensor self, int size) -> Tensor")
+@npu_op("npu_sign_bits_pack(Tensor self, int size) -> Tensor", aclop=True)
 def npu_sign_bits_pack(self, size):
     r"""Packs signs into bytes: 1 for zero and above, 0 for below; the first is the lowest bit.
 

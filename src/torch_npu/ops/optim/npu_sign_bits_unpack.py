@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 
 
-@npu_op("npu_sign_bits_unpack(Tensor input, int size, ScalarType dtype) -> Tensor")
+@npu_op("npu_sign_bits_unpack(Tensor input, int size, ScalarType dtype) -> Tensor", aclop=True)
 def npu_sign_bits_unpack(input, size, dtype):
     r"""Unpacks the bits of bytes, the lowest first: 1 becomes 1.0, 0 becomes -1.0.
 

@@ -19,6 +19,7 @@ _STEPS = 4096
     "float max_percentile, float search_start, float search_end, float search_step, "
     "bool with_offset) -> (Tensor, Tensor)",
     ge="IFMR",
+    aclop=True,
 )
 def npu_ifmr(
     data,

@@ -74,6 +74,7 @@ def _gradients(grads, a, results, batch_first: bool) -> _gru.Gradients:
     "float dropout, bool train, bool bidirectional, bool batch_first) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     output_differentiability=(True, True, False, False, False, False),
+    aclop=True,
 )
 def npu_gru(
     input,
@@ -211,7 +212,8 @@ npu_gru.samples = [
     "npu_gru_backward(Tensor? grady, Tensor? gradh, Tensor input, Tensor weight_input, "
     "Tensor weight_hidden, Tensor bias_input, Tensor bias_hidden, Tensor seq_length, Tensor hx, "
     "Tensor y_output, Tensor h_output, Tensor output_updata, Tensor output_reset, "
-    "Tensor output_new, Tensor hidden_new) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "Tensor output_new, Tensor hidden_new) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    aclop=True,
 )
 def npu_gru_backward(
     grady,

@@ -95,6 +95,7 @@ def by_name(found, bias, has_biases) -> dict[str, torch.Tensor]:
     "bool batch_first, bool flag_seq, bool direction) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     output_differentiability=(True, True, True, False, False, False, False, False),
+    aclop=True,
 )
 def npu_lstm(input, weight, bias, seq_mask, h, c, has_biases, batch_first, flag_seq, direction):
     r"""One LSTM layer in one direction.
@@ -207,7 +208,8 @@ npu_lstm.samples = [
     "npu_lstm_backward(Tensor? grady, Tensor? gradh, Tensor? gradc, Tensor input, Tensor weight, "
     "Tensor bias, Tensor hx, Tensor cx, Tensor y_output, Tensor h_output, Tensor c_output, "
     "Tensor i, Tensor j, Tensor f, Tensor o, Tensor tanhc) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    aclop=True,
 )
 def npu_lstm_backward(
     grady,

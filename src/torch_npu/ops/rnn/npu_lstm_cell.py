@@ -31,6 +31,7 @@ def _check(input, w_ih, w_hh, h, c) -> tuple[int, int]:
     "npu_lstm_cell(Tensor input, Tensor w_ih, Tensor w_hh, Tensor h, Tensor c, Tensor? b_ih=None, "
     "Tensor? b_hh=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     output_differentiability=(True, True, True, False, False, False, False, False),
+    aclop=True,
 )
 def npu_lstm_cell(input, w_ih, w_hh, h, c, b_ih, b_hh):
     r"""One step of an LSTM.
@@ -101,7 +102,8 @@ npu_lstm_cell.samples = [
     "npu_lstm_cell_backward(Tensor? grady, Tensor? gradh, Tensor? gradc, Tensor input, "
     "Tensor w_ih, Tensor w_hh, Tensor h, Tensor c, Tensor y_output, Tensor h_output, "
     "Tensor c_output, Tensor i, Tensor j, Tensor f, Tensor o, Tensor tanhc) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    aclop=True,
 )
 def npu_lstm_cell_backward(
     grady, gradh, gradc, input, w_ih, w_hh, h, c, y_output, h_output, c_output, i, j, f, o, tanhc

@@ -46,6 +46,7 @@ def _check_agreement(seq_mask, batch_sizes, batch_first, input) -> None:
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     output_differentiability=(True, True, True, False, False, False, False, False),
     host_ok=True,
+    aclop=True,
 )
 def npu_lstm_data(
     input, weight, bias, seq_mask, h, c, has_biases, batch_first, flag_seq, direction
@@ -144,6 +145,7 @@ npu_lstm_data.samples = [
     "Tensor y, Tensor h, Tensor c, Tensor i, Tensor j, Tensor f, Tensor o, Tensor tanhc, "
     "bool flag_direction) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     host_ok=True,
+    aclop=True,
 )
 def npu_lstm_data_backward(
     grady_opt,

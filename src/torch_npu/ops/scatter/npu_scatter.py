@@ -9,7 +9,9 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op(
-    "npu_scatter(Tensor self, Tensor indices, Tensor updates, int dim) -> Tensor", ge="ArgMaxGrad"
+    "npu_scatter(Tensor self, Tensor indices, Tensor updates, int dim) -> Tensor",
+    ge="ArgMaxGrad",
+    aclop=True,
 )
 def npu_scatter(self, indices, updates, dim):
     r"""Writes one value into each line along `dim`: the gradient of a maximum.

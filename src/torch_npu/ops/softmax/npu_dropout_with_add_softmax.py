@@ -49,6 +49,7 @@ def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     " -> (Tensor, Tensor, Tensor)",
     random=True,
     output_differentiability=(False, False, True),
+    aclop=True,
 )
 def npu_dropout_with_add_softmax(self, x1, alpha, prob, dim):
     r"""Softmax of a scaled sum, then dropout.
@@ -145,6 +146,7 @@ npu_dropout_with_add_softmax.samples = [
     "npu_dropout_with_add_softmax_backward(Tensor grad, Tensor mask, Tensor softmax_out,"
     " Scalar alpha, float prob, int dim) -> (Tensor, Tensor)",
     compiled="fuse",
+    aclop=True,
 )
 def npu_dropout_with_add_softmax_backward(grad, mask, softmax_out, alpha, prob, dim):
     r"""Gradients of `npu_dropout_with_add_softmax` with respect to `self` and `x1`.

@@ -9,7 +9,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.status._flag import SIZE
 
 
-@npu_op("npu_alloc_float_status(Tensor self) -> Tensor")
+@npu_op("npu_alloc_float_status(Tensor self) -> Tensor", aclop=True)
 def npu_alloc_float_status(self):
     """A tensor of eight float32 zeros, for `npu_get_float_status`.
 

@@ -9,7 +9,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.status import _flag
 
 
-@npu_op("npu_get_float_status(Tensor self, int mode=0) -> Tensor")
+@npu_op("npu_get_float_status(Tensor self, int mode=0) -> Tensor", aclop=True)
 def npu_get_float_status(self, mode):
     """Whether an operator overflowed since the flag was cleared: the first of eight numbers is 1, or all are 0.
 

@@ -12,6 +12,7 @@ from torch_npu.ops.tensor._dims import dense
 @npu_op(
     "npu_broadcast(Tensor self, int[] size) -> Tensor",
     out="npu_broadcast.out(Tensor self, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
+    aclop=True,
 )
 def npu_broadcast(self, size):
     r"""Repeats dimensions of size 1, and adds new ones in front, up to the given size.

@@ -145,7 +145,7 @@ _npu_dtype_cast_backward.samples = [
 ]
 
 
-@npu_op("npu_dtype_cast_(Tensor(a!) self, Tensor src) -> Tensor(a!)")
+@npu_op("npu_dtype_cast_(Tensor(a!) self, Tensor src) -> Tensor(a!)", aclop=True)
 def npu_dtype_cast_(self, src):
     """Writes the values of `src` into `self`; as upstream, nothing if the types are the same."""
     return self if self.dtype == src.dtype else self.copy_(src)

@@ -12,6 +12,7 @@ from torch_npu.ops.tensor.npu_indexing import npu_indexing
     " int begin_mask=0, int end_mask=0, int ellipsis_mask=0, int new_axis_mask=0,"
     " int shrink_axis_mask=0, *, Tensor(a!) out) -> Tensor(a!)",
     ge="StridedSlice",
+    aclop=True,
 )
 def npu_indexing_trans_contiguous(out, **slices):
     r"""`npu_indexing` into `out`.

@@ -10,7 +10,8 @@ from torch_npu.ops._registry import Sample, npu_op
 
 @npu_op(
     "npu_masked_fill_range(Tensor self, Tensor start, Tensor end, Tensor value, int axis=-1)"
-    " -> Tensor"
+    " -> Tensor",
+    aclop=True,
 )
 def npu_masked_fill_range(self, start, end, value, axis):
     r"""Fills, along a dimension, the positions in [start, end) with a value, range after range.

@@ -8,7 +8,10 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gradient
 
 
-@npu_op("npu_max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
+@npu_op(
+    "npu_max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+    aclop=True,
+)
 def npu_max_dim(self, dim, keepdim):
     r"""The largest values along a dimension, and where they are; of equal ones the first.
 
@@ -41,7 +44,8 @@ npu_max_dim.samples = [
 
 
 @npu_op(
-    "npu_max_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor"
+    "npu_max_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor",
+    aclop=True,
 )
 def npu_max_backward(grad, dim, indices, sizes, keepdim):
     """Gradient of `npu_max`: `grad` at the places that `indices` names, zeros elsewhere."""

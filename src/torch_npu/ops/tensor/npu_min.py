@@ -8,7 +8,10 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.tensor._extreme import check_dim, check_gradient, extreme, gradient
 
 
-@npu_op("npu_min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)")
+@npu_op(
+    "npu_min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+    aclop=True,
+)
 def npu_min_dim(self, dim, keepdim):
     r"""The smallest values along a dimension, and where they are; of equal ones the first.
 
@@ -41,7 +44,8 @@ npu_min_dim.samples = [
 
 
 @npu_op(
-    "npu_min_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor"
+    "npu_min_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor",
+    aclop=True,
 )
 def npu_min_backward(grad, dim, indices, sizes, keepdim):
     """Gradient of `npu_min`: `grad` at the places that `indices` names, zeros elsewhere."""

@@ -8,7 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 
 
-@npu_op("npu_pad(Tensor input, int[] paddings) -> Tensor")
+@npu_op("npu_pad(Tensor input, int[] paddings) -> Tensor", aclop=True)
 def npu_pad(input, paddings):
     r"""Adds zeros before and after each dimension, $size_d + paddings_{2d} + paddings_{2d+1}$.
 

@@ -12,6 +12,7 @@ from torch_npu.ops.tensor._dims import dense
 @npu_op(
     "npu_slice(Tensor self, int[] offsets, int[] size) -> Tensor",
     out="npu_slice.out(Tensor self, int[] offsets, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
+    aclop=True,
 )
 def npu_slice(self, offsets, size):
     r"""A window of the tensor.

@@ -13,6 +13,7 @@ from torch_npu.ops._registry import Sample, npu_op
     "npu_sort_v2(Tensor self, int dim=-1, bool descending=False) -> Tensor",
     out="npu_sort_v2.out(Tensor self, int dim=-1, bool descending=False, *, Tensor(a!) out) "
     "-> Tensor(a!)",
+    aclop=True,
 )
 def npu_sort_v2(self, dim, descending):
     r"""Sorted values along a dimension.

@@ -20,7 +20,8 @@ def _channels(x, first, count):
 
 @npu_op(
     "npu_stride_add(Tensor self, Tensor other, Scalar offset1, Scalar offset2, Scalar c1_len)"
-    " -> Tensor"
+    " -> Tensor",
+    aclop=True,
 )
 def npu_stride_add(self, other, offset1, offset2, c1_len):
     r"""The sum of a slice of channels of each tensor; offsets and length count blocks of 16 channels.

@@ -14,6 +14,7 @@ _ARGUMENTS = "Tensor self, int[] shape, int[] stride, Scalar storage_offset"
     f"npu_stride_copy({_ARGUMENTS}) -> Tensor",
     out=f"npu_stride_copy.out({_ARGUMENTS}, *, Tensor(a!) out) -> Tensor(a!)",
     ge="AsStrided",
+    aclop=True,
 )
 def npu_stride_copy(self, shape, stride, storage_offset):
     r"""A contiguous copy of `self.as_strided(shape, stride, storage_offset)`.

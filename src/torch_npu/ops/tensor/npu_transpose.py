@@ -11,6 +11,7 @@ from torch_npu.ops.tensor._dims import check_permutation, dense
     "npu_transpose(Tensor self, int[] perm, bool require_contiguous=True) -> Tensor",
     out="npu_transpose.out(Tensor self, int[] perm, bool require_contiguous=True, *, "
     "Tensor(a!) out) -> Tensor(a!)",
+    aclop=True,
 )
 def npu_transpose(self, perm):
     r"""The dimensions in another order.

@@ -10,6 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
     "npu_transpose_trans_contiguous.out(Tensor self, int[] perm, bool require_contiguous=True, *,"
     " Tensor(a!) out) -> Tensor(a!)",
     ge="Transpose",
+    aclop=True,
 )
 def npu_transpose_trans_contiguous(self, perm, out):
     r"""Writes the permuted tensor into `out`.

@@ -7,7 +7,9 @@ from torch_npu.ops._registry import Sample, npu_op
 
 
 @npu_op(
-    "npu_view_copy(Tensor(a!) self, Tensor other, bool non_blocking) -> Tensor(a!)", ge="ViewCopy"
+    "npu_view_copy(Tensor(a!) self, Tensor other, bool non_blocking) -> Tensor(a!)",
+    ge="ViewCopy",
+    aclop=True,
 )
 def npu_view_copy(self, other):
     r"""Copies a tensor into another one on the device, whatever their strides.

@@ -11,7 +11,8 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of
 
 
 @npu_op(
-    "npu_anchor_response_flags(Tensor self, int[2] featmap_size, int[2] stride, int num_base_anchors) -> Tensor"
+    "npu_anchor_response_flags(Tensor self, int[2] featmap_size, int[2] stride, int num_base_anchors) -> Tensor",
+    aclop=True,
 )
 def npu_anchor_response_flags(self, featmap_size, stride, num_base_anchors):
     r"""Marks the anchors of the cells in which the center of a ground truth lies.

@@ -43,7 +43,8 @@ def _image(
 @npu_op(
     "npu_batch_nms(Tensor self, Tensor scores, float score_threshold, float iou_threshold, "
     "int max_size_per_class, int max_total_size, bool change_coordinate_frame=False, "
-    "bool transpose_box=False) -> (Tensor, Tensor, Tensor, Tensor)"
+    "bool transpose_box=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    aclop=True,
 )
 def npu_batch_nms(
     self, scores, score_threshold, iou_threshold, max_size_per_class, max_total_size, transpose_box

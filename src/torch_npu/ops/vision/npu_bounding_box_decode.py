@@ -16,7 +16,8 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of
 @npu_op(
     "npu_bounding_box_decode(Tensor rois, Tensor deltas, float means0, float means1, float means2, "
     "float means3, float stds0, float stds1, float stds2, float stds3, int[1] max_shape, "
-    "float wh_ratio_clip) -> Tensor"
+    "float wh_ratio_clip) -> Tensor",
+    aclop=True,
 )
 def npu_bounding_box_decode(
     rois,

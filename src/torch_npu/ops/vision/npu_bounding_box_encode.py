@@ -30,7 +30,8 @@ def _raw(
 
 @npu_op(
     "npu_bounding_box_encode(Tensor anchor_box, Tensor ground_truth_box, float means0, float means1, "
-    "float means2, float means3, float stds0, float stds1, float stds2, float stds3) -> Tensor"
+    "float means2, float means3, float stds0, float stds1, float stds2, float stds3) -> Tensor",
+    aclop=True,
 )
 def npu_bounding_box_encode(
     anchor_box, ground_truth_box, means0, means1, means2, means3, stds0, stds1, stds2, stds3

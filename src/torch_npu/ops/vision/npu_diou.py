@@ -11,7 +11,8 @@ from torch_npu.ops.vision import _iou
 
 
 @npu_op(
-    "npu_diou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
+    "npu_diou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor",
+    aclop=True,
 )
 def npu_diou(self, gtboxes, trans, is_cross, mode):
     r"""Distance IoU: the overlap of boxes, less how far their centers are apart.
@@ -58,7 +59,8 @@ npu_diou.samples = [
 
 @npu_op(
     "npu_diou_backward(Tensor grad, Tensor bboxes, Tensor gtboxes, bool trans=False, "
-    "bool is_cross=False, int mode=0) -> (Tensor, Tensor)"
+    "bool is_cross=False, int mode=0) -> (Tensor, Tensor)",
+    aclop=True,
 )
 def npu_diou_backward(grad, bboxes, gtboxes, trans):
     """Gradients of `npu_diou` with respect to `bboxes` and `gtboxes`; trans=True, is_cross=False, mode=0 only."""

@@ -37,7 +37,8 @@ def _check(self: torch.Tensor, gtboxes: torch.Tensor, is_cross: bool, mode: int)
 
 
 @npu_op(
-    "npu_giou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor"
+    "npu_giou(Tensor self, Tensor gtboxes, bool trans=False, bool is_cross=False, int mode=0) -> Tensor",
+    aclop=True,
 )
 def npu_giou(self, gtboxes, trans, is_cross, mode):
     r"""Generalized IoU: the overlap of boxes, less the part of the box around both that neither covers.
@@ -87,7 +88,8 @@ npu_giou.samples = [
 
 @npu_op(
     "npu_giou_backward(Tensor grad, Tensor bboxes, Tensor gtboxes, bool trans=False, "
-    "bool is_cross=False, int mode=0) -> (Tensor, Tensor)"
+    "bool is_cross=False, int mode=0) -> (Tensor, Tensor)",
+    aclop=True,
 )
 def npu_giou_backward(grad, bboxes, gtboxes, trans):
     """Gradients of `npu_giou` with respect to `bboxes` and `gtboxes`; trans=True, is_cross=False, mode=0 only."""

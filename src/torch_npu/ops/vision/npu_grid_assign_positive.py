@@ -22,7 +22,8 @@ def _last_of(chosen: torch.Tensor) -> torch.Tensor:
 @npu_op(
     "npu_grid_assign_positive(Tensor self, Tensor overlaps, Tensor box_responsible_flags, "
     "Tensor max_overlaps, Tensor argmax_overlaps, Tensor gt_max_overlaps, Tensor gt_argmax_overlaps, "
-    "int num_gts, float pos_iou_thr, float min_pos_iou, bool gt_max_assign_all) -> Tensor"
+    "int num_gts, float pos_iou_thr, float min_pos_iou, bool gt_max_assign_all) -> Tensor",
+    aclop=True,
 )
 def npu_grid_assign_positive(
     self,

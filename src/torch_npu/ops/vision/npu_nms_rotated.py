@@ -37,7 +37,8 @@ def _suppress(boxes: torch.Tensor, threshold: float, mode: int) -> _nms.Suppress
 
 @npu_op(
     "npu_nms_rotated(Tensor self, Tensor scores, float iou_threshold, float scores_threshold=0, "
-    "int max_output_size=-1, int mode=0) -> (Tensor, Tensor)"
+    "int max_output_size=-1, int mode=0) -> (Tensor, Tensor)",
+    aclop=True,
 )
 def npu_nms_rotated(self, scores, iou_threshold, scores_threshold, max_output_size, mode):
     """Chooses rotated boxes by score, best first, leaving out those that overlap a chosen one too much.

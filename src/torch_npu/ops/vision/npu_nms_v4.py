@@ -14,7 +14,8 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of
 
 @npu_op(
     "npu_nms_v4(Tensor self, Tensor scores, Scalar max_output_size, Tensor iou_threshold, "
-    "Tensor scores_threshold, bool pad_to_max_output_size=False) -> (Tensor, Tensor)"
+    "Tensor scores_threshold, bool pad_to_max_output_size=False) -> (Tensor, Tensor)",
+    aclop=True,
 )
 def npu_nms_v4(
     self, scores, max_output_size, iou_threshold, scores_threshold, pad_to_max_output_size

@@ -13,7 +13,9 @@ from torch_npu.ops.vision import _nms
 from torch_npu.ops.vision._boxes import FLOATS
 
 
-@npu_op("npu_nms_with_mask(Tensor input, Scalar iou_threshold) -> (Tensor, Tensor, Tensor)")
+@npu_op(
+    "npu_nms_with_mask(Tensor input, Scalar iou_threshold) -> (Tensor, Tensor, Tensor)", aclop=True
+)
 def npu_nms_with_mask(input, iou_threshold):
     """Marks the boxes that remain when those are taken out that overlap a better one too much.
 

@@ -80,7 +80,8 @@ def _check(
 
 
 @npu_op(
-    "npu_ps_roi_pooling(Tensor self, Tensor rois, float spatial_scale, int group_size, int output_dim) -> Tensor"
+    "npu_ps_roi_pooling(Tensor self, Tensor rois, float spatial_scale, int group_size, int output_dim) -> Tensor",
+    aclop=True,
 )
 def npu_ps_roi_pooling(self, rois, spatial_scale, group_size, output_dim):
     r"""Position-sensitive pooling of regions: each bin is the mean of its own channel over the pixels it covers.
@@ -167,7 +168,8 @@ def _sample_rois(make):
 
 @npu_op(
     "npu_ps_roi_pooling_backward(Tensor output_grad, Tensor rois, float spatial_scale, int group_size, "
-    "int output_dim, SymInt[] input_size) -> Tensor"
+    "int output_dim, SymInt[] input_size) -> Tensor",
+    aclop=True,
 )
 def npu_ps_roi_pooling_backward(
     output_grad, rois, spatial_scale, group_size, output_dim, input_size

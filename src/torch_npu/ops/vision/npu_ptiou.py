@@ -7,7 +7,7 @@ from torch_npu.ops.vision import _pairs
 from torch_npu.ops.vision._boxes import FLOATS
 
 
-@npu_op("npu_ptiou(Tensor bboxes, Tensor gtboxes, int mode=0) -> Tensor")
+@npu_op("npu_ptiou(Tensor bboxes, Tensor gtboxes, int mode=0) -> Tensor", aclop=True)
 def npu_ptiou(bboxes, gtboxes, mode):
     """The same as `npu_iou` before Ascend950: IoU or IoF of all pairs of upright boxes, in float16.
 

@@ -18,6 +18,7 @@ def _generator(seed: int, seed2: int) -> torch.Generator | None:
 @npu_op(
     "npu_random_choice_with_mask(Tensor x, int count=256, int seed=0, int seed2=0) -> (Tensor, Tensor)",
     random=True,
+    aclop=True,
 )
 def npu_random_choice_with_mask(x, count, seed, seed2):
     """Indices of elements that are True, drawn without repetition, in random order.

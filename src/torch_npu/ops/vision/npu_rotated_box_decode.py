@@ -10,7 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _rotated_coder as coder
 
 
-@npu_op("npu_rotated_box_decode(Tensor self, Tensor deltas, Tensor weight) -> Tensor")
+@npu_op("npu_rotated_box_decode(Tensor self, Tensor deltas, Tensor weight) -> Tensor", aclop=True)
 def npu_rotated_box_decode(self, deltas, weight):
     r"""Rotated boxes of anchors a, moved, scaled and turned by deltas; undoes `npu_rotated_box_encode`.
 

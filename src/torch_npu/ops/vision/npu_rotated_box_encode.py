@@ -10,7 +10,9 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _rotated_coder as coder
 
 
-@npu_op("npu_rotated_box_encode(Tensor self, Tensor gt_bboxes, Tensor weight) -> Tensor")
+@npu_op(
+    "npu_rotated_box_encode(Tensor self, Tensor gt_bboxes, Tensor weight) -> Tensor", aclop=True
+)
 def npu_rotated_box_encode(self, gt_bboxes, weight):
     r"""Regression targets of rotated boxes: from anchors a to ground truth g.
 

@@ -19,7 +19,8 @@ def _ratio(
 
 @npu_op(
     "npu_rotated_iou(Tensor self, Tensor query_boxes, bool trans=False, int mode=0, bool is_cross=True, "
-    "float v_threshold=0.0, float e_threshold=0.0) -> Tensor"
+    "float v_threshold=0.0, float e_threshold=0.0) -> Tensor",
+    aclop=True,
 )
 def npu_rotated_iou(self, query_boxes, trans, mode, is_cross):
     r"""Intersection over union, or over foreground, of rotated boxes.

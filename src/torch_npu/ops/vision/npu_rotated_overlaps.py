@@ -8,7 +8,9 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.vision import _rotated
 
 
-@npu_op("npu_rotated_overlaps(Tensor self, Tensor query_boxes, bool trans=False) -> Tensor")
+@npu_op(
+    "npu_rotated_overlaps(Tensor self, Tensor query_boxes, bool trans=False) -> Tensor", aclop=True
+)
 def npu_rotated_overlaps(self, query_boxes, trans):
     """The area that each rotated box shares with each query box, exact to the rounding of the result.
 

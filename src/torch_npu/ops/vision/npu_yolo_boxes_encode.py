@@ -18,7 +18,8 @@ STRIDES = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 @npu_op(
-    "npu_yolo_boxes_encode(Tensor self, Tensor gt_bboxes, Tensor stride, bool performance_mode=False) -> Tensor"
+    "npu_yolo_boxes_encode(Tensor self, Tensor gt_bboxes, Tensor stride, bool performance_mode=False) -> Tensor",
+    aclop=True,
 )
 def npu_yolo_boxes_encode(self, gt_bboxes, stride, performance_mode):
     r"""YOLO's regression targets: where in its cell a center lies, and the logarithm of the ratio of sides.
