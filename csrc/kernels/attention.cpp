@@ -9,17 +9,41 @@ namespace {
 constexpr int64_t kRows = 384;     // rows of a task: K and V are packed once for all of them
 constexpr int64_t kColumns = 256;  // keys of a block
 constexpr int64_t kStrip = 24;     // rows whose scores stay in the first-level cache
-constexpr int64_t kFew = 16;       // rows for which packing K and V does not pay
+constexpr int64_t kFew = 16;       // rows for which packing K and V does not pay: see attention_decode.h
 
+// Rows [i0, i0 + rows) of each of `heads` heads, which share the keys of one head; a decoding task has all rows of the
+// heads of `kv_heads` heads of keys.
 struct Task {
-  int64_t segment, kv_head, head, heads, i0, rows;  // rows [i0, i0 + rows) of each of `heads` heads
+  int64_t segment, kv_head, head, heads, i0, rows, kv_heads = 0;
 };
+
+// Whether the rows of a segment that share keys are too few to pack these, and the caches can be read as they are.
+bool decodes(const Problem& p, const Segment& segment) {
+  return p.group * segment.q_len <= kFew && p.key.stride[3] == 1 && p.value.stride[3] == 1 &&
+         p.query.type != at::kDouble;
+}
+
+// Where the heads of a token lie side by side, one task takes many of them, so that the caches are read in one stream;
+// as many as leave work for every thread.
+int64_t heads_at_once(const Problem& p) {
+  if (p.key.stride[1] >= p.key.stride[2]) return 1;
+  const int64_t wanted = 2 * at::get_num_threads(), segments = static_cast<int64_t>(p.segments.size());
+  int64_t heads = p.kv_heads;
+  while (heads > 1 && segments * ((p.kv_heads + heads - 1) / heads) < wanted) heads = (heads + 1) / 2;
+  return heads;
+}
 
 std::vector<Task> plan(const Problem& p) {
   std::vector<Task> tasks;
+  const int64_t at_once = heads_at_once(p);
   for (int64_t b = 0; b < static_cast<int64_t>(p.segments.size()); ++b) {
     const int64_t length = p.segments[b].q_len;
     if (length == 0) continue;
+    if (decodes(p, p.segments[b])) {
+      for (int64_t kv = 0; kv < p.kv_heads; kv += at_once)
+        tasks.push_back({b, kv, kv * p.group, p.group, 0, length, std::min(at_once, p.kv_heads - kv)});
+      continue;
+    }
     const int64_t blocks = (length + kRows - 1) / kRows, rows = round_up((length + blocks - 1) / blocks, 6);
     const int64_t together = std::max<int64_t>(1, std::min(kRows / length, p.group));
     for (int64_t kv = 0; kv < p.kv_heads; ++kv)
@@ -46,6 +70,14 @@ struct Workspace {
                  {&sum, rows},
                  {&scratch, kColumns}});
   }
+  void fit_few(int64_t rows, int64_t ldq, int64_t ldo) {
+    arena.carve({{&q, rows * ldq},
+                 {&s, rows * kColumns},
+                 {&out, rows * ldo},
+                 {&max, rows},
+                 {&sum, rows},
+                 {&scratch, kColumns}});
+  }
 };
 
 // Where the tokens of a block of keys or values lie.
@@ -64,18 +96,69 @@ void gather(const T* const* tokens, int64_t stride, int64_t n, int64_t width, A*
   for (int64_t j = 0; j < n; ++j) widen(tokens[j], stride, width, out + j * width, A(1));
 }
 
+// What a row has summed up so far: the greatest score, the sum of exponentials, and the values weighed by these.
+template <class A>
+struct Row {
+  A &max, &sum;
+  A* out;
+  int64_t width;
+
+  // The scores of columns j0 + [0, n), which have room for `padded`, become weights, and the sums so far are scaled to
+  // the new maximum.
+  void take(const Problem& p, int64_t segment, int64_t head, int64_t i, int64_t j0, int64_t n, int64_t padded, A* s,
+            A* scratch) {
+    constexpr A minus = -std::numeric_limits<A>::infinity();
+    p.finish_row(segment, head, i, j0, 0, n, padded, s, scratch);
+    const A before = max, now = std::max(before, row_max(s, padded));
+    if (now == minus) {
+      std::fill_n(s, padded, A(0));
+      return;
+    }
+    const A added = row_exp(s, padded, now, A(1));
+    if (now != before) {
+      const A shrink = before == minus ? A(0) : std::exp(before - now);
+      max = now;
+      sum *= shrink;
+      for (int64_t c = 0; c < width; ++c) out[c] *= shrink;
+    }
+    sum += added;
+    if (p.dropout.active) {
+      const Segment& seg = p.segments[segment];
+      p.dropout.factors(seg.first + (head * seg.q_len + i) * seg.kv_len + j0, n, scratch);
+      for (int64_t c = 0; c < n; ++c) s[c] *= scratch[c];
+    }
+  }
+};
+
+// The results of a forward pass.
+struct Results {
+  View out, max, sum;
+  int64_t copies;  // of each statistic
+
+  // `place(c)` is where column c of the row's sums is.
+  template <class T, class A, class Place>
+  void write(int64_t segment, int64_t head, int64_t i, int64_t columns, const Row<A>& row, const Place& place) const {
+    const bool empty = row.max == -std::numeric_limits<A>::infinity();
+    const A factor = empty ? A(0) : 1 / row.sum, huge = static_cast<A>(std::numeric_limits<float>::max());
+    T* to = out.at<T>(segment, head, i);
+    for (int64_t c = 0; c < columns; ++c) to[c * out.stride[3]] = static_cast<T>(row.out[place(c)] * factor);
+    for (int64_t c = 0; c < copies; ++c) {
+      if (max) *max.at<A>(segment, head, i, c) = empty ? -huge : row.max;
+      if (sum) *sum.at<A>(segment, head, i, c) = empty ? huge : row.sum;
+    }
+  }
+};
+
 template <class T, class A>
-void forward_task(const Problem& p, const Task& t, const View& out, const View& max, const View& sum, int64_t copies,
-                  Workspace<A>& w) {
+void forward_task(const Problem& p, const Task& t, const Results& results, Workspace<A>& w) {
   constexpr int64_t P = Simd<A>::panel;
   const A minus = -std::numeric_limits<A>::infinity();
   const Segment& seg = p.segments[t.segment];
   const int64_t total = t.heads * t.rows, dvp = round_up(p.dv, P);
-  const bool few = std::is_same_v<A, float> && total <= kFew && p.d % 8 == 0 && p.dv % P == 0 && p.key.stride[3] == 1 &&
-                   p.value.stride[3] == 1;
   const T *keys[kColumns], *values[kColumns];
   w.fit(p, total);
   std::fill_n(w.out, total * dvp, A(0));
+  const auto row_of = [&](int64_t row) { return Row<A>{w.max[row], w.sum[row], w.out + row * dvp, dvp}; };
   for (int64_t h = 0; h < t.heads; ++h) {
     p.rows<T, A>(p.query, t.segment, t.head + h, seg.q_start + t.i0, t.rows, p.d, static_cast<A>(p.scale),
                  w.q + h * t.rows * p.d, p.d);
@@ -89,12 +172,10 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
     if (low >= high) continue;
     tokens_of(p, p.key, t, seg.kv_start + j0, n, keys);
     tokens_of(p, p.value, t, seg.kv_start + j0, n, values);
-    if (!few) {
-      gather(keys, p.key.stride[3], n, p.d, w.wide);
-      pack_transposed(w.wide, p.d, n, p.d, w.k);
-      gather(values, p.value.stride[3], n, p.dv, w.wide);
-      pack_straight(w.wide, p.dv, n, p.dv, w.v);
-    }
+    gather(keys, p.key.stride[3], n, p.d, w.wide);
+    pack_transposed(w.wide, p.d, n, p.d, w.k);
+    gather(values, p.value.stride[3], n, p.dv, w.wide);
+    pack_straight(w.wide, p.dv, n, p.dv, w.v);
     for (int64_t r0 = 0; r0 < total; r0 += kStrip) {
       const int64_t rows = std::min(kStrip, total - r0);
       const bool one_head = r0 / t.rows == (r0 + rows - 1) / t.rows;
@@ -103,63 +184,83 @@ void forward_task(const Problem& p, const Task& t, const View& out, const View& 
       if (from >= to) continue;
       from = from / P * P;
       const int64_t width = round_up(to, P) - from;
-      if (few) {
-        if constexpr (std::is_same_v<A, float>) dots(rows, to - from, p.d, w.q + r0 * p.d, keys + from, w.s, kColumns);
-      } else {
-        product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d, w.s, kColumns);
-      }
+      product<A, false, false>(rows, width, p.d, w.q + r0 * p.d, p.d, w.k + from * p.d, P * p.d, w.s, kColumns);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t row = r0 + r, head = t.head + row / t.rows, i = t.i0 + row % t.rows;
-        A* s = w.s + r * kColumns;
-        p.finish_row(t.segment, head, i, j0 + from, 0, to - from, width, s, w.scratch);
-        const A top = row_max(s, width), before = w.max[row], now = std::max(before, top);
-        if (now == minus) {
-          std::fill_n(s, width, A(0));
-          continue;
-        }
-        const A added = row_exp(s, width, now, A(1));
-        if (now != before) {
-          const A shrink = before == minus ? A(0) : std::exp(before - now);
-          w.max[row] = now;
-          w.sum[row] *= shrink;
-          A* acc = w.out + row * dvp;
-          for (int64_t c = 0; c < dvp; ++c) acc[c] *= shrink;
-        }
-        w.sum[row] += added;
-        if (p.dropout.active) {
-          const int64_t at = seg.first + (head * seg.q_len + i) * seg.kv_len + j0 + from;
-          p.dropout.factors(at, to - from, w.scratch);
-          for (int64_t c = 0; c < to - from; ++c) s[c] *= w.scratch[c];
-        }
+        row_of(row).take(p, t.segment, head, i, j0 + from, to - from, width, w.s + r * kColumns, w.scratch);
       }
-      if (few) {
-        if constexpr (std::is_same_v<A, float>)
-          weigh(rows, to - from, p.dv, w.s, kColumns, values + from, w.out + r0 * dvp, dvp);
-      } else {
-        product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P, w.out + r0 * dvp, dvp);
-      }
+      product<A, false, true>(rows, dvp, to - from, w.s, kColumns, w.v + from * P, n * P, w.out + r0 * dvp, dvp);
     }
   }
   for (int64_t row = 0; row < total; ++row) {
     const int64_t head = t.head + row / t.rows, i = seg.q_start + t.i0 + row % t.rows;
-    const bool empty = w.max[row] == minus;
-    const A factor = empty ? A(0) : 1 / w.sum[row];
-    T* to = out.at<T>(t.segment, head, i);
-    const A* acc = w.out + row * dvp;
-    for (int64_t c = 0; c < p.dv; ++c) to[c * out.stride[3]] = static_cast<T>(acc[c] * factor);
-    const A huge = static_cast<A>(std::numeric_limits<float>::max());
-    for (int64_t c = 0; c < copies; ++c) {
-      if (max) *max.at<A>(t.segment, head, i, c) = empty ? -huge : w.max[row];
-      if (sum) *sum.at<A>(t.segment, head, i, c) = empty ? huge : w.sum[row];
-    }
+    results.write<T>(t.segment, head, i, p.dv, row_of(row), [](int64_t c) { return c; });
   }
 }
 
+// All rows of a segment of some heads of keys, block by block of tokens. Tokens are gone through in order, all heads of
+// each, so that the caches are read as they lie in memory.
+template <class T>
+void decode_task(const Problem& p, const Task& t, const Results& results, Workspace<float>& w) {
+  const Segment& seg = p.segments[t.segment];
+  const int64_t rows = p.group * t.rows, total = t.kv_heads * rows;
+  const int64_t ldq = round_up(p.d, kPair), ldo = round_up(p.dv, kPair);
+  const T *keys[kColumns], *values[kColumns];
+  w.fit_few(total, ldq, ldo);
+  std::fill_n(w.q, total * ldq, 0.0f);
+  std::fill_n(w.out, total * ldo, 0.0f);
+  const auto row_of = [&](int64_t row) { return Row<float>{w.max[row], w.sum[row], w.out + row * ldo, ldo}; };
+  const auto place = [](int64_t element) { return Paired<T>::place(element); };
+  for (int64_t row = 0; row < total; ++row) {
+    const int64_t head = t.head + row / t.rows;
+    const T* from = p.query.at<T>(t.segment, head, seg.q_start + row % t.rows);
+    float* to = w.q + row * ldq;
+    const float scale = static_cast<float>(p.scale);
+    for (int64_t c = 0; c < p.d; ++c) to[place(c)] = static_cast<float>(from[c * p.query.stride[3]]) * scale;
+    w.max[row] = p.sink ? p.sink.at<float>(0, 0)[head * p.sink.stride[0]] : -std::numeric_limits<float>::infinity();
+    w.sum[row] = p.sink ? 1.0f : 0.0f;
+  }
+  for (int64_t j0 = 0; j0 < seg.kv_len; j0 += kColumns) {
+    const int64_t n = std::min(kColumns, seg.kv_len - j0);
+    const auto [from, to] = seg.columns(0, t.rows, j0, n);
+    if (from >= to) continue;
+    tokens_of(p, p.key, t, seg.kv_start + j0, n, keys);
+    tokens_of(p, p.value, t, seg.kv_start + j0, n, values);
+    for (int64_t j = from; j < to; j += kKeys) {
+      const int64_t ahead = std::min(to, j + 5 * kKeys);
+      for (int64_t h = 0; h < t.kv_heads; ++h) {
+        const int64_t at = h * p.key.stride[1], first = h * rows;
+        for (int64_t k = j + 4 * kKeys; k < ahead; ++k) prefetch(keys[k] + at, p.d);
+        dots(rows, std::min(kKeys, to - j), p.d, w.q + first * ldq, ldq, keys + j, at,
+             w.s + first * kColumns + j - from, kColumns);
+      }
+    }
+    const int64_t padded = round_up(to - from, Simd<float>::panel);
+    for (int64_t row = 0; row < total; ++row)
+      row_of(row).take(p, t.segment, t.head + row / t.rows, row % t.rows, j0 + from, to - from, padded,
+                       w.s + row * kColumns, w.scratch);
+    for (int64_t j = from; j < to; j += kValues) {
+      const int64_t ahead = std::min(to, j + 2 * kValues);
+      for (int64_t h = 0; h < t.kv_heads; ++h) {
+        const int64_t at = h * p.value.stride[1], first = h * rows;
+        for (int64_t k = j + kValues; k < ahead; ++k) prefetch(values[k] + at, p.dv);
+        weigh(rows, std::min(kValues, to - j), p.dv, w.s + first * kColumns + j - from, kColumns, values + j, at,
+              w.out + first * ldo, ldo);
+      }
+    }
+  }
+  for (int64_t row = 0; row < total; ++row)
+    results.write<T>(t.segment, t.head + row / t.rows, seg.q_start + row % t.rows, p.dv, row_of(row), place);
+}
+
 template <class T, class A>
-void forward(const Problem& p, const View& out, const View& max, const View& sum, int64_t copies) {
+void forward(const Problem& p, const Results& results) {
   const std::vector<Task> tasks = plan(p);
   run_tasks<Workspace<A>>(static_cast<int64_t>(tasks.size()), [&](int64_t i, Workspace<A>& w) {
-    forward_task<T, A>(p, tasks[i], out, max, sum, copies, w);
+    if constexpr (std::is_same_v<A, float>) {
+      if (tasks[i].kv_heads > 0) return decode_task<T>(p, tasks[i], results, w);
+    }
+    forward_task<T, A>(p, tasks[i], results, w);
   });
 }
 
@@ -184,16 +285,16 @@ void attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
     guard.hold(copies == 0 || (*t)->size(3) == copies, name, c10::str(copies, " copies"), (*t)->sizes());
     copies = (*t)->size(3);
   }
-  const View o(out), max = view_of(softmax_max), sum = view_of(softmax_sum);
+  const Results results{View(out), view_of(softmax_max), view_of(softmax_sum), copies};
   switch (query.scalar_type()) {
     case at::kHalf:
-      return forward<c10::Half, float>(p, o, max, sum, copies);
+      return forward<c10::Half, float>(p, results);
     case at::kBFloat16:
-      return forward<c10::BFloat16, float>(p, o, max, sum, copies);
+      return forward<c10::BFloat16, float>(p, results);
     case at::kFloat:
-      return forward<float, float>(p, o, max, sum, copies);
+      return forward<float, float>(p, results);
     default:
-      return forward<double, double>(p, o, max, sum, copies);
+      return forward<double, double>(p, results);
   }
 }
 

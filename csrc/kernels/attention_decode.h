@@ -1,34 +1,69 @@
 // Products of a few query rows with many keys and values (decoding): each key and value is read once, in its own type,
 // and nothing is packed. Rows of keys and values are given by pointers, so that they may lie in pages.
+//
+// Numbers are taken two vectors at a time (a pair). Pairs of bf16 are cheapest as the numbers in even places and those
+// in odd ones, so rows of queries and sums lie in that order too: `Paired` says where an element is.
 #pragma once
 
 #include "attention_math.h"
 
 namespace softnpu::attention::inline CPU_CAPABILITY {
 
-// Eight values as fp32.
+constexpr int64_t kPair = 2 * kernels::kLanes;
+
+static_assert(sizeof(kernels::Vec) == sizeof(Vec<float>));
+
+struct Pair {
+  Vec<float> first, second;
+};
+
 template <class T>
-inline Narrow<float> load_wide(const T* p) {
-  if constexpr (std::is_same_v<T, float>) {
-    return load<Narrow<float>>(p);
-  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    typedef uint16_t Halves __attribute__((vector_size(16)));
-    typedef uint32_t Words __attribute__((vector_size(32)));
-    Halves bits;
-    std::memcpy(&bits, p, sizeof(bits));
-    const Words words = __builtin_convertvector(bits, Words) << 16;
-    Narrow<float> v;
-    std::memcpy(&v, &words, sizeof(v));
-    return v;
+struct Paired {
+  static constexpr bool alternates = kernels::kHasHalves && std::is_same_v<T, c10::BFloat16>;
+
+  static int64_t place(int64_t element) {
+    if constexpr (!alternates) return element;
+    const int64_t within = element % kPair;
+    return element - within + within / 2 + within % 2 * kernels::kLanes;
+  }
+
+  SOFTNPU_INLINE static Pair load(const T* from) {
+    Pair pair;
+    if constexpr (alternates) {
+      const kernels::Halves both = kernels::read_halves(from);
+      std::memcpy(&pair.first, &both.even, sizeof(pair.first));
+      std::memcpy(&pair.second, &both.odd, sizeof(pair.second));
+    } else {
+      const kernels::Vec first = kernels::widened(from), second = kernels::widened(from + kernels::kLanes);
+      std::memcpy(&pair.first, &first, sizeof(pair.first));
+      std::memcpy(&pair.second, &second, sizeof(pair.second));
+    }
+    return pair;
+  }
+
+  // A pair of which the row has only `count` elements: zeros after them.
+  static Pair load(const T* from, int64_t count) {
+    alignas(64) T some[kPair] = {};
+    std::memcpy(some, from, count * sizeof(T));
+    return load(some);
+  }
+};
+
+// The sums over the halves of a vector, and the sums of four such vectors in the first four lanes.
+SOFTNPU_INLINE Narrow<float> halved(const Vec<float>& v) {
+  if constexpr (sizeof(v) == sizeof(Narrow<float>)) {
+    Narrow<float> same;
+    std::memcpy(&same, &v, sizeof(same));
+    return same;
   } else {
-    Narrow<float> v;
-    kernels::widen8(p, reinterpret_cast<float*>(&v));
-    return v;
+    Narrow<float> low, high;
+    std::memcpy(&low, &v, sizeof(low));
+    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(low), sizeof(high));
+    return low + high;
   }
 }
 
-// The sums of four vectors, in the first four lanes.
-inline Narrow<float> sums_of(Narrow<float> a, Narrow<float> b, Narrow<float> c, Narrow<float> d) {
+SOFTNPU_INLINE Narrow<float> sums_of(Narrow<float> a, Narrow<float> b, Narrow<float> c, Narrow<float> d) {
   typedef int32_t Index __attribute__((vector_size(32)));
   const Index low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
   const Index even = {0, 1, 8, 9, 4, 5, 12, 13}, odd = {2, 3, 10, 11, 6, 7, 14, 15};
@@ -39,124 +74,136 @@ inline Narrow<float> sums_of(Narrow<float> a, Narrow<float> b, Narrow<float> c, 
   return both + __builtin_shuffle(both, swapped);
 }
 
-inline void prefetch(const void* row, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at);
-}
-
-// s[r][j] = q[r] . keys[j] for Rows rows and Keys keys; Rows * Keys is a multiple of 4.
+// s[r][j] = q[r] . keys[j] for Rows rows and Keys keys; Rows * Keys is a multiple of 4. The rows of q are ldq apart, in
+// paired order, and zero beyond d.
 template <class T, int Rows, int Keys>
-inline void dot_tile(const float* q, int64_t d, const T* const* keys, float* s, int64_t lds) {
+SOFTNPU_INLINE void dot_tile(const float* q, int64_t ldq, int64_t d, const T* const* keys, int64_t at, float* s,
+                             int64_t lds) {
   static_assert(Rows * Keys % 4 == 0);
-  Narrow<float> sum[Rows * Keys] = {};
-  for (int64_t x = 0; x < d; x += 8) {
-    Narrow<float> k[Keys];
-#pragma GCC unroll 4
-    for (int j = 0; j < Keys; ++j) k[j] = load_wide(keys[j] + x);
+  Vec<float> sum[Rows * Keys];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows * Keys; ++i) sum[i] = Vec<float>{};  // registers: "= {}" would clear memory first
+  const auto add = [&](const Pair(&k)[Keys], int64_t x) {
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
-      const Narrow<float> row = load<Narrow<float>>(q + r * d + x);
+      const Vec<float> first = load(q + r * ldq + x), second = load(q + r * ldq + x + kernels::kLanes);
 #pragma GCC unroll 4
-      for (int j = 0; j < Keys; ++j) sum[r * Keys + j] += row * k[j];
+      for (int j = 0; j < Keys; ++j) sum[r * Keys + j] += first * k[j].first;
+#pragma GCC unroll 4
+      for (int j = 0; j < Keys; ++j) sum[r * Keys + j] += second * k[j].second;
     }
+  };
+  int64_t x = 0;
+  for (; x + kPair <= d; x += kPair) {
+    Pair k[Keys];
+#pragma GCC unroll 4
+    for (int j = 0; j < Keys; ++j) k[j] = Paired<T>::load(keys[j] + at + x);
+    add(k, x);
+  }
+  if (x < d) {
+    Pair k[Keys];
+    for (int j = 0; j < Keys; ++j) k[j] = Paired<T>::load(keys[j] + at + x, d - x);
+    add(k, x);
   }
 #pragma GCC unroll 4
   for (int i = 0; i < Rows * Keys; i += 4) {
-    const Narrow<float> four = sums_of(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+    const Narrow<float> four = sums_of(halved(sum[i]), halved(sum[i + 1]), halved(sum[i + 2]), halved(sum[i + 3]));
+#pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) s[(i + k) / Keys * lds + (i + k) % Keys] = four[k];
   }
 }
 
-// s[r][j] = q[r] . keys[j], j < n; d is a multiple of 8.
+// Asks for the lines of a row that is needed soon, up to the second-level cache: the first level can wait for too few
+// lines at once to hide the memory's latency.
 template <class T>
-void dots(int64_t rows, int64_t n, int64_t d, const float* q, const T* const* keys, float* s, int64_t lds) {
-  constexpr int64_t kAhead = 16;
-  const T* last[4];
-  float rest[16];
-  for (int64_t j = 0; j < n; j += 4) {
-    const T* const* four = keys + j;
-    for (int64_t k = j + kAhead; k < std::min(j + kAhead + 4, n); ++k) prefetch(keys[k], d * sizeof(T));
-    const bool whole = j + 4 <= n;
-    if (!whole) {
-      for (int64_t k = 0; k < 4; ++k) last[k] = keys[std::min(j + k, n - 1)];
-      four = last;
+SOFTNPU_INLINE void prefetch(const T* row, int64_t width) {
+  for (int64_t x = 0; x < width; x += 64 / sizeof(T)) __builtin_prefetch(row + x, 0, 2);
+}
+
+constexpr int64_t kKeys = 4;     // that are multiplied at once
+constexpr int64_t kValues = 16;  // between two visits of the sums
+
+// s[r][j] = q[r] . keys[j] for j < n <= kKeys, whose elements begin `at` after the pointers.
+template <class T>
+void dots(int64_t rows, int64_t n, int64_t d, const float* q, int64_t ldq, const T* const* keys, int64_t at, float* s,
+          int64_t lds) {
+  constexpr int kBoth = kernels::kLanes == 16 ? 4 : 2;  // keys of a tile of four rows: as many as there are registers
+  const T* last[kKeys];
+  float rest[4 * kKeys];
+  if (n < kKeys) {
+    for (int64_t k = 0; k < kKeys; ++k) last[k] = keys[std::min(k, n - 1)];
+    keys = last;
+  }
+  for (int64_t r = 0; r < rows; r += 4) {
+    const int64_t now = std::min<int64_t>(rows - r, 4), ld = n < kKeys ? kKeys : lds;
+    float* to = n < kKeys ? rest : s + r * lds;
+    const float* left = q + r * ldq;
+    if (now == 1) {
+      dot_tile<T, 1, 4>(left, ldq, d, keys, at, to, ld);
+    } else if (now == 2) {
+      dot_tile<T, 2, 4>(left, ldq, d, keys, at, to, ld);
+    } else if (now == 3) {
+      dot_tile<T, 2, 4>(left, ldq, d, keys, at, to, ld);
+      dot_tile<T, 1, 4>(left + 2 * ldq, ldq, d, keys, at, to + 2 * ld, ld);
+    } else {
+      for (int k = 0; k < kKeys; k += kBoth) dot_tile<T, 4, kBoth>(left, ldq, d, keys + k, at, to + k, ld);
     }
-    for (int64_t r = 0; r < rows;) {
-      const int64_t now = std::min<int64_t>(rows - r, 4);
-      float* to = whole ? s + r * lds + j : rest;
-      const int64_t ld = whole ? lds : 4;
-      const float* left = q + r * d;
-      if (now == 1) {
-        dot_tile<T, 1, 4>(left, d, four, to, ld);
-      } else if (now == 2) {
-        dot_tile<T, 2, 4>(left, d, four, to, ld);
-      } else if (now == 3) {
-        dot_tile<T, 2, 4>(left, d, four, to, ld);
-        dot_tile<T, 1, 4>(left + 2 * d, d, four, to + 2 * ld, ld);
-      } else {
-        dot_tile<T, 4, 2>(left, d, four, to, ld);
-        dot_tile<T, 4, 2>(left, d, four + 2, to + 2, ld);
-      }
-      if (!whole) {
-        for (int64_t k = 0; k < now; ++k) std::copy_n(rest + k * 4, n - j, s + (r + k) * lds + j);
-      }
-      r += now;
+    if (n < kKeys) {
+      for (int64_t k = 0; k < now; ++k) std::copy_n(rest + k * kKeys, n, s + (r + k) * lds);
     }
   }
 }
 
-// out[r][16] += s[r][j] * values[j][16]
+// out[r][pair] += s[r][j] * values[j][pair]; `count` elements of the pair exist.
 template <class T, int Rows>
-inline void weigh_tile(int64_t n, const float* s, int64_t lds, const T* const* values, int64_t at, float* out,
-                       int64_t ldo) {
-  Narrow<float> sum[Rows][2];
+SOFTNPU_INLINE void weigh_tile(int64_t n, const float* s, int64_t lds, const T* const* values, int64_t at,
+                               int64_t count, float* out, int64_t ldo) {
+  Vec<float> sum[Rows][2];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
-    sum[r][0] = load<Narrow<float>>(out + r * ldo);
-    sum[r][1] = load<Narrow<float>>(out + r * ldo + 8);
+    sum[r][0] = load(out + r * ldo);
+    sum[r][1] = load(out + r * ldo + kernels::kLanes);
   }
-  for (int64_t j = 0; j < n; ++j) {
-    const Narrow<float> left = load_wide(values[j] + at), right = load_wide(values[j] + at + 8);
+  const auto add = [&](const Pair& v, int64_t j) {
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       const float weight = s[r * lds + j];
-      sum[r][0] += weight * left;
-      sum[r][1] += weight * right;
+      sum[r][0] += weight * v.first;
+      sum[r][1] += weight * v.second;
     }
+  };
+  if (count >= kPair) {
+    for (int64_t j = 0; j < n; ++j) add(Paired<T>::load(values[j] + at), j);
+  } else {
+    for (int64_t j = 0; j < n; ++j) add(Paired<T>::load(values[j] + at, count), j);
   }
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
     store(out + r * ldo, sum[r][0]);
-    store(out + r * ldo + 8, sum[r][1]);
+    store(out + r * ldo + kernels::kLanes, sum[r][1]);
   }
 }
 
-// out[r] += sum over j < n of s[r][j] * values[j]; dv is a multiple of 16.
+// out[r] += sum over j < n of s[r][j] * values[j]; out is in paired order.
 template <class T>
-void weigh(int64_t rows, int64_t n, int64_t dv, const float* s, int64_t lds, const T* const* values, float* out,
-           int64_t ldo) {
-  constexpr int64_t kBlock = 8;  // rows of caches often lie 2 KB apart: more of them push each other out of the cache
-  for (int64_t j = 0; j < n; j += kBlock) {
-    const int64_t now = std::min(kBlock, n - j);
-    for (int64_t c = 0; c < dv; c += 16) {
-      // the lines of the next block, a share with each pass over this one
-      const int64_t first = c * kBlock / dv, last = (c + 16) * kBlock / dv;
-      for (int64_t k = first; k < last && j + kBlock + k < n; ++k) prefetch(values[j + kBlock + k], dv * sizeof(T));
-      for (int64_t r = 0; r < rows; r += 4) {
-        const float* weights = s + r * lds + j;
-        float* to = out + r * ldo + c;
-        switch (std::min<int64_t>(rows - r, 4)) {
-          case 1:
-            weigh_tile<T, 1>(now, weights, lds, values + j, c, to, ldo);
-            break;
-          case 2:
-            weigh_tile<T, 2>(now, weights, lds, values + j, c, to, ldo);
-            break;
-          case 3:
-            weigh_tile<T, 3>(now, weights, lds, values + j, c, to, ldo);
-            break;
-          default:
-            weigh_tile<T, 4>(now, weights, lds, values + j, c, to, ldo);
-        }
+void weigh(int64_t rows, int64_t n, int64_t dv, const float* s, int64_t lds, const T* const* values, int64_t at,
+           float* out, int64_t ldo) {
+  for (int64_t c = 0; c < dv; c += kPair) {
+    for (int64_t r = 0; r < rows; r += 4) {
+      const float* weights = s + r * lds;
+      float* to = out + r * ldo + c;
+      switch (std::min<int64_t>(rows - r, 4)) {
+        case 1:
+          weigh_tile<T, 1>(n, weights, lds, values, at + c, dv - c, to, ldo);
+          break;
+        case 2:
+          weigh_tile<T, 2>(n, weights, lds, values, at + c, dv - c, to, ldo);
+          break;
+        case 3:
+          weigh_tile<T, 3>(n, weights, lds, values, at + c, dv - c, to, ldo);
+          break;
+        default:
+          weigh_tile<T, 4>(n, weights, lds, values, at + c, dv - c, to, ldo);
       }
     }
   }

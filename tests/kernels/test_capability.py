@@ -21,7 +21,13 @@ _BEST = torch.backends.cpu.get_cpu_capability().lower().split("_")[0]
 HERE = _ORDER[: _ORDER.index(_BEST) + 1] if _BEST in _ORDER else ["default"]
 
 #: files of tests/kernels that take few seconds and pass through most of the vector header
-SAMPLE = ["test_activation.py", "test_quantize.py", "test_rotary.py", "test_masked_softmax.py"]
+SAMPLE = [
+    "test_activation.py",
+    "test_attention_decode.py",
+    "test_quantize.py",
+    "test_rotary.py",
+    "test_masked_softmax.py",
+]
 BUILT = sorted((ROOT / "build").glob("objects-torch*/avx*/kernels/*.o"))
 
 
