@@ -135,13 +135,12 @@ struct Results {
   View out, max, sum;
   int64_t copies;  // of each statistic
 
-  // `place(c)` is where column c of the row's sums is.
-  template <class T, class A, class Place>
-  void write(int64_t segment, int64_t head, int64_t i, int64_t columns, const Row<A>& row, const Place& place) const {
+  // `put(sums, factor, out, step)` writes the sums of the row, each times the factor.
+  template <class T, class A, class Put>
+  void write(int64_t segment, int64_t head, int64_t i, const Row<A>& row, const Put& put) const {
     const bool empty = row.max == -std::numeric_limits<A>::infinity();
-    const A factor = empty ? A(0) : 1 / row.sum, huge = static_cast<A>(std::numeric_limits<float>::max());
-    T* to = out.at<T>(segment, head, i);
-    for (int64_t c = 0; c < columns; ++c) to[c * out.stride[3]] = static_cast<T>(row.out[place(c)] * factor);
+    const A huge = static_cast<A>(std::numeric_limits<float>::max());
+    put(row.out, empty ? A(0) : 1 / row.sum, out.at<T>(segment, head, i), out.stride[3]);
     for (int64_t c = 0; c < copies; ++c) {
       if (max) *max.at<A>(segment, head, i, c) = empty ? -huge : row.max;
       if (sum) *sum.at<A>(segment, head, i, c) = empty ? huge : row.sum;
@@ -194,7 +193,9 @@ void forward_task(const Problem& p, const Task& t, const Results& results, Works
   }
   for (int64_t row = 0; row < total; ++row) {
     const int64_t head = t.head + row / t.rows, i = seg.q_start + t.i0 + row % t.rows;
-    results.write<T>(t.segment, head, i, p.dv, row_of(row), [](int64_t c) { return c; });
+    results.write<T>(t.segment, head, i, row_of(row), [&](const A* sums, A factor, T* to, int64_t step) {
+      for (int64_t c = 0; c < p.dv; ++c) to[c * step] = static_cast<T>(sums[c] * factor);
+    });
   }
 }
 
@@ -210,13 +211,10 @@ void decode_task(const Problem& p, const Task& t, const Results& results, Worksp
   std::fill_n(w.q, total * ldq, 0.0f);
   std::fill_n(w.out, total * ldo, 0.0f);
   const auto row_of = [&](int64_t row) { return Row<float>{w.max[row], w.sum[row], w.out + row * ldo, ldo}; };
-  const auto place = [](int64_t element) { return Paired<T>::place(element); };
   for (int64_t row = 0; row < total; ++row) {
     const int64_t head = t.head + row / t.rows;
-    const T* from = p.query.at<T>(t.segment, head, seg.q_start + row % t.rows);
-    float* to = w.q + row * ldq;
-    const float scale = static_cast<float>(p.scale);
-    for (int64_t c = 0; c < p.d; ++c) to[place(c)] = static_cast<float>(from[c * p.query.stride[3]]) * scale;
+    Paired<T>::read_row(p.query.at<T>(t.segment, head, seg.q_start + row % t.rows), p.query.stride[3], p.d,
+                        static_cast<float>(p.scale), w.q + row * ldq);
     w.max[row] = p.sink ? p.sink.at<float>(0, 0)[head * p.sink.stride[0]] : -std::numeric_limits<float>::infinity();
     w.sum[row] = p.sink ? 1.0f : 0.0f;
   }
@@ -249,8 +247,12 @@ void decode_task(const Problem& p, const Task& t, const Results& results, Worksp
       }
     }
   }
-  for (int64_t row = 0; row < total; ++row)
-    results.write<T>(t.segment, t.head + row / t.rows, seg.q_start + row % t.rows, p.dv, row_of(row), place);
+  for (int64_t row = 0; row < total; ++row) {
+    const auto put = [&](const float* sums, float factor, T* to, int64_t step) {
+      Paired<T>::write_row(sums, p.dv, factor, to, step);
+    };
+    results.write<T>(t.segment, t.head + row / t.rows, seg.q_start + row % t.rows, row_of(row), put);
+  }
 }
 
 template <class T, class A>

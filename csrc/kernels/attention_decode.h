@@ -2,7 +2,7 @@
 // and nothing is packed. Rows of keys and values are given by pointers, so that they may lie in pages.
 //
 // Numbers are taken two vectors at a time (a pair). Pairs of bf16 are cheapest as the numbers in even places and those
-// in odd ones, so rows of queries and sums lie in that order too: `Paired` says where an element is.
+// in odd ones, so rows of queries and sums lie in that order too: `place` says where an element is.
 #pragma once
 
 #include "attention_math.h"
@@ -46,6 +46,40 @@ struct Paired {
     alignas(64) T some[kPair] = {};
     std::memcpy(some, from, count * sizeof(T));
     return load(some);
+  }
+
+  SOFTNPU_INLINE static void store(T* to, const Pair& pair) {
+    kernels::Vec first, second;
+    std::memcpy(&first, &pair.first, sizeof(first));
+    std::memcpy(&second, &pair.second, sizeof(second));
+    if constexpr (alternates) {
+      kernels::write_halves(to, {first, second});
+    } else {
+      kernels::narrowed(to, first);
+      kernels::narrowed(to + kernels::kLanes, second);
+    }
+  }
+
+  // to[i] = factor * from[i * step], in paired order.
+  static void read_row(const T* from, int64_t step, int64_t n, float factor, float* to) {
+    int64_t i = 0;
+    for (; step == 1 && i < n; i += kPair) {
+      const Pair pair = i + kPair <= n ? load(from + i) : load(from + i, n - i);
+      attention::store(to + i, pair.first * factor);
+      attention::store(to + i + kernels::kLanes, pair.second * factor);
+    }
+    for (; i < n; ++i) to[place(i)] = static_cast<float>(from[i * step]) * factor;
+  }
+
+  // to[i * step] = factor * from[i], which is in paired order.
+  static void write_row(const float* from, int64_t n, float factor, T* to, int64_t step) {
+    int64_t i = 0;
+    for (; step == 1 && i + kPair <= n; i += kPair) {
+      const Vec<float> first = attention::load(from + i) * factor,
+                       second = attention::load(from + i + kernels::kLanes) * factor;
+      store(to + i, {first, second});
+    }
+    for (; i < n; ++i) to[i * step] = static_cast<T>(from[place(i)] * factor);
   }
 };
 

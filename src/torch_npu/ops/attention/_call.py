@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -108,7 +109,7 @@ class Call:
         """The operator's own name of an argument."""
         return self.names.get(argument, argument)
 
-    @property
+    @cached_property
     def layout(self) -> str:
         return LAYOUTS[self.input_layout][0]
 
@@ -126,16 +127,16 @@ class Call:
         """Tokens that the pages of one sequence hold."""
         return 0 if self.block_table is None else self.block_table.shape[1] * self.block_size
 
-    @property
+    @cached_property
     def kv_heads(self) -> int:
         return self.num_key_value_heads or self.num_heads
 
-    @property
+    @cached_property
     def queries(self) -> tuple[int, int, int, int]:
         """(B, N, S, D) of the query, B = 1 and S = T in a ragged layout."""
         return sizes(self.query, self.layout, self.num_heads)
 
-    @property
+    @cached_property
     def key_sizes(self) -> tuple[int, int, int, int]:
         """(B, N, S, D) of a key that does not lie in pages."""
         return sizes(self.key, self.layout, self.kv_heads)
@@ -149,7 +150,7 @@ class Call:
         """One query token a sequence: upstream's incremental branch."""
         return not self.prompt and not self.ragged and self.queries[2] == 1
 
-    @property
+    @cached_property
     def unwindowed(self) -> bool:
         """One query token that sees all keys whatever sparse_mode says: with unquantized caches in the
         plain layouts and equal head sizes alone, and not on A5 (fused_infer_attention_score's info parser)."""
@@ -167,7 +168,7 @@ class Call:
             return 8
         return 2 if self.value_format == "float4_e2m1fn_x2" else 1
 
-    @property
+    @cached_property
     def value_size(self) -> int:
         """The head size of value and output."""
         if self.paged:
