@@ -204,21 +204,25 @@ def top_k_top_p(logits, p, k):
 # --- optimizers -----------------------------------------------------------------------------------------
 
 
+#: of Adam: exact in every dtype, since the card rounds them to that of the weights
+BETA1, BETA2, RATE, EPSILON, DECAY = 1 - 2**-3, 1 - 2**-6, 2**-10, 2**-20, 2**-7
+
+
 def adam(var, m, v, grad):
     g = grad.float()
-    m.copy_(m.float() + 0.1 * (g - m.float()))
-    v.copy_(v.float() + 0.01 * (g * g - v.float()))
-    rate = 1e-3 * (1 - 0.99) ** 0.5 / (1 - 0.9)
-    var.copy_(var.float() - rate * m.float() / (v.float().sqrt() + 1e-6))
+    m.copy_(m.float() + (1 - BETA1) * (g - m.float()))
+    v.copy_(v.float() + (1 - BETA2) * (g * g - v.float()))
+    rate = RATE * (1 - BETA2) ** 0.5 / (1 - BETA1)
+    var.copy_(var.float() - rate * m.float() / (v.float().sqrt() + EPSILON))
     return var, m, v
 
 
 def adam_w(var, m, v, grad):
     g = grad.float()
-    m.copy_(0.9 * m.float() + 0.1 * g)
-    v.copy_(0.99 * v.float() + 0.01 * g * g)
-    root = (v.float() / (1 - 0.99 * 0.99)).sqrt() + 1e-6
-    var.copy_(var.float() * (1 - 1e-5) - 1e-3 / (1 - 0.9 * 0.9) * m.float() / root)
+    m.copy_(BETA1 * m.float() + (1 - BETA1) * g)
+    v.copy_(BETA2 * v.float() + (1 - BETA2) * g * g)
+    root = (v.float() / (1 - BETA2**2)).sqrt() + EPSILON
+    var.copy_(var.float() * (1 - RATE * DECAY) - RATE / (1 - BETA1**2) * m.float() / root)
     return var, m, v
 
 

@@ -23,12 +23,14 @@ def state(dtype: torch.dtype) -> tuple[Any, ...]:
 
 
 def adam(var: torch.Tensor, m: torch.Tensor, v: torch.Tensor, grad: torch.Tensor) -> Any:
-    numbers = (0.9, 0.99, 1e-3, 0.9, 0.99, 1e-6)
+    rates = (formulas.RATE, formulas.BETA1, formulas.BETA2, formulas.EPSILON)
+    numbers = (formulas.BETA1, formulas.BETA2, *rates)
     return torch_npu.npu_apply_adam(*numbers, grad, False, False, out=(var, m, v))
 
 
 def adam_w(var: torch.Tensor, m: torch.Tensor, v: torch.Tensor, grad: torch.Tensor) -> Any:
-    numbers = (0.9, 0.99, 1e-3, 1e-2, 0.9, 0.99, 1e-6)
+    rates = (formulas.RATE, formulas.DECAY, formulas.BETA1, formulas.BETA2, formulas.EPSILON)
+    numbers = (formulas.BETA1, formulas.BETA2, *rates)
     return torch_npu.npu_apply_adam_w(*numbers, grad, None, False, False, out=(var, m, v))
 
 

@@ -51,7 +51,7 @@ def _small() -> dict[str, Callable[..., Any]]:
         "transpose": lambda a, b, c: a.t().contiguous(), "layer_norm": lambda a, b, c: F.layer_norm(a, (32,)),
         "clamp": lambda a, b, c: a.clamp(0.2, 0.8), "addcmul": torch.addcmul, "lerp": torch.lerp,
         "topk": lambda a, b, c: a.topk(4)[0], "slice": lambda a, b, c: a[4:8, ::2] + 1,
-        "to": lambda a, b, c: a.to(torch.float64), "zeros_like": lambda a, b, c: torch.zeros_like(a),
+        "to": lambda a, b, c: a.to(torch.float16), "zeros_like": lambda a, b, c: torch.zeros_like(a),
     }  # fmt: skip
 
 
