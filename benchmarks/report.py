@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import click
 
 from benchmarks import plot, record, table
 from benchmarks.harness import Row, means, misses
+from softnpu.python_versions import tomllib
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 import torch_npu  # noqa: F401
+from softnpu.python_versions import tomllib
 from softnpu.torch_versions import numbers
 from tests import ROOT
 from torch_npu.ops._registry import operators

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 
 import torch_npu
 from softnpu import golden
+from softnpu.python_versions import tomllib
 from softnpu.run import read_faults
 from tests import PYTHONPATH, ROOT
 from tools import differences, opdocs

@@ -40,7 +40,7 @@ def test_name_of_exported_number(name):
         (torch.float8_e4m3fn, "float8_e4m3fn"),
         (torch.float8_e5m2, "float8_e5m2"),
         (torch.float8_e8m0fnu, "float8_e8m0fnu"),
-        (torch.float4_e2m1fn_x2, "float4_e2m1fn_x2"),
+        *((dtype, "float4_e2m1fn_x2") for dtype in _dtypes.FLOAT4),
     ],
 )
 def test_torch_dtypes(dtype, name):
@@ -66,7 +66,7 @@ def number_of(dtype):
         (291, torch.float8_e5m2),
         (292, torch.float8_e4m3fn),
         (293, torch.float8_e8m0fnu),
-        (296, torch.float4_e2m1fn_x2),
+        (296, (*_dtypes.FLOAT4, torch.uint8)[0]),
         (297, torch.uint8),
         (258, torch.int8),
         (283, torch.bfloat16),

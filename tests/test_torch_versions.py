@@ -20,15 +20,15 @@ from tests import ROOT
 OWN = torch_versions.plain(torch.__version__)
 
 
-@pytest.mark.parametrize("version", ["2.10.0+cu128", "2.13.0", "2.14.1"])
+@pytest.mark.parametrize("version", ["2.7.1+cu126", "2.8.0", "2.10.0+cu128", "2.13.0", "2.14.1"])
 def test_supported(version):
     assert torch_versions.supported(version)
 
 
-@pytest.mark.parametrize("version", ["1.13.1", "2.9.1", "2.6.0+cpu", "2.15.0", "3.0.0"])
+@pytest.mark.parametrize("version", ["1.13.1", "2.7.0", "2.6.0+cpu", "2.15.0", "3.0.0"])
 def test_another_torch_is_refused_with_the_supported_ones(version):
     with pytest.raises(
-        ImportError, match=r"supports torch 2\.10 to 2\.14, but torch " + version.split("+")[0]
+        ImportError, match=r"supports torch 2\.7\.1 to 2\.14, but torch " + version.split("+")[0]
     ):
         torch_versions.check(SimpleNamespace(__version__=version))
 
@@ -82,6 +82,21 @@ def test_a_release_is_stated_and_taken_back(installed):
     assert settings.read({}).cann_version == "9.0.0"
 
 
+@pytest.mark.parametrize(
+    ("release", "cann"),
+    [
+        ("2.7.1", "8.3.RC1"),
+        ("2.7.1.post3", "8.5.0"),
+        ("2.7.1.post9", "9.1.0"),
+        ("2.10.0.post2", "9.0.0"),
+        ("2.12.0", "9.1.0"),
+        ("2.13.0", "9.0.0"),
+    ],
+)
+def test_the_cann_of_a_release(release, cann):
+    assert torch_versions.cann(release) == cann
+
+
 @pytest.mark.parametrize("wrong", ["2.9.0.post1", "2.10.0post4", "2.10.0.post4+x", "latest"])
 def test_a_wrong_release_is_refused(installed, wrong):
     result = CliRunner().invoke(main, ["release", wrong])
@@ -115,5 +130,5 @@ def test_an_unsupported_torch_fails_at_import():
         },
     )
     assert (
-        done.returncode == 1 and "ImportError: softnpu supports torch 2.10 to 2.14" in done.stderr
+        done.returncode == 1 and "ImportError: softnpu supports torch 2.7.1 to 2.14" in done.stderr
     )

@@ -12,7 +12,6 @@ import collections
 import functools
 import json
 import sys
-import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import click
 
+from softnpu.python_versions import tomllib
 from tools.signatures import MISSING, difference, resolve, schema_difference
 
 ROOT = Path(__file__).resolve().parent.parent

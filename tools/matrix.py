@@ -1,14 +1,13 @@
-"""`make matrix`: the tests with each version of torch; writes the table of docs/compatibility.md.
+"""`make matrix`: the tests with each pair of torch and Python; writes the table of docs/compatibility.md.
 
-    python -m tools.matrix 2.13.0 2.10.0          # PYTEST_ARGS="tests/ops" narrows it
+    python -m tools.matrix 2.13.0 2.7.1:python3.10          # PYTEST_ARGS="tests/ops" narrows it
 
-Each version has its own copy of the tree, environment and objects (make test TORCH=...).
+Each pair has its own copy of the tree, environment and objects (make test TORCH=... PYTHON=...).
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -37,13 +36,25 @@ def row(torch: str, python: str, tests: str, report: Path) -> str:
     return f"| {torch} | {python} | {tests} | {' | '.join(map(str, counts(report)))} |\n"
 
 
-def run(torch: str, arguments: str) -> Path:
-    """Runs the tests with a torch; the JUnit report."""
-    report = ROOT / "build" / "pairs" / f"{torch}.xml"
+def pair(text: str) -> tuple[str, str]:
+    """("2.7.1", "python3.10") of 2.7.1:python3.10; without a Python it is the one that runs."""
+    torch, _, python = text.partition(":")
+    return torch, python or Path(sys._base_executable).name  # type: ignore[attr-defined]
+
+
+def version_of(python: str) -> str:
+    """3.10.13 of python3.10."""
+    asked = [python, "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run(torch: str, python: str, arguments: str) -> Path:
+    """Runs the tests with a pair; the JUnit report."""
+    report = ROOT / "build" / "pairs" / f"{torch}-{Path(python).name}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     wanted = f"{arguments or '-n logical --maxprocesses 8 --dist loadfile'} --junitxml={report}"
-    command = ["make", "test", f"TORCH={torch}", f"PYTHON={Path(sys._base_executable).name}"]  # type: ignore[attr-defined]
+    command = ["make", "test", f"TORCH={torch}", f"PYTHON={python}"]
     subprocess.run([*command, f"PYTEST_ARGS={wanted}"], cwd=ROOT, check=False)
     return report
 
@@ -54,13 +65,13 @@ def rewritten(page: str, rows: list[str]) -> str:
     return f"{before}{BEGIN}\n\n{HEAD}{''.join(rows)}\n{END}{rest.split(END)[1]}"
 
 
-def main(versions: list[str]) -> int:
+def main(pairs: list[str]) -> int:
     arguments = os.environ.get("PYTEST_ARGS", "")
     rows, bad = [], 0
-    for torch in versions:
-        report = run(torch, arguments)
+    for torch, python in map(pair, pairs):
+        report = run(torch, python, arguments)
         bad += not report.exists() or counts(report)[1] > 0
-        rows.append(row(torch, platform.python_version(), arguments or "all", report))
+        rows.append(row(torch, version_of(python), arguments or "all", report))
     PAGE.write_text(rewritten(PAGE.read_text("utf-8"), rows), "utf-8")
     print("".join(rows), end="")
     return int(bad > 0)

@@ -22,7 +22,6 @@ import ast
 import inspect
 import sys
 import textwrap
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any
 import click
 
 import torch_npu
+from softnpu.python_versions import tomllib
 from torch_npu.ops._registry import operators
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,11 +26,16 @@ def command(*words: str) -> str:
 
 def metadata() -> None:
     own, upstream = (importlib.metadata.version(name) for name in ("softnpu", "torch_npu"))
-    assert upstream == f"2.13.0+softnpu{own}", upstream
+    import torch
+
     import softnpu
     import torch_npu
 
-    assert softnpu.__version__ == own and torch_npu.__version__ == upstream
+    plain, _, label = own.partition("+")  # a wheel of `make wheels` says which torch it is for
+    torch_version = str(torch.__version__).split("+")[0]
+    assert label in ("", f"torch{torch_version}"), own
+    assert upstream == f"{torch_version}+softnpu{plain}", upstream
+    assert softnpu.__version__ == plain and torch_npu.__version__ == upstream
     where = Path(torch_npu.__file__).parent
     assert where.parent.name == "site-packages", f"torch_npu comes from {where}"
     text = importlib.metadata.metadata("softnpu")

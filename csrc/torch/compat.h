@@ -1,9 +1,10 @@
-// What differs between versions of torch: 2.10 to 2.14, entries reach back to 2.7.1. The rest of csrc is written
-// for the newest of them and compares no versions. A feature is probed where that can be done; each entry says since
-// when torch has it. A virtual function that an older torch does not declare is a new one there, which nobody calls.
+// What differs between versions of torch, 2.7.1 to 2.14. The rest of csrc is written for the newest of them and
+// compares no versions. A feature is probed where that can be done; each entry says since when torch has it. A virtual
+// function that an older torch does not declare is a new one there, which nobody calls.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/Utils.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -126,6 +127,25 @@ HostCounts counts_of(Stats& stats) {
     return {stats.segment, stats.reserved_bytes, stats.allocation, stats.allocated_bytes};
   }
 }
+
+// --- operators ----------------------------------------------------------------------------------------------------
+
+// An operator's kernel for a key of autograd, to be called when another one has taken its place. Since 2.9 the operator
+// gives it away. Before, the one that was registered for all keys of autograd is asked for at each call; it computes
+// the keys of its arguments again.
+template <class Handle>
+auto autograd_kernel(const Handle& op, c10::DispatchKey key) {
+  if constexpr (requires { op.getComputedKernelForDispatchKey(key); }) {
+    return [kernel = op.getComputedKernelForDispatchKey(key)](const Handle& op, c10::DispatchKeySet keys,
+                                                              c10::Stack* stack) { kernel.callBoxed(op, keys, stack); };
+  } else {
+    return [](const Handle& op, c10::DispatchKeySet, c10::Stack* stack) {
+      c10::Dispatcher::singleton().callBoxedForDispatchKey(op, c10::DispatchKey::Autograd, stack);
+    };
+  }
+}
+
+using AutogradKernel = decltype(autograd_kernel(std::declval<c10::OperatorHandle>(), c10::DispatchKey::Undefined));
 
 // --- the processor ------------------------------------------------------------------------------------------------
 

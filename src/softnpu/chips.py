@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 
 from softnpu import settings
+from softnpu.python_versions import tomllib
 
 
 @dataclass(frozen=True)

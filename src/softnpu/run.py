@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from rich.table import Table
 from softnpu import _observe, chips, findings, ownership, settings, shuffled
 from softnpu.findings import page as findings_page
 from softnpu.findings import terminal
+from softnpu.python_versions import tomllib
 
 _PACKAGES = Path(__file__).resolve().parent.parent
 _MOST_BYTES = 1 << 20  # of a faults file

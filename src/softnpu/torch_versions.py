@@ -7,6 +7,7 @@ torch has it. This module imports torch only inside functions that are given it 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -14,16 +15,27 @@ from typing import Any
 
 from softnpu._version import __version__ as _own
 
-OLDEST, NEWEST = (2, 10), (2, 14)
-SUPPORTED = "2.10 to 2.14"
+OLDEST, NEWEST = (2, 7, 1), (2, 14)
+SUPPORTED = "2.7.1 to 2.14"
 
-#: the CANN that a release of torch_npu was made for (upstream's release notes, 26.0.0 and 26.1.0); others: _CANN
+#: the CANN that a release of torch_npu was made for (upstream's COMPATIBILITY.md); of a post-release between two of
+#: them that of the one before, of a torch that is not there _CANN
 _CANN = "9.0.0"
 _CANN_OF = {
+    "2.7.1": "8.3.RC1",
+    "2.7.1.post2": "8.5.0",
+    "2.7.1.post4": "9.0.0",
     "2.7.1.post8": "9.1.0",
+    "2.8.0": "8.3.RC1",
+    "2.8.0.post2": "8.5.0",
+    "2.8.0.post4": "9.0.0",
+    "2.9.0": "8.5.0",
+    "2.9.0.post2": "9.0.0",
     "2.9.0.post6": "9.1.0",
-    "2.10.0.post2": "9.0.0",
+    "2.10.0": "9.0.0",
     "2.10.0.post4": "9.1.0",
+    "2.11.0": "9.1.0",
+    "2.12.0": "9.1.0",
 }
 
 
@@ -97,7 +109,15 @@ def full(release: str) -> str:
 
 def cann(release: str) -> str:
     """The CANN that goes with a release of torch_npu."""
-    return _CANN_OF.get(release, _CANN)
+    base, post = _split(release)
+    known = {_split(each)[1]: name for each, name in _CANN_OF.items() if _split(each)[0] == base}
+    return known[max(number for number in known if number <= post)] if known else _CANN
+
+
+def _split(release: str) -> tuple[str, int]:
+    """("2.10.0", 4) of 2.10.0.post4."""
+    base, _, post = release.partition(".post")
+    return base, int(post or 0)
 
 
 def state_release(release: str) -> Path:
@@ -158,3 +178,36 @@ def size_hint(size: Any) -> int | None:
     if not hasattr(symbolic_shapes, has):
         has, hint = ("has_hint", "hint_int")
     return getattr(symbolic_shapes, hint)(size) if getattr(symbolic_shapes, has)(size) else None
+
+
+def is_contiguous_or_false(tensor: Any) -> bool:
+    """Whether a tensor is contiguous; False where that depends on values (since 2.9 torch's own)."""
+    from torch import _prims_common
+    from torch.fx.experimental import symbolic_shapes
+
+    own = getattr(_prims_common, "is_contiguous_or_false", None)
+    if own is not None:
+        return own(tensor)
+    try:
+        return _prims_common.is_contiguous(tensor)
+    except symbolic_shapes.GuardOnDataDependentSymNode:
+        return False
+
+
+def float4(torch: ModuleType) -> tuple[Any, ...]:
+    """The dtype of two 4-bit floats in a byte (since 2.8); empty where torch has none."""
+    found = getattr(torch, "float4_e2m1fn_x2", None)
+    return () if found is None else (found,)
+
+
+def pickler_options() -> tuple[Any, ...]:
+    """What makes torch's pickler of graphs take every operator: an option since 2.8, before it takes them all."""
+    from torch.fx import _graph_pickler
+
+    options = getattr(_graph_pickler, "Options", None)
+    return () if options is None else (options(ops_filter=None),)
+
+
+def traces_streams() -> bool:
+    """Whether dynamo keeps streams and events in a table beside the graph (since 2.10)."""
+    return importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs") is not None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from softnpu import torch_versions
+
 _OFFSET = 256
 
 _CANN = {
@@ -70,8 +72,10 @@ _TORCH: dict[int, torch.dtype] = {
     28: torch.uint32,
     29: torch.uint64,
     44: torch.float8_e8m0fnu,
-    45: torch.float4_e2m1fn_x2,
 }
+#: two 4-bit floats in a byte, where this torch has them as a dtype: else empty, and uint8 carries them
+FLOAT4: tuple[torch.dtype, ...] = torch_versions.float4(torch)
+_TORCH |= {45 + place: dtype for place, dtype in enumerate(FLOAT4)}
 
 #: the numbers that stand for a torch.dtype
 NUMBERS = frozenset(_TORCH)
@@ -93,6 +97,8 @@ _CARRIERS = {
     "float6_e2m3": torch.uint8,
     "float4_e1m2fn_x2": torch.uint8,
 }
+if not FLOAT4:
+    _CARRIERS["float4_e2m1fn_x2"] = torch.uint8
 
 
 def name(code: int | torch.dtype) -> str | None:

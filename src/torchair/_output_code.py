@@ -13,8 +13,10 @@ from torch._guards import detect_fake_mode
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx._graph_pickler import GraphPickler, Options
+from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from softnpu import torch_versions
 
 __all__ = ["NpuOutputCode"]
 
@@ -44,7 +46,7 @@ class NpuOutputCode(OutputCode):
     def prepare_for_serialization(self) -> None:
         """Turns the graph into bytes; called on a copy of the object that runs."""
         assert self.graph is not None
-        self.kept = GraphPickler.dumps(self.graph, Options(ops_filter=None))
+        self.kept = GraphPickler.dumps(self.graph, *torch_versions.pickler_options())
         self.run = self.graph = None
 
     def post_compile(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
 import torch
 
 import torch_npu
+from softnpu.python_versions import tomllib
 from tests import ROOT
 
 

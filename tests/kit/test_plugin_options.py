@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 
 import pytest
 
+from softnpu.python_versions import tomllib
 from tests import PYTHONPATH, ROOT
 from tests.kit.support import run
 

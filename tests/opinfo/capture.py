@@ -7,7 +7,6 @@ capture refuses, as the card does.
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
+from softnpu.python_versions import tomllib
 from tests.opinfo.compare import (
     Pair,
     SeesRandom,

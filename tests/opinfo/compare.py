@@ -6,7 +6,6 @@ dtype that the CPU supports. Random operators are compared by shape, dtype and r
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 import torch_npu  # noqa: F401
+from softnpu.python_versions import tomllib
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 MOST_SAMPLES = 40  # of one pair; the database has up to several hundred

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 
@@ -64,9 +63,11 @@ def trained(tmp_path_factory):
     profiler = prof.profile(
         record_shapes=True, profile_memory=True, with_stack=True, with_modules=True
     )
-    with contextlib.chdir(tmp_path_factory.mktemp("trained")), profiler:
-        step()
-        step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("trained"))
+        with profiler:
+            step()
+            step()
     return profiler
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.output_code import OutputCode
-from torch._inductor.utils import fresh_cache
+from torch._inductor.utils import fresh_inductor_cache
 
 import torchair
 from torchair.compiler import get_npu_backend
@@ -24,7 +24,7 @@ CACHED = {
 def cache():
     torch._dynamo.reset()
     counters.clear()
-    with fresh_cache(), torch._functorch.config.patch(CACHED):
+    with fresh_inductor_cache(), torch._functorch.config.patch(CACHED):
         yield
     torch._dynamo.reset()
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "torch/compat.h"
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/python_kernel.h"
 
@@ -46,11 +47,11 @@ class Versions {
 
 class OnDemand final : public c10::OperatorKernel {
  public:
-  OnDemand(c10::SafeKernelFunction python, const c10::FunctionSchema& schema)
+  OnDemand(compat::AutogradKernel python, const c10::FunctionSchema& schema)
       : python_(std::move(python)), arguments_(schema.arguments().size()), versions_(schema) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (wanted(*stack)) return python_.callBoxed(op, keys, stack);
+    if (wanted(*stack)) return python_(op, keys, stack);
     versions_.around(stack, [&] {
       const at::AutoDispatchBelowAutograd below;
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
@@ -65,7 +66,7 @@ class OnDemand final : public c10::OperatorKernel {
     return any;
   }
 
-  const c10::SafeKernelFunction python_;
+  const compat::AutogradKernel python_;
   const size_t arguments_;
   const Versions versions_;
 };
@@ -103,7 +104,7 @@ void bind_python_autograd(py::module& m) {
   m.def("differentiate_on_demand", [](const std::string& name, const std::string& overload) {
     const c10::OperatorHandle op = find(name, overload);
     constexpr auto key = c10::DispatchKey::AutogradPrivateUse1;
-    keep(op, key, std::make_unique<OnDemand>(op.getComputedKernelForDispatchKey(key), op.schema()));
+    keep(op, key, std::make_unique<OnDemand>(compat::autograd_kernel(op, key), op.schema()));
   });
   m.def("count_versions", [](const std::string& name, const std::string& overload) {
     const c10::OperatorHandle op = find(name, overload);

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from softnpu import host, torch_versions
+from softnpu import host, python_versions, torch_versions
 from softnpu.cli import _output
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def doctor(as_json: bool) -> None:
 
 
 def _python() -> tuple[bool, str]:
-    return sys.version_info >= (3, 11), platform.python_version()
+    return sys.version_info >= python_versions.OLDEST, platform.python_version()
 
 
 def _torch() -> tuple[bool, str]:

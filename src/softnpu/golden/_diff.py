@@ -127,7 +127,8 @@ def _keyed(calls: list[Call]) -> dict[tuple[Any, ...], Call]:
             found[(call["name"],)] = call
             continue
         place = (call["module"], call["phase"], call["op"], call["overload"])
-        found[(*place, count[place])] = call
+        key = *place, count[place]
+        found[key] = call
         count[place] += 1
     return found
 

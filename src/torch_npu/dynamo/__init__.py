@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from softnpu import torch_versions
 from torch_npu._patch import Patches
 
 _ALIAS = "torch_npu.dynamo.torchair"
@@ -118,7 +119,9 @@ def _trace_is_npu(module: ModuleType) -> None:
 
 
 def _trace_streams(module: ModuleType) -> None:
-    """Streams and events of torch.npu go into graphs as torch.Stream does."""
+    """Streams and events of torch.npu go into graphs as torch.Stream does, where this torch can do that."""
+    if not torch_versions.traces_streams():
+        return
     kind = module.TorchInGraphFunctionVariable
     before = kind._get_handlers
 
@@ -131,6 +134,8 @@ def _trace_streams(module: ModuleType) -> None:
 
 
 def _know_streams(trace_rules: ModuleType) -> None:
+    if not torch_versions.traces_streams():
+        return
     streams = importlib.import_module("torch_npu.dynamo._streams")
     for function in map(id, streams.functions()):
         trace_rules._allowed_callable_ids.add(function)

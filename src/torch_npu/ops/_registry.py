@@ -32,11 +32,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import is_contiguous_or_false
 from torch.jit._builtins import _register_builtin
 from torch.utils._pytree import tree_map_only
 
-from softnpu import _C
+from softnpu import _C, torch_versions
 from torch_npu import _errors
 from torch_npu.ops import _enumerations, _forms
 from torch_npu.ops._autograd import register_autocast
@@ -209,7 +208,11 @@ def _fake(operator: Operator) -> Callable[..., Any]:
 
 def _laid_out(made: torch.Tensor) -> torch.Tensor:
     """The card lays out what it makes by size alone; views of arguments stay as they are."""
-    return made if made._is_view() or is_contiguous_or_false(made) else made.contiguous()
+    return (
+        made
+        if made._is_view() or torch_versions.is_contiguous_or_false(made)
+        else made.contiguous()
+    )
 
 
 # --- the public name ------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def compiled_in(folder: Path) -> Iterator[None]:
 
     apart = {"cpp_cache_precompile_headers": False, "fx_graph_cache": False}
     with _libraries_in(folder), config.patch(apart):
-        utils.clear_caches()
+        utils.clear_inductor_caches()
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from torchair.configs._options import (
@@ -33,7 +33,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def timestamp() -> str:
-    return datetime.now(tz=UTC).strftime("%Y%m%d%H%M%S%f")
+    return datetime.now(tz=timezone.utc).strftime("%Y%m%d%H%M%S%f")
 
 
 class _File(Section):

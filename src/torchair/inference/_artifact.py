@@ -15,7 +15,7 @@ import types
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ class Saver:
             return
         meta = {
             "name": f"{self.func.__qualname__}{inspect.signature(self.func)}",
-            "date": str(datetime.now(tz=UTC)),
+            "date": str(datetime.now(tz=timezone.utc)),
             **_binding.platform_of(),
         }
         self.place.keep(self.record | {"meta": meta, "binding": self.binding, "caller": code})

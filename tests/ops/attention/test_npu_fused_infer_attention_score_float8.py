@@ -7,6 +7,7 @@ import torch_npu
 from tests.ops.attention.infer_reference import attend, draw, on_device, pack, paginate, unpack
 from tests.ops.families import on
 from tests.ops.support import make
+from torch_npu import _dtypes
 
 HALF, BRAIN, FP8 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
 SCALE = 0.1
@@ -94,7 +95,7 @@ def test_hifloat8_cache():
     close(out[0].cpu(), want, HALF)
 
 
-@pytest.mark.parametrize("kind", ["float4", "bytes"])
+@pytest.mark.parametrize("kind", [*map(str, _dtypes.FLOAT4), "bytes"])
 def test_float4_cache(kind):
     grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
     codes = torch.randint(0, 16, (2, 5, 64), generator=torch.Generator().manual_seed(1))
@@ -102,8 +103,8 @@ def test_float4_cache(kind):
     packed = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
     cache = on_device(pack([packed], "BNSD"))
     options = {"key_dtype": torch_npu.float4_e2m1fn_x2, "value_dtype": torch_npu.float4_e2m1fn_x2}
-    if kind == "float4":
-        cache, options = cache.view(torch.float4_e2m1fn_x2), {}
+    if kind != "bytes":
+        cache, options = cache.view(*_dtypes.FLOAT4), {}
     powers = torch.randint(124, 128, (1, 1, 2, 5, 2), generator=torch.Generator().manual_seed(2))
     scale = on_device(powers.to(torch.uint8)).view(torch.float8_e8m0fnu)
     q = draw(2, 1, 64, BRAIN)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from dataclasses import dataclass
 from importlib import resources
 
 from softnpu.plan.clock.figures import ClockError
+from softnpu.python_versions import tomllib
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def powers(scale: torch.Tensor) -> torch.Tensor:
 def _format(tensor: torch.Tensor, code: int | None) -> str | None:
     """The 4-bit format of a matrix; None for one of 8-bit floats."""
     name = None if code is None else _dtypes.name(code)
-    if tensor.dtype == torch.float4_e2m1fn_x2:
+    if tensor.dtype in _dtypes.FLOAT4:
         return FLOAT4[0]
     return name if name in FLOAT4 else None
 
@@ -92,7 +92,7 @@ def right(weight: torch.Tensor, code: int | None, scale: torch.Tensor) -> torch.
 def check_matrix(name: str, code_name: str, tensor: torch.Tensor, code: int | None) -> None:
     """A matrix of 8-bit floats, or bytes that a code calls 4-bit floats."""
     if _format(tensor, code):
-        must.dtype(name, tensor, *_BYTES, torch.float4_e2m1fn_x2)
+        must.dtype(name, tensor, *_BYTES, *_dtypes.FLOAT4)
         plain = tensor.is_contiguous() or is_transposed(tensor)
         must.hold(
             plain, name, "contiguous or the transpose of it, for 4-bit floats", tensor.stride()

@@ -41,7 +41,7 @@ def format_of(tensor: torch.Tensor, code: int | None) -> str:
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
     """float4 as the bytes that hold two of them; every other tensor as it is."""
-    return tensor.view(torch.uint8) if tensor.dtype == torch.float4_e2m1fn_x2 else tensor
+    return tensor.view(torch.uint8) if tensor.dtype in _dtypes.FLOAT4 else tensor
 
 
 def decoded(tensor: torch.Tensor, name: str) -> torch.Tensor:

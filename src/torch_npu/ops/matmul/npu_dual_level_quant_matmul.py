@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
@@ -85,7 +86,7 @@ def _(
     bias,
     output_dtype,
 ):
-    bytes_ = (torch.uint8, torch.int8, torch.float4_e2m1fn_x2)
+    bytes_ = (torch.uint8, torch.int8, *_dtypes.FLOAT4)
     for name, matrix in (("x1", x1), ("x2", x2)):
         must.dtype(name, matrix, *bytes_)
         must.ndim(name, matrix, 2)

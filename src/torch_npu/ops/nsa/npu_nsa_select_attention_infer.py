@@ -96,9 +96,9 @@ def npu_nsa_select_attention_infer(
             at = (blocks * select_block_size + inner).flatten(1)  # (heads, chosen keys)
             used = ((blocks >= 0).expand(-1, -1, select_block_size)).flatten(1) & (at < seen)
             at = at.masked_fill(~used, 0)
-            place = table[at // page_block_size], at % page_block_size
             head = torch.arange(heads, device=query.device).unsqueeze(1)
-            k, v = (wide(t[*place, head]) for t in (keys, values))
+            place = table[at // page_block_size], at % page_block_size, head
+            k, v = (wide(t[place]) for t in (keys, values))
             q = wide(rows[row]).unflatten(0, (heads, -1))
             scores = (q @ k.mT * scale_value).masked_fill(~used.unsqueeze(1), -torch.inf)
             weights = scores.softmax(-1).nan_to_num(0.0)

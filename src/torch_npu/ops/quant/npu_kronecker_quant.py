@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
@@ -51,7 +52,7 @@ def npu_kronecker_quant(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, ds
         q, scale = _mx.quantize(
             flat, _mx.FLOAT4[0], algorithm=algorithm, limit=limit, coarse=x.dtype
         )
-        return q.view(torch.float4_e2m1fn_x2), scale.view(torch.float8_e8m0fnu)
+        return q.view(*_dtypes.FLOAT4 or [torch.uint8]), scale.view(torch.float8_e8m0fnu)
     y = y.to(x.dtype).float()
     scale = y.abs().amax((1, 2)) * ((1.0 if clip_ratio is None else clip_ratio) / 7)
     divisor = torch.where(scale == 0, 1.0, scale)
