@@ -187,6 +187,23 @@ def test_microscaling(swapped, dst, apart):
     assert (np.abs(got - values) <= np.abs(values) / 4 + 2.0**-9).all()
 
 
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch before 2.8")
+def test_four_bit_results_have_their_own_dtype():
+    x = make(4, 32, dtype=torch.uint8, low=0, high=256)
+    w = make(1, 64, 64, dtype=torch.uint8, low=0, high=256)
+    s1 = make(4, 1, 2, dtype=torch.uint8, low=120, high=130)
+    s2 = make(1, 1, 128, 2, dtype=torch.uint8, low=120, high=130)
+    code = torch_npu.float4_e2m1fn_x2
+    with on("A5"):
+        q, scale = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+            x, [w], [s2], s1, torch.tensor([4]).npu(), dequant_mode=2, quant_mode=2,
+            dequant_dtype=torch.float32, quant_dtype=code, x_dtype=code, weight_dtype=code,
+            weight_scale_dtype=E8M0, x_scale_dtype=E8M0,
+        )  # fmt: skip
+    assert q.dtype == torch.float4_e2m1fn_x2 and q.shape == (4, 32)
+    assert scale.dtype == torch.float8_e8m0fnu and scale.shape == (4, 1, 2)
+
+
 def test_hifloat8_and_float8_by_rows():
     (x, a), (w, b) = hifloats(5, 20), hifloats(2, 20, 8, seed=3)
     scale, tokens = make(2, 8, low=0), make(5, low=0)

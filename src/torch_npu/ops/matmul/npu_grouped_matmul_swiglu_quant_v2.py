@@ -148,7 +148,8 @@ def npu_grouped_matmul_swiglu_quant_v2(
         weight_scale_dtype, x_scale_dtype: float8_e8m0fnu for MX.
 
     Returns:
-        The quantized (M, N / 2) and its scales: (M) float32, or (M, ceil(N / 128), 2) float8_e8m0fnu.
+        The quantized (M, N / 2), 4-bit floats as float4_e2m1fn_x2, and its scales: (M) float32, or
+        (M, ceil(N / 128), 2) float8_e8m0fnu.
 
     Constraints:
         A2 and A3: N up to 10240, K below 65536 (A8W8) or 20000. MX with 4-bit floats: N a multiple of 4 and K above 2;
@@ -163,7 +164,13 @@ def npu_grouped_matmul_swiglu_quant_v2(
     operator = "npu_grouped_matmul_swiglu_quant_v2"
     if not mx:
         return quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
-    y, scale = _quantized_blocks(operator, rows, group_list, kind, name)
+    return _typed(name, *_quantized_blocks(operator, rows, group_list, kind, name))
+
+
+def _typed(name, y, scale):
+    """The bytes as upstream's host code types them: 4-bit floats and scales have dtypes of their own."""
+    if name == "float4_e2m1fn_x2":
+        y = y.view(getattr(torch, name, torch.uint8))  # torch has the type since 2.8
     return y, scale.view(torch.float8_e8m0fnu)
 
 
@@ -189,8 +196,7 @@ def _(
     name = _name(quant_dtype, mx)
     if not mx:
         return _dynamic.symmetric(hidden, name)
-    y, scale = mx_quant.quantize(hidden, name)
-    return y, scale.view(torch.float8_e8m0fnu)
+    return _typed(name, *mx_quant.quantize(hidden, name))
 
 
 @npu_grouped_matmul_swiglu_quant_v2.check
