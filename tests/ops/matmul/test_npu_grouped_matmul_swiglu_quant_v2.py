@@ -187,6 +187,21 @@ def test_microscaling(swapped, dst, apart):
     assert (np.abs(got - values) <= np.abs(values) / 4 + 2.0**-9).all()
 
 
+def test_blocks_of_nz_written_out():
+    """(E, N / 32, K / 16, 16, 32), as programs permute int8 weights by hand; torch.float32 is the default's name."""
+    x, w, scale, tokens = ints(6, 32), ints(2, 32, 64), make(2, 64, low=0), make(6, low=0)
+    blocks = w.reshape(2, 2, 16, 2, 32).permute(0, 3, 1, 2, 4).contiguous()
+    ends = torch.tensor([2, 6]).npu()
+    whole = torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [w], [scale], tokens, ends)
+    found = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+        x, [blocks], [scale], tokens, ends, dequant_dtype=torch.float32
+    )
+    for mine, right in zip(found, whole, strict=True):
+        assert torch.equal(mine.cpu(), right.cpu())
+    with pytest.raises(RuntimeError, match=r"'weight' must be of shape \(\*, \*, \*, 16, \*\)"):
+        torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [blocks.mT], [scale], tokens, ends)
+
+
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch before 2.8")
 def test_four_bit_results_have_their_own_dtype():
     x = make(4, 32, dtype=torch.uint8, low=0, high=256)

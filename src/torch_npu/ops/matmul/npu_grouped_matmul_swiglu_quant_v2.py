@@ -68,6 +68,8 @@ def _joined(tensors, dims):
     first = tensors[0]
     if first.dim() == dims:
         return first
+    if first.dim() == 5:  # NZ written out: (E, N / c, K / 16, 16, c)
+        return first.permute(0, 2, 3, 1, 4).flatten(3, 4).flatten(1, 2).contiguous()
     # 4-bit floats lie two to a byte along the contiguous dimension, which stays so
     if dims == 3 and is_transposed(first):
         return torch.stack([t.mT for t in tensors]).mT
@@ -129,7 +131,8 @@ def npu_grouped_matmul_swiglu_quant_v2(
 
     Args:
         x: (M, K).
-        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one; MX also E matrices (K, N).
+        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one, or its NZ blocks written out,
+            (E, N / c, K / 16, 16, c); MX also E matrices (K, N).
         weight_scale, x_scale: see the table; one tensor in the list, or one for each matrix.
         group_list: int64, at most E numbers (MX: E): where each group of rows ends, or how many it has; rows past the
             last are 0.
