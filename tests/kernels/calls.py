@@ -202,6 +202,12 @@ CALLS: dict[str, Callable[[], Arguments]] = {
     "write_pages": lambda: {
         "cache": torch.zeros(4, 8, 2, 16), "slots": integers(32, 5), "rows": randn(5, 2, 16), "nz": False,
     },
+    "gated_delta_rule": lambda: {
+        "query": randn(5, 2, 19, dtype=torch.bfloat16), "key": randn(5, 2, 19, dtype=torch.bfloat16),
+        "value": randn(5, 4, 10, dtype=torch.bfloat16), "beta": randn(5, 4), "g": -randn(5, 4).abs(),
+        "gk": -randn(5, 4, 19).abs(), "scale": 0.5, "lengths": [3, 2], "state": randn(6, 4, 10, 19),
+        "first": [0, 4], "last": [1, 2, 3, 5, 4], "every": True,
+    },
     "read_pages": lambda: {
         "target": torch.zeros(9, 2, 16), "cache": randn(4, 8, 2, 16), "table": integers(4, 2, 2),
         "firsts": [0, 5], "lengths": [5, 4], "skipped": [0, 3], "nz": False,

@@ -176,7 +176,7 @@ def call(**changes):
 @pytest.mark.parametrize(
     "changes,message",
     [
-        ({"gmm_x_quant_mode": None}, "'gmm_x_quant_mode' must be 1 or 6, but received None"),
+        ({"gmm_x_quant_mode": 2}, "'gmm_x_quant_mode' must be 1 or 6, but received 2"),
         ({"gmm_weight_quant_mode": 6}, "'gmm_weight_quant_mode' must be 1, but received 6"),
         ({"gmm_x_dtype": None}, "'gmm_x_dtype' must be 'hifloat8', but received None"),
         ({"send_counts": [2] * 3}, "'send_counts' must be of e .* = 4 counts"),

@@ -187,6 +187,38 @@ def test_microscaling(swapped, dst, apart):
     assert (np.abs(got - values) <= np.abs(values) / 4 + 2.0**-9).all()
 
 
+def test_blocks_of_nz_written_out():
+    """(E, N / 32, K / 16, 16, 32), as programs permute int8 weights by hand; torch.float32 is the default's name."""
+    x, w, scale, tokens = ints(6, 32), ints(2, 32, 64), make(2, 64, low=0), make(6, low=0)
+    blocks = w.reshape(2, 2, 16, 2, 32).permute(0, 3, 1, 2, 4).contiguous()
+    ends = torch.tensor([2, 6]).npu()
+    whole = torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [w], [scale], tokens, ends)
+    found = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+        x, [blocks], [scale], tokens, ends, dequant_dtype=torch.float32
+    )
+    for mine, right in zip(found, whole, strict=True):
+        assert torch.equal(mine.cpu(), right.cpu())
+    with pytest.raises(RuntimeError, match=r"'weight' must be of shape \(\*, \*, \*, 16, \*\)"):
+        torch_npu.npu_grouped_matmul_swiglu_quant_v2(x, [blocks.mT], [scale], tokens, ends)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch before 2.8")
+def test_four_bit_results_have_their_own_dtype():
+    x = make(4, 32, dtype=torch.uint8, low=0, high=256)
+    w = make(1, 64, 64, dtype=torch.uint8, low=0, high=256)
+    s1 = make(4, 1, 2, dtype=torch.uint8, low=120, high=130)
+    s2 = make(1, 1, 128, 2, dtype=torch.uint8, low=120, high=130)
+    code = torch_npu.float4_e2m1fn_x2
+    with on("A5"):
+        q, scale = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+            x, [w], [s2], s1, torch.tensor([4]).npu(), dequant_mode=2, quant_mode=2,
+            dequant_dtype=torch.float32, quant_dtype=code, x_dtype=code, weight_dtype=code,
+            weight_scale_dtype=E8M0, x_scale_dtype=E8M0,
+        )  # fmt: skip
+    assert q.dtype == torch.float4_e2m1fn_x2 and q.shape == (4, 32)
+    assert scale.dtype == torch.float8_e8m0fnu and scale.shape == (4, 1, 2)
+
+
 def test_hifloat8_and_float8_by_rows():
     (x, a), (w, b) = hifloats(5, 20), hifloats(2, 20, 8, seed=3)
     scale, tokens = make(2, 8, low=0), make(5, low=0)

@@ -69,11 +69,14 @@ def test_without_the_residual_map():
     assert max_error(got[1], want[1]) < 2e-6 and max_error(got[5], want[5]) < 2e-6
 
 
-def test_hf32_keeps_11_bits_of_the_factors():
+def test_hf32_keeps_10_bits_of_the_factors():
+    """As upstream's own test of inner_precise=1 rounds: to nearest, ties away from zero."""
     given = inputs((4,), 4, 64, gamma=False)
+    given["phi"][0, :4] = torch.tensor([1.0, -1.0, 2.0, -2.0]).npu() * (1 + 2.0**-11)  # ties
     rounded = double(given)
     mantissa, exponent = torch.frexp(rounded["phi"])
-    rounded["phi"] = torch.ldexp(torch.round(mantissa * 2**12) / 2**12, exponent)
+    away = (mantissa.abs() * 2**11 + 0.5).floor() * mantissa.sign()
+    rounded["phi"] = torch.ldexp(away / 2**11, exponent)
     got = torch_npu.npu_mhc_pre(**given, out_flag=1, inner_precise=1)[4]
     assert max_error(got, formula(**rounded)[4]) < 1e-6
     assert max_error(got, formula(**double(given))[4]) > 1e-5

@@ -75,13 +75,18 @@ def keys(key: torch.Tensor, span: Span, kv_layout: str, table: torch.Tensor | No
     """The keys (columns, N, D) of one sequence."""
     if kv_layout != "PA_BSND":
         return tokens(key)[span.kv_start : span.kv_start + span.columns]
+    return key[pages_of(key, span, table)].flatten(0, 1)[: span.columns]
+
+
+def pages_of(key: torch.Tensor, span: Span, table: torch.Tensor | None) -> torch.Tensor:
+    """The pages of one sequence, int64."""
     assert table is not None  # PA_BSND has a block table
     blocks, block = key.shape[:2]
     ids = table[span.index, : -(-span.columns // block)].long()
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < blocks:
         expected = f"of block numbers from 0 to {blocks - 1}"
         raise _errors.BadArgument("block_table", expected, ids.tolist(), ErrCode.VALUE)
-    return key[ids].flatten(0, 1)[: span.columns]
+    return ids
 
 
 def steps(rows: int, each: int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_npu.ops.attention._sparse import Span, hidden, steps
+from torch_npu.ops.attention._sparse import Span, hidden, pages_of, steps
 
 
 def positions(indices: torch.Tensor, size: int) -> torch.Tensor:
@@ -36,6 +36,64 @@ def forward(query, key, value, part, place, unseen, scale, sinks=None):
         total = total + (sinks - peak).exp()
     out = (weights @ value[place]) / total.masked_fill(total == 0, 1).unsqueeze(-1)
     return out, peak, total
+
+
+def natively(query, key, value, rows, kept, scale, sinks=None, bias=None):
+    """`forward` in C++, for tokens of any sequences: query (T, N, D) over the `kept` first of its `rows` (T, n).
+
+    `rows` number the tokens of key (tokens, D) and value (tokens, Dv): to the blocked attention, each query is a
+    sequence whose keys lie in pages of one token. `bias` (T, N, n) is added to the scaled scores.
+    """
+    count, heads, _ = query.shape
+    lowest = torch.finfo(torch.float32).min
+    out = torch.zeros(1, heads, count, value.shape[-1], dtype=query.dtype)
+    peak, total = (torch.full((1, heads, count, 1), lowest) for _ in range(2))
+    torch.ops.softnpu.attention(
+        query.transpose(0, 1).unsqueeze(0),
+        key[:, None, None],
+        value[:, None, None],
+        out,
+        softmax_max=peak,
+        softmax_sum=total,
+        scale=scale,
+        sink=sinks,
+        bias=None if bias is None else bias.unsqueeze(2),
+        q_start=list(range(count)),
+        q_len=[1] * count,
+        kv_start=[0] * count,
+        kv_len=kept.tolist(),
+        pages=rows,
+    )
+    empty = peak <= lowest
+    peak, total = peak.masked_fill(empty, 0), total.masked_fill(empty, 0)
+    return out[0].transpose(0, 1), peak[0, :, :, 0].t(), total[0, :, :, 0].t()
+
+
+def chosen_rows(spans, count, mode, indices, size, key, kv_layout, table):
+    """For `count` queries: the tokens of `key` that each sees, as (count, n) rows, and how many of them count.
+
+    Tokens are numbered as they lie in memory, in all sequences or pages.
+    """
+    width = indices.shape[1] * size
+    found = torch.zeros(count, max(1, width), dtype=torch.int64)
+    kept = torch.zeros(count, dtype=torch.int64)
+    for span in spans:
+        if span.columns == 0:
+            continue
+        ids = None if kv_layout != "PA_BSND" else pages_of(key, span, table)
+        for part in steps(span.rows, width):
+            own = slice(span.start + part.start, span.start + part.stop)
+            place = positions(indices[own], size)
+            unseen = hidden(span, mode, part, place) | (place < 0) | (place >= span.columns)
+            order = unseen.to(torch.uint8).argsort(dim=-1, stable=True)
+            place = place.masked_fill_(unseen, 0).gather(-1, order)
+            if ids is None:
+                place += span.kv_start
+            else:
+                place = ids[place // key.shape[1]] * key.shape[1] + place % key.shape[1]
+            kept[own] = (~unseen).sum(-1)
+            found[own] = place
+    return found, kept
 
 
 def backward(query, key, value, gradient, out, peak, total, part, place, unseen, scale):

@@ -111,6 +111,52 @@ def npu_kv_quant_sparse_flash_attention(
     return out
 
 
+@npu_kv_quant_sparse_flash_attention.native
+def _(
+    query,
+    key,
+    sparse_indices,
+    scale_value,
+    block_table,
+    actual_seq_lengths_query,
+    actual_seq_lengths_kv,
+    sparse_block_size,
+    layout_query,
+    layout_kv,
+    sparse_mode,
+    tile_size,
+    rope_head_dim,
+    key_dtype,
+    sinks,
+):
+    out = query.new_zeros((*query.shape[:-1], query.shape[-1] - rope_head_dim))
+    rows, target = _sparse.tokens(query), out.view(-1, *out.shape[-2:])
+    spans = _sparse.spans(
+        query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv
+    )
+    places = sparse_indices.reshape(-1, sparse_indices.shape[-1])
+    chosen, kept = _sparse_attend.chosen_rows(
+        spans, rows.shape[0], sparse_mode, places, sparse_block_size, key, layout_kv, block_table
+    )
+    stored = _sparse.tokens(key)[:, 0]
+    every = chosen.numel() >= stored.shape[0]  # queries share keys: all of them are unpacked, once
+
+    def unpacked(tokens):
+        return _unpacked(tokens.contiguous(), query.dtype, tile_size, rope_head_dim, key_dtype)
+
+    keys = unpacked(stored) if every else None
+    for part in _sparse.steps(rows.shape[0], chosen.shape[1] * query.shape[-1]):
+        width = max(1, int(kept[part].max()))
+        own = chosen[part, :width]
+        if not every:
+            keys = unpacked(stored[own.flatten()])
+            own = torch.arange(own.numel()).view(own.shape)
+        target[part] = _sparse_attend.natively(
+            rows[part], keys, keys[:, : out.shape[-1]], own, kept[part], scale_value, sinks
+        )[0]
+    return out
+
+
 def _unpacked(stored, dtype, tile, rope, code):
     """(tokens, 656) bytes as (tokens, 576) in the query's dtype."""
     nope = stored.shape[1] - 2 * rope

@@ -107,6 +107,49 @@ def npu_sparse_flash_attention(
     return out, peaks, sums
 
 
+@npu_sparse_flash_attention.native
+def _(
+    query,
+    key,
+    value,
+    sparse_indices,
+    scale_value,
+    block_table,
+    actual_seq_lengths_query,
+    actual_seq_lengths_kv,
+    query_rope,
+    key_rope,
+    sparse_block_size,
+    layout_query,
+    layout_kv,
+    sparse_mode,
+    return_softmax_lse,
+    sinks,
+):
+    out, peaks, sums = _results(query, key, return_softmax_lse)
+    rows, turned = _sparse.tokens(query), _sparse.tokens(query_rope)
+    target, heads = _sparse.tokens(out), query.shape[-2]
+    spans = _sparse.spans(
+        query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv
+    )
+    places = sparse_indices.reshape(-1, sparse_indices.shape[-1])
+    chosen, kept = _sparse_attend.chosen_rows(
+        spans, rows.shape[0], sparse_mode, places, sparse_block_size, key, layout_kv, block_table
+    )
+    keys, ropes, values = (_sparse.tokens(t)[:, 0] for t in (key, key_rope, value))
+    for part in _sparse.steps(rows.shape[0], heads * chosen.shape[1]):
+        width = max(1, int(kept[part].max()))
+        own = chosen[part, :width]
+        bias = wide(turned[part]) @ wide(ropes[own]).mT * scale_value
+        found = _sparse_attend.natively(
+            rows[part], keys, values, own, kept[part], scale_value, sinks, bias
+        )
+        target[part] = found[0]
+        if return_softmax_lse:
+            _by_token(peaks, query)[part], _by_token(sums, query)[part] = found[1:]
+    return out, peaks, sums
+
+
 def _by_token(statistics, query):
     """A view (tokens, N) of maxima or sums (B, 1, S, N) or (1, T, N)."""
     return statistics.view(-1, query.shape[-2])

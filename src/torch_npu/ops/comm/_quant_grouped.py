@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu import _dtypes
+from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._shared import _mx_matmul as _mx
 from torch_npu.ops._shared._gemm import dtype_of, product, restored, torch_dtype
@@ -46,6 +47,12 @@ NAMES = {
 }
 
 
+def mode_of(call, kind, side) -> int:
+    """How `side` ("x" or "weight") of a product is quantized; with one scale where nothing is said."""
+    mode = call[NAMES[kind][f"{side}_quant_mode"]]
+    return WHOLE if mode is None else mode
+
+
 def rows_as_bytes(x: torch.Tensor) -> torch.Tensor:
     """What travels: 8-bit and 4-bit floats as bytes."""
     return x.contiguous().view(torch.uint8) if x.element_size() == 1 else x
@@ -54,21 +61,21 @@ def rows_as_bytes(x: torch.Tensor) -> torch.Tensor:
 def left(call, kind, x, scale) -> torch.Tensor:
     """The rows of `kind` ("gmm" or "mm") in fp32, with the scales of microscaling multiplied in."""
     code = call[NAMES[kind]["x_dtype"]]
-    if call[NAMES[kind]["x_quant_mode"]] == MICRO:
+    if mode_of(call, kind, "x") == MICRO:
         return _mx.left(x, code, scale)
     return restored(x, code).float()
 
 
 def right(call, kind) -> torch.Tensor:
     weight, code = call[NAMES[kind]["weight"]], call[NAMES[kind]["weight_dtype"]]
-    if call[NAMES[kind]["weight_quant_mode"]] == MICRO:
+    if mode_of(call, kind, "weight") == MICRO:
         return _mx.right(weight, code, call[NAMES[kind]["weight_scale"]])
     return restored(weight, code).float()
 
 
 def scaled(call, kind, y) -> torch.Tensor:
     """The product with one scale a matrix, in the type of the result."""
-    if call[NAMES[kind]["x_quant_mode"]] == WHOLE:
+    if mode_of(call, kind, "x") == WHOLE:
         y = y * call[NAMES[kind]["x_scale"]] * call[NAMES[kind]["weight_scale"]]
     return y.to(result(call, kind))
 
@@ -106,9 +113,18 @@ def empty_shared(call) -> torch.Tensor | None:
 def check(call) -> None:
     """The constraints of both operators."""
     must.choice("ep_world_size", call["ep_world_size"], RANKS)
-    _group.check_name("hcom", call["hcom"], "ep_world_size", call["ep_world_size"])
-    must.ndim("gmm_x", call["gmm_x"], 2)
-    must.ndim("gmm_weight", call["gmm_weight"], 3)
+    together = (call["mm_x"] is None) == (call["mm_weight"] is None)
+    must.hold(together, "mm_weight", "given with mm_x", None)
+    _check_dims("gmm_x", call["gmm_x"], 2)
+    _check_dims("gmm_weight", call["gmm_weight"], 3)
+    _check_modes(call, "gmm")
+    if call["mm_x"] is not None:
+        _check_modes(call, "mm")
+        pair = call["mm_x_scale"], call["mm_weight_scale"]
+        missing = "mm_x_scale" if pair[0] is None else "mm_weight_scale"
+        words = "mm_x_scale and mm_weight_scale are required"
+        fine = None not in pair
+        must.hold(fine, missing, "given with mm_x", None, ErrCode.PARAM, words)
     _check_side(call, "gmm")
     experts = call["gmm_weight"].shape[0]
     must.hold(0 < experts <= _EXPERTS, "gmm_weight", f"of 1 to {_EXPERTS} experts", experts)
@@ -126,24 +142,34 @@ def check(call) -> None:
     )
     groups = call["group_size"]
     allowed: tuple[tuple[int, ...] | None, ...] = (None, (), (0, 0, 0))
-    allowed = (*allowed, (1, 1, 32)) if call["gmm_x_quant_mode"] == MICRO else allowed
+    allowed = (*allowed, (1, 1, 32)) if mode_of(call, "gmm", "x") == MICRO else allowed
     must.choice("group_size", None if groups is None else tuple(groups), allowed)
     must.choice("comm_mode", call["comm_mode"], (None, "ai_cpu", "ccu"))
-    together = (call["mm_x"] is None) == (call["mm_weight"] is None)
-    must.hold(together, "mm_weight", "given with mm_x", None)
     if call["mm_x"] is not None:
         must.ndim("mm_x", call["mm_x"], 2)
         must.ndim("mm_weight", call["mm_weight"], 2)
         _check_side(call, "mm")
-        same = call["mm_x_quant_mode"] == call["gmm_x_quant_mode"]
+        same = mode_of(call, "mm", "x") == mode_of(call, "gmm", "x")
         must.hold(same, "mm_x_quant_mode", "that of gmm_x", call["mm_x_quant_mode"])
+    _group.check_name("hcom", call["hcom"], "ep_world_size", call["ep_world_size"])
+
+
+def _check_dims(name, tensor, dims) -> None:
+    shape, words = tuple(tensor.shape), f"dimension of {name} should be {dims}D"
+    fine = tensor.dim() == dims
+    must.hold(fine, name, f"a tensor of {dims} dimensions", shape, ErrCode.PARAM, words)
+
+
+def _check_modes(call, kind) -> None:
+    for side in ("x", "weight"):
+        name, words = f"{kind}_{side}_quant_mode", f"{kind}_{side}_quant_mode only support 1"
+        must.choice(name, mode_of(call, kind, side), (WHOLE, MICRO), words)
 
 
 def _check_side(call, kind) -> None:
     x, weight = call[NAMES[kind]["x"]], call[NAMES[kind]["weight"]]
-    mode = call[NAMES[kind]["x_quant_mode"]]
-    must.choice(f"{kind}_x_quant_mode", mode, (WHOLE, MICRO))
-    must.choice(f"{kind}_weight_quant_mode", call[NAMES[kind]["weight_quant_mode"]], (mode,))
+    mode = mode_of(call, kind, "x")
+    must.choice(f"{kind}_weight_quant_mode", mode_of(call, kind, "weight"), (mode,))
     must.choice(f"{kind}_y_dtype", dtype_of(call[NAMES[kind]["y_dtype"]], None), _HALF)
     codes = {side: call[NAMES[kind][f"{side}_dtype"]] for side in ("x", "weight")}
     if mode == MICRO:

@@ -46,7 +46,7 @@ def npu_alltoallv_quant_gmm(**arguments):
         mm_weight: W', (H2, N2).
         mm_x_scale: s'_x, as `gmm_x_scale`.
         mm_weight_scale: s'_w, (1,), or (ceil(H2 / 64), N2, 2).
-        gmm_x_quant_mode: 1, one scale a matrix, or 6, microscaling. Required.
+        gmm_x_quant_mode: 1 (also for None), one scale a matrix, or 6, microscaling.
         gmm_weight_quant_mode: as `gmm_x_quant_mode`.
         mm_x_quant_mode: as `gmm_x_quant_mode`; for a shared expert.
         mm_weight_quant_mode: as `gmm_x_quant_mode`; for a shared expert.

@@ -49,7 +49,7 @@ def npu_quant_gmm_alltoallv(**arguments):
         mm_x_scale: as there.
         mm_weight_scale: as there.
         comm_quant_scale: reserved.
-        gmm_x_quant_mode: 1, one scale a matrix, or 6, microscaling. Required.
+        gmm_x_quant_mode: 1 (also for None), one scale a matrix, or 6, microscaling.
         gmm_weight_quant_mode: as `gmm_x_quant_mode`.
         mm_x_quant_mode: as there.
         mm_weight_quant_mode: as there.
@@ -87,7 +87,8 @@ def npu_quant_gmm_alltoallv(**arguments):
 @npu_quant_gmm_alltoallv.check
 def _(**arguments):
     must.unset("comm_quant_scale", arguments["comm_quant_scale"])
-    must.choice("comm_quant_mode", arguments["comm_quant_mode"], (None, 0))
+    words = "comm_quant_mode only support 0"
+    must.choice("comm_quant_mode", arguments["comm_quant_mode"], (None, 0), words)
     must.unset("comm_quant_dtype", arguments["comm_quant_dtype"])
     quant.check(arguments)
 

@@ -59,6 +59,13 @@ def per_value_head(tensor, heads):
     return tensor.repeat_interleave(heads // tensor.shape[1], 1)
 
 
+def native_takes(query, key, value, state) -> bool:
+    """Whether csrc/kernels/gated_delta.cpp has the types; the states are written where they are."""
+    floats = (torch.bfloat16, torch.float32)
+    halves = query.dtype == key.dtype == value.dtype == torch.bfloat16
+    return halves and state.dtype in floats and state.is_contiguous()
+
+
 def chunk(q, k, v, beta, g, state):
     """A chunk of one sequence, with the head first: q, k (N, C, Dk), v (N, C, Dv), beta, g (N, C), state (N, Dv, Dk).
 

@@ -12,6 +12,7 @@ from torch_npu.ops.linear_attention._delta import (
     check_heads,
     check_lengths,
     chunk,
+    native_takes,
     per_value_head,
 )
 
@@ -71,6 +72,20 @@ def npu_chunk_gated_delta_rule(
         start += length
     final = torch.stack(states).to(initial_state.dtype)
     return out.transpose(0, 1).contiguous().to(value.dtype), final
+
+
+@npu_chunk_gated_delta_rule.native
+def _(query, key, value, beta, initial_state, actual_seq_lengths, scale, g):
+    if not native_takes(query, key, value, initial_state):
+        return NotImplemented
+    lengths = actual_seq_lengths.tolist()
+    states = initial_state.clone(memory_format=torch.contiguous_format)
+    own = list(range(len(lengths)))
+    factor = 1.0 if scale is None else scale
+    out = torch.ops.softnpu.gated_delta_rule(
+        query, key, value, beta, g, None, factor, lengths, states, own, own, False
+    )
+    return out, states
 
 
 @npu_chunk_gated_delta_rule.check

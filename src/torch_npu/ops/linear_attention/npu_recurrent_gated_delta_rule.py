@@ -7,7 +7,12 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.linear_attention._delta import check_heads, check_lengths, per_value_head
+from torch_npu.ops.linear_attention._delta import (
+    check_heads,
+    check_lengths,
+    native_takes,
+    per_value_head,
+)
 
 #: tokens of a sequence in one call: one, and those that speculative decoding proposes
 MOST_TOKENS = 8
@@ -93,6 +98,34 @@ def npu_recurrent_gated_delta_rule(
             state[blocks[t]] = s.to(state.dtype)
         start += length
     return out.to(value.dtype)
+
+
+@npu_recurrent_gated_delta_rule.native
+def _(
+    query,
+    key,
+    value,
+    state,
+    beta,
+    scale,
+    actual_seq_lengths,
+    ssm_state_indices,
+    num_accepted_tokens,
+    g,
+    gk,
+):
+    if not native_takes(query, key, value, state):
+        return NotImplemented
+    lengths, blocks = actual_seq_lengths.tolist(), ssm_state_indices.tolist()
+    accepted = [1] * len(lengths) if num_accepted_tokens is None else num_accepted_tokens.tolist()
+    firsts, start = [], 0
+    for length, taken in zip(lengths, accepted, strict=True):
+        firsts.append(blocks[start + taken - 1] if length else 0)
+        start += length
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return torch.ops.softnpu.gated_delta_rule(
+        query, key, value, beta, g, gk, factor, lengths, state, firsts, blocks, True
+    )
 
 
 @npu_recurrent_gated_delta_rule.check

@@ -53,7 +53,11 @@ def check_lists(weight: Sequence[torch.Tensor], scale: Sequence[torch.Tensor], m
         must.hold(len(tensors) > 0, name, "not an empty list", len(tensors), ErrCode.PARAM)
     several = mx and weight[0].dim() == 2
     if not several:
-        must.ndim("weight", weight[0], 3)
+        blocks = ", or 5 in blocks (E, N / c, K / 16, 16, c)"
+        dims, shape = weight[0].dim(), tuple(weight[0].shape)
+        must.hold(dims in (3, 5), "weight", f"a tensor of 3 dimensions{blocks}", shape)
+        if dims == 5:
+            must.shape("weight", weight[0], (None, None, None, 16, None))
     count = len(weight) if several else 1
     for name, tensors, dims in (("weight", weight, 2), ("weight_scale", scale, 3)):
         expected = f"a list of {count} tensors" if several else "a list of one tensor"
@@ -130,7 +134,8 @@ def check_modes(
     must.choice("dequant_mode", dequant_mode or 0, (2,) if rows.mx else (int(grouped),))
     must.choice("quant_mode", quant_mode or 0, (2,) if rows.mx else (0,))
     if not _chip.on_950():
-        must.choice("dequant_dtype", dequant_dtype, (None, 0))
+        # upstream's host code hands torch.float32 (6) on as CANN's number of it, 0
+        must.choice("dequant_dtype", dequant_dtype, (None, 0, 6))
         must.choice("quant_dtype", quant_dtype, (None, 0, 1))
         return
     middle = ("float32",) if rows.mx else ("float32", "float16", "bfloat16", "int8")

@@ -68,6 +68,8 @@ def _joined(tensors, dims):
     first = tensors[0]
     if first.dim() == dims:
         return first
+    if first.dim() == 5:  # NZ written out: (E, N / c, K / 16, 16, c)
+        return first.permute(0, 2, 3, 1, 4).flatten(3, 4).flatten(1, 2).contiguous()
     # 4-bit floats lie two to a byte along the contiguous dimension, which stays so
     if dims == 3 and is_transposed(first):
         return torch.stack([t.mT for t in tensors]).mT
@@ -129,7 +131,8 @@ def npu_grouped_matmul_swiglu_quant_v2(
 
     Args:
         x: (M, K).
-        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one; MX also E matrices (K, N).
+        weight: one tensor (E, K, N), N even, perhaps the transpose of a contiguous one, or its NZ blocks written out,
+            (E, N / c, K / 16, 16, c); MX also E matrices (K, N).
         weight_scale, x_scale: see the table; one tensor in the list, or one for each matrix.
         group_list: int64, at most E numbers (MX: E): where each group of rows ends, or how many it has; rows past the
             last are 0.
@@ -148,7 +151,8 @@ def npu_grouped_matmul_swiglu_quant_v2(
         weight_scale_dtype, x_scale_dtype: float8_e8m0fnu for MX.
 
     Returns:
-        The quantized (M, N / 2) and its scales: (M) float32, or (M, ceil(N / 128), 2) float8_e8m0fnu.
+        The quantized (M, N / 2), 4-bit floats as float4_e2m1fn_x2, and its scales: (M) float32, or
+        (M, ceil(N / 128), 2) float8_e8m0fnu.
 
     Constraints:
         A2 and A3: N up to 10240, K below 65536 (A8W8) or 20000. MX with 4-bit floats: N a multiple of 4 and K above 2;
@@ -163,7 +167,13 @@ def npu_grouped_matmul_swiglu_quant_v2(
     operator = "npu_grouped_matmul_swiglu_quant_v2"
     if not mx:
         return quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
-    y, scale = _quantized_blocks(operator, rows, group_list, kind, name)
+    return _typed(name, *_quantized_blocks(operator, rows, group_list, kind, name))
+
+
+def _typed(name, y, scale):
+    """The bytes as upstream's host code types them: 4-bit floats and scales have dtypes of their own."""
+    if name == "float4_e2m1fn_x2":
+        y = y.view(getattr(torch, name, torch.uint8))  # torch has the type since 2.8
     return y, scale.view(torch.float8_e8m0fnu)
 
 
@@ -189,8 +199,7 @@ def _(
     name = _name(quant_dtype, mx)
     if not mx:
         return _dynamic.symmetric(hidden, name)
-    y, scale = mx_quant.quantize(hidden, name)
-    return y, scale.view(torch.float8_e8m0fnu)
+    return _typed(name, *mx_quant.quantize(hidden, name))
 
 
 @npu_grouped_matmul_swiglu_quant_v2.check

@@ -7,7 +7,7 @@ import torch
 from torch_npu.ops import _check as must
 
 #: bits of the mantissa that HF32 drops of float32's
-_DROPPED = 12
+_DROPPED = 13
 
 
 def check_streams(x, alpha):
@@ -32,10 +32,10 @@ def repeated(alpha, n):
 
 
 def hf32(x):
-    """Each float32 rounded to 11 bits of mantissa, ties to even; other types as they are."""
+    """Each float32 rounded to 10 bits of mantissa, ties away from zero, as Ascend950's cube unit takes it; other types
+    as they are."""
     if x.dtype != torch.float32:
         return x
     bits = x.contiguous().view(torch.int32)
-    even = (bits >> _DROPPED) & 1
-    rounded = (bits + ((1 << (_DROPPED - 1)) - 1) + even) & -(1 << _DROPPED)
+    rounded = (bits + (1 << (_DROPPED - 1))) & -(1 << _DROPPED)
     return torch.where(x.isfinite(), rounded.view(torch.float32), x)
