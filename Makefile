@@ -43,7 +43,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TORCH := torch==$(or $(PINNED),2.13.0)
 LINTERS = $(shell $(BIN)/python -c "from softnpu.python_versions import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'])")
 
-CSRC := $(shell find csrc -name '*.cpp' -o -name '*.h')
+CSRC := $(shell find csrc src/torch_npu/include -name '*.cpp' -o -name '*.h' -o -name '*.inc')
 CPP := $(sort $(CSRC))
 READY := $(VENV)/.built
 TOOLS := $(VENV)/.tools
@@ -69,7 +69,7 @@ $(VENV)/.installed: $(VENV)/.packages setup.py
 
 # The install above compiles everything; later only what changed is compiled (objects stay in build/).
 $(READY): $(VENV)/.installed $(CPP)
-	@if [ -n "$$(find csrc -newer "$$(ls src/softnpu/_C*.so | head -n 1)")" ]; then \
+	@if [ -n "$$(find csrc src/torch_npu/include -newer "$$(ls src/softnpu/_C*.so | head -n 1)")" ]; then \
 	  echo "building src/softnpu/_C"; mkdir -p build; \
 	  $(BIN)/python setup.py -q build_ext --inplace >build/log.txt 2>&1 || { tail -n 60 build/log.txt; exit 1; }; \
 	fi

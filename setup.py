@@ -1,4 +1,5 @@
-"""Builds the one extension, src/softnpu/_C, from everything under csrc; and describes torch_npu to importlib.metadata.
+"""Builds the one extension, src/softnpu/_C, from everything under csrc but opapi; libopapi.so from that, with the
+headers that torch_npu ships; and describes torch_npu to importlib.metadata.
 
 The kernels (csrc/kernels) are compiled once for each of BUILDS and chosen from at run time, so that the result starts on
 every processor of its kind; ninja runs the compiler, with precompiled headers. Objects are kept in build/, by versions
@@ -88,6 +89,10 @@ def torch_flags() -> list[str]:
     return flags
 
 
+#: beside the packages
+OPAPI = Path("torch_npu", "lib", "libopapi.so")
+
+
 class Ninja:
     """The rules by which ninja builds the extension in a folder."""
 
@@ -132,10 +137,26 @@ class Ninja:
             self.rule("object", source, target, flags, before)
             self.objects.append(target)
 
+    def library(self, name: str) -> Path:
+        """libopapi.so, which C++ extensions find by its name; it uses the headers that they use."""
+        headers = ROOT / "src" / "torch_npu" / "include"
+        flags = [f"-I{headers}", f"-I{headers / 'third_party' / 'acl' / 'inc'}", "-O1"]
+        objects = []
+        for source in sorted((ROOT / "csrc" / name).glob("*.cpp")):
+            objects.append(self.folder / name / f"{source.stem}.o")
+            self.rule("object", source, objects[-1], flags)
+        output = self.folder / f"lib{name}.so"
+        self.lines += [
+            f"build {_path(output)}: link {' '.join(map(_path, objects))}",
+            f"  flags = -Wl,-soname,{output.name}",
+        ]
+        return output
+
     def write(self) -> Path:
         """build.ninja. Objects of the DEFAULT build come first: of a function that several have, the linker takes
         the first one, which every processor can run."""
         every = sorted((ROOT / "csrc").rglob("*.cpp"))
+        every = [path for path in every if path.parent.name != "opapi"]
         kernels = [path for path in every if path.parent.name == "kernels"]
         device = [path for path in every if path.parent.name == "device"]
         self.compile(device, "default", DEFAULT)
@@ -160,13 +181,14 @@ class Ninja:
                 "  command = $cxx $common $flags -MMD -MF $out.d -x c++-header $in -o $out",
             ),
             *("  deps = gcc", "  depfile = $out.d"),
-            f"rule link\n  command = $cxx -shared -fopenmp {' '.join(self.link_flags)} @$out.rsp -o $out "
+            f"rule link\n  command = $cxx -shared -fopenmp {' '.join(self.link_flags)} $flags @$out.rsp -o $out "
             + " ".join(shlex.quote(flag) for flag in libraries),
             *("  rspfile = $out.rsp", "  rspfile_content = $in"),
         ]
         tail = [
             f"build {_path(self.output)}: link {' '.join(_path(path) for path in self.objects)}"
         ]
+        self.library("opapi")
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "build.ninja"
         file.write_text("\n".join([*head, *self.lines, *tail]) + "\n", "utf-8")
@@ -189,11 +211,21 @@ class Build(build_ext):
         jobs = ["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else []
         subprocess.run([*_ninja(), "-C", str(folder), *jobs], check=True)
         target = Path(self.get_ext_fullpath(ext.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # A new file: a process that has loaded the old one keeps it.
-        fresh = target.with_name(target.name + ".new")
-        shutil.copy(output, fresh)
-        fresh.replace(target)
+        _install(output, target)
+        _install(folder / "libopapi.so", target.parent.parent / OPAPI)
+
+    def copy_extensions_to_source(self) -> None:
+        """What an editable install and --inplace add to the build."""
+        super().copy_extensions_to_source()
+        _install(Path(self.build_lib) / OPAPI, ROOT / "src" / OPAPI)
+
+
+def _install(built: Path, target: Path) -> None:
+    """A new file: a process that has loaded the old one keeps it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(target.name + ".new")
+    shutil.copy(built, fresh)
+    fresh.replace(target)
 
 
 def _ninja() -> list[str]:

@@ -1,8 +1,8 @@
 """A directory that looks like CANN's, for programs that read ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME and ASCEND_OPP_PATH.
 
 `import torch_npu` sets those of the three that are unset. The directory lies in the user's folder of temporary files
-and holds the version files that programs parse, the folders that they list, and the headers of `torch_npu/include`;
-it has no CANN in it. SOFTNPU_CANN_HOME names another directory, or 0: then the variables stay as they are.
+and holds the version files that programs parse, the folders that they list, the headers of `torch_npu/include`, and
+in `lib64` the libraries that build files name, all of them libopapi.so of `torch_npu/lib`; it has no CANN in it. SOFTNPU_CANN_HOME names another directory, or 0: then the variables stay as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from pathlib import Path
 
 from softnpu import settings
 
+_PACKAGES = Path(__file__).resolve().parent.parent
 _PARTS = ("compiler", "runtime", "hccl", "toolkit", "opp", "opp_kernel")
+#: what extensions are linked with
+_LIBRARIES = ("libascendcl.so", "libopapi.so", "libnnopbase.so")
 _FOLDERS = ("bin", "lib64", "opp/vendors", "opp/built-in", "tools", "python/site-packages")
 
 
@@ -37,7 +40,8 @@ def home() -> Path:
     parent = Path(tempfile.gettempdir()) / f"softnpu-{os.getuid()}"
     top = parent / f"cann-{version}"
     files = _files(version, top)
-    if all((top / name).exists() for name in files):
+    libraries = [f"lib64/{name}" for name in _LIBRARIES]
+    if all((top / name).exists() for name in (*files, "include", *libraries)):
         return top
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in _FOLDERS:
@@ -50,7 +54,9 @@ def home() -> Path:
         )  # several processes may start at once
         unfinished.write_text(text, "utf-8")
         unfinished.replace(path)
-    _link(top / "include", _headers())
+    _link(top / "include", _PACKAGES / "torch_npu" / "include" / "third_party" / "acl" / "inc")
+    for name in _LIBRARIES:
+        _link(top / "lib64" / name, _PACKAGES / "torch_npu" / "lib" / "libopapi.so")
     return top
 
 
@@ -74,12 +80,6 @@ def _set_env(top: Path) -> str:
         f'export ASCEND_TOOLKIT_HOME="{top}"\nexport ASCEND_HOME_PATH="{top}"\n'
         f'export ASCEND_OPP_PATH="{top}/opp"\n'
     )
-
-
-def _headers() -> Path:
-    """acl/acl.h and its kin, as torch_npu ships them."""
-    packages = Path(__file__).resolve().parent.parent
-    return packages / "torch_npu" / "include" / "third_party" / "acl" / "inc"
 
 
 def _link(link: Path, target: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -26,6 +28,9 @@ def device() -> None:
     _C.configure(len(settings.visible_devices()), memory)
     _C.install()
     cann.export()
+    if chosen.enabled:
+        # C++ extensions look for CANN's library of operators by its name alone.
+        ctypes.CDLL(str(Path(__file__).parent / "lib" / "libopapi.so"))
 
 
 class _NpuModule(ModuleType):

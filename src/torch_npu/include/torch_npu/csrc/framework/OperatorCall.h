@@ -1,38 +1,54 @@
 // Calls an operator of torch_npu or ATen by the name that CANN gives it: `aclnnRmsNorm`, `RmsNorm`.
 //
-// Sought are, in this order, `aclnn::<name as it is>` (a reference of the program's own, see softnpu.kernels),
-// `npu::npu_<name>` and `aten::<name>` with the name in words: aclnnRmsNorm is npu_rms_norm, aclnnAdd is add,
-// aclnnInplaceAdd is add_. The arguments are given in the schema's order, and the results are written to the tensors
-// that follow them.
+// Sought are, in this order, `aclnn::<name as it is>` (softnpu.kernels, torch_npu.aclnn), `npu::npu_<name>`,
+// `npu::<name>` and `aten::<name>`: aclnnRmsNorm is npu_rms_norm, aclnnAdd is add, aclnnInplaceAdd is add_,
+// aclnnSwiGluGrad is npu_swiglu_backward. The arguments are given in the schema's order, the last ones left out if they
+// have defaults, and the results are written to the tensors that follow them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <cctype>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
 #include <vector>
+
+#include "acl/softnpu_opapi.h"
 
 namespace softnpu_headers {
 
-inline std::string words(std::string name) {
-  const std::string prefix = "aclnn";
-  if (name.rfind(prefix, 0) == 0) name = name.substr(prefix.size());
-  const std::string inplace = "Inplace";
-  const bool writes = name.rfind(inplace, 0) == 0;
-  if (writes) name = name.substr(inplace.size());
+// A name in small letters without underscores, but for one at its end, which says that the operator writes: SwiGlu and
+// npu_swiglu differ in how they part words.
+inline std::string compact(const std::string& name) {
   std::string made;
-  for (size_t i = 0; i < name.size(); ++i) {
-    const bool upper = std::isupper(static_cast<unsigned char>(name[i])) != 0;
-    const bool starts = upper && i > 0 &&
-                        (std::islower(static_cast<unsigned char>(name[i - 1])) != 0 ||
-                         (i + 1 < name.size() && std::islower(static_cast<unsigned char>(name[i + 1])) != 0));
-    if (starts) made += '_';
-    made += static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
+  for (const char letter : name) {
+    if (letter != '_') made += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   }
-  return writes ? made + "_" : made;
+  return !name.empty() && name.back() == '_' ? made + "_" : made;
+}
+
+// The names of operators that an aclnn function may be, as `compact` gives them.
+inline std::vector<std::string> candidates(std::string name) {
+  const auto take = [&name](const std::string& prefix) {
+    if (name.rfind(prefix, 0) != 0) return false;
+    name = name.substr(prefix.size());
+    return true;
+  };
+  take("aclnn");
+  if (take("Inplace")) name += "_";
+  const std::string plain = compact(name);
+  std::vector<std::string> made = {"npu::npu" + plain, "npu::" + plain, "aten::" + plain};
+  const std::string gradient = "grad";
+  if (plain.size() > gradient.size() && plain.substr(plain.size() - gradient.size()) == gradient) {
+    const std::string backward = plain.substr(0, plain.size() - gradient.size()) + "backward";
+    for (const char* library : {"npu::npu", "npu::", "aten::"}) made.push_back(library + backward);
+  }
+  return made;
 }
 
 inline c10::IValue value(const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); }
@@ -74,39 +90,78 @@ inline std::optional<c10::IValue> fitting(c10::IValue given, const c10::TypePtr&
   return given;
 }
 
-inline size_t outputs(const c10::FunctionSchema& schema) { return schema.returns().size(); }
+// Writes a result to where the caller wants it: a tensor, the tensors of a list, or nowhere.
+inline void write(const c10::IValue& wanted, const c10::IValue& result) {
+  if (wanted.isTensor() && result.isTensor()) {
+    wanted.toTensor().copy_(result.toTensor());
+  } else if (wanted.isTensorList() && result.isTensorList()) {
+    const auto to = wanted.toTensorVector();
+    const auto from = result.toTensorVector();
+    TORCH_CHECK(to.size() == from.size(), "expected ", from.size(), " outputs in the list, received ", to.size());
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (to[i].defined()) to[i].copy_(from[i]);
+    }
+  }
+}
 
-inline bool call_if_fits(const c10::OperatorHandle& op, const std::vector<c10::IValue>& given) {
-  const c10::FunctionSchema& schema = op.schema();
-  const size_t inputs = schema.arguments().size();
-  if (given.size() < inputs || given.size() > inputs + outputs(schema)) return false;
+// Calls the operator with the first `inputs` of its arguments given and the others at their defaults.
+inline bool call_with(const c10::OperatorHandle& op, const std::vector<c10::IValue>& given, size_t inputs) {
+  const auto& arguments = op.schema().arguments();
   torch::jit::Stack stack;
   for (size_t i = 0; i < inputs; ++i) {
-    auto fits = fitting(given[i], schema.arguments()[i].type());
+    auto fits = fitting(given[i], arguments[i].type());
     if (!fits) return false;
     stack.push_back(*fits);
   }
-  for (size_t i = inputs; i < given.size(); ++i) {
-    if (!given[i].isTensor() && !given[i].isNone()) return false;
-  }
+  for (size_t i = inputs; i < arguments.size(); ++i) stack.push_back(*arguments[i].default_value());
   op.callBoxed(&stack);
-  for (size_t i = inputs; i < given.size(); ++i) {
-    const c10::IValue& result = stack[i - inputs];
-    if (given[i].isTensor() && result.isTensor()) given[i].toTensor().copy_(result.toTensor());
-  }
+  for (size_t i = inputs; i < given.size(); ++i) write(given[i], stack[i - inputs]);
   return true;
 }
 
+inline bool call_if_fits(const c10::OperatorHandle& op, const std::vector<c10::IValue>& given) {
+  const auto& arguments = op.schema().arguments();
+  const size_t results = op.schema().returns().size();
+  const auto is_output = [](const c10::IValue& value) {
+    return value.isTensor() || value.isTensorList() || value.isNone();
+  };
+  for (size_t inputs = arguments.size();; --inputs) {
+    const bool whole = inputs == arguments.size();
+    const size_t outputs = given.size() - std::min(inputs, given.size());
+    const bool counts = whole ? inputs <= given.size() && outputs <= results : outputs == results;
+    if (counts && std::all_of(given.begin() + inputs, given.end(), is_output) && call_with(op, given, inputs)) {
+      return true;
+    }
+    if (inputs == 0 || !arguments[inputs - 1].default_value()) return false;
+  }
+}
+
+// The overloads of an operator of torch_npu or ATen, which stay for as long as the process does.
+inline const std::vector<c10::OperatorHandle>& overloads(const std::string& compacted) {
+  static std::mutex lock;
+  static auto* known = new std::unordered_map<std::string, std::vector<c10::OperatorHandle>>;
+  const std::lock_guard<std::mutex> guard(lock);
+  std::vector<c10::OperatorHandle>& found = (*known)[compacted];
+  if (!found.empty()) return found;
+  for (const c10::OperatorName& candidate : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (compact(candidate.name) != compacted) continue;
+    if (auto op = c10::Dispatcher::singleton().findSchema(candidate)) found.push_back(*op);
+  }
+  return found;
+}
+
 inline void call_by_name(const std::string& name, const std::vector<c10::IValue>& given) {
-  const std::string plain = words(name);
+  static const auto load = opapi_function<void()>("softnpu_load_aclnn");
+  if (load != nullptr) load();
   std::string seen;
-  for (const std::string& candidate : {"aclnn::" + name, "npu::npu_" + plain, "npu::" + plain, "aten::" + plain}) {
-    for (const c10::OperatorName& found : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (found.name != candidate) continue;
-      auto op = c10::Dispatcher::singleton().findSchema(found);
-      if (!op) continue;
-      if (call_if_fits(*op, given)) return;
-      seen += "\n  " + c10::toString(op->schema());
+  if (auto own = c10::Dispatcher::singleton().findSchema({"aclnn::" + name, ""})) {
+    if (call_if_fits(*own, given)) return;
+    seen += "\n  " + c10::toString(own->schema());
+  }
+  for (const std::string& candidate : candidates(name)) {
+    for (const c10::OperatorHandle& op : overloads(candidate)) {
+      if (call_if_fits(op, given)) return;
+      seen += "\n  " + c10::toString(op.schema());
     }
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -116,9 +171,17 @@ inline void call_by_name(const std::string& name, const std::vector<c10::IValue>
               " arguments fit none of these schemas, followed by their results:", seen);
 }
 
+// An int8_t is cubeMathType, how the cube unit may round its products; operators of PyTorch have no such argument.
+template <class T>
+void append(std::vector<c10::IValue>& given, const T& argument) {
+  if constexpr (!std::is_same_v<T, int8_t>) given.push_back(value(argument));
+}
+
 template <class... Args>
 void call(const char* name, const Args&... args) {
-  call_by_name(name, {value(args)...});
+  std::vector<c10::IValue> given;
+  (append(given, args), ...);
+  call_by_name(name, given);
 }
 
 }  // namespace softnpu_headers
