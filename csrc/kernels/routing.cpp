@@ -4,7 +4,7 @@
 //       -> (Tensor source, Tensor order, Tensor place)
 //   softnpu::take_rows(Tensor rows, Tensor index, Tensor? present) -> Tensor
 //   softnpu::finalize_routing(Tensor rows, Tensor index, Tensor? scales, Tensor? bias, Tensor? expert,
-//       Tensor? skip1, Tensor? skip2) -> Tensor
+//       Tensor? skip1, Tensor? skip2, bool stepwise=False) -> Tensor
 //   softnpu::finalize_routing_backward(Tensor grad, Tensor index, int count, Tensor? scales, Tensor? rows)
 //       -> (Tensor, Tensor)
 //
@@ -16,9 +16,10 @@
 // int64.
 //
 // finalize_routing: out[i] = skip1[i] + skip2[i] + sum over j of scales[i, j] * (rows[index[i, j]] +
-// bias[expert[i, j]]), summed in fp32; index and expert are (N, K) int32, an index outside counts as zeros. Its
-// gradients: of the `count` rows, sum of scales[i, j] * grad[i] over the pairs with index[i, j] == row; and, where
-// `rows` are given, of scales in fp32, grad[i] . rows[index[i, j]].
+// bias[expert[i, j]]), summed in this order in fp32 and rounded once, or with `stepwise` rounded by each operation;
+// index and expert are (N, K) int32, an index outside counts as zeros. Its gradients: of the `count` rows, sum of
+// scales[i, j] * grad[i] over the pairs with index[i, j] == row; and, where `rows` are given, of scales in fp32,
+// grad[i] . rows[index[i, j]].
 #include <ATen/ops/zeros.h>
 
 #include <limits>
@@ -126,36 +127,52 @@ struct Term {
   float scale;
 };
 
-template <class T, bool kBiased, class Count>
-SOFTNPU_INLINE Vec value_of(const Term<T>& term, int64_t i, Count c) {
-  Vec v = read(term.row + i, c);
-  if constexpr (kBiased) v = v + read(term.bias + i, c);
-  return rounded(v * Vec(term.scale));
+// The value in type T, where every operation rounds to it.
+template <class T, bool kStepwise>
+SOFTNPU_INLINE Vec step(const Vec& v) {
+  if constexpr (!kStepwise || std::is_same_v<T, float>) return rounded(v);
+  T narrow[kLanes];
+  write(narrow, v);
+  return read(narrow);
 }
 
-// out = sum of the terms + skips, in registers, a few vectors of columns at a time.
-template <class T, bool kBiased>
+template <class T, bool kBiased, bool kStepwise, class Count>
+SOFTNPU_INLINE Vec value_of(const Term<T>& term, int64_t i, Count c) {
+  Vec v = read(term.row + i, c);
+  if constexpr (kBiased) v = step<T, kStepwise>(v + read(term.bias + i, c));
+  return step<T, kStepwise>(v * Vec(term.scale));
+}
+
+// out = skips + sum of the terms, in registers, a few vectors of columns at a time.
+template <class T, bool kBiased, bool kStepwise>
 SOFTNPU_WALK void add_up(const std::vector<Term<T>>& terms, int64_t n, const T* skip1, const T* skip2, T* out) {
   constexpr int kWide = 4;
   const Term<T>*first = terms.data(), *last = first + terms.size();
-  const auto finish = [&](Vec v, int64_t i, auto c) {
-    if (skip1 != nullptr) v = v + read(skip1 + i, c);
-    if (skip2 != nullptr) v = v + read(skip2 + i, c);
-    write(out + i, v, c);
+  const auto sum = [](const Vec& a, const Vec& b) { return kStepwise ? step<T, kStepwise>(a + b) : a + b; };
+  const auto begin = [&](int64_t i, auto c) {
+    const Vec v = value_of<T, kBiased, kStepwise>(*first, i, c);
+    if (skip1 == nullptr && skip2 == nullptr) return v;
+    Vec skip = read((skip1 != nullptr ? skip1 : skip2) + i, c);
+    if (skip1 != nullptr && skip2 != nullptr) skip = sum(skip, read(skip2 + i, c));
+    return sum(skip, v);
   };
   int64_t i = 0;
   for (; i + kWide * kLanes <= n; i += kWide * kLanes) {
     Vec sums[kWide];
-    for (int k = 0; k < kWide; ++k) sums[k] = value_of<T, kBiased>(*first, i + k * kLanes, Full{});
+    for (int k = 0; k < kWide; ++k) sums[k] = begin(i + k * kLanes, Full{});
     for (const Term<T>* term = first + 1; term < last; ++term) {
-      for (int k = 0; k < kWide; ++k) sums[k] = sums[k] + value_of<T, kBiased>(*term, i + k * kLanes, Full{});
+      for (int k = 0; k < kWide; ++k) {
+        sums[k] = sum(sums[k], value_of<T, kBiased, kStepwise>(*term, i + k * kLanes, Full{}));
+      }
     }
-    for (int k = 0; k < kWide; ++k) finish(sums[k], i + k * kLanes, Full{});
+    for (int k = 0; k < kWide; ++k) write(out + i + k * kLanes, sums[k], Full{});
   }
   sweep(n - i, [&](int64_t rest, auto c) {
-    Vec v = value_of<T, kBiased>(*first, i + rest, c);
-    for (const Term<T>* term = first + 1; term < last; ++term) v = v + value_of<T, kBiased>(*term, i + rest, c);
-    finish(v, i + rest, c);
+    Vec v = begin(i + rest, c);
+    for (const Term<T>* term = first + 1; term < last; ++term) {
+      v = sum(v, value_of<T, kBiased, kStepwise>(*term, i + rest, c));
+    }
+    write(out + i + rest, v, c);
   });
 }
 
@@ -169,7 +186,7 @@ void check_pairs(const Guard& guard, const Tensor& index, const MaybeTensor& sca
 }
 
 Tensor finalize_routing(const Tensor& rows, const Tensor& index, const MaybeTensor& scales, const MaybeTensor& bias,
-                        const MaybeTensor& expert, const MaybeTensor& skip1, const MaybeTensor& skip2) {
+                        const MaybeTensor& expert, const MaybeTensor& skip1, const MaybeTensor& skip2, bool stepwise) {
   const Guard guard("finalize_routing");
   guard.rank(rows, "rows", 2);
   check_pairs(guard, index, scales);
@@ -215,10 +232,10 @@ Tensor finalize_routing(const Tensor& rows, const Tensor& index, const MaybeTens
         }
         const T *skip1 = skips[0] ? skips[0] + i * n : nullptr, *skip2 = skips[1] ? skips[1] + i * n : nullptr;
         T* to = out.data_ptr<T>() + i * n;
-        if (biases != nullptr) {
-          add_up<T, true>(terms, n, skip1, skip2, to);
+        if (stepwise) {
+          (biases ? add_up<T, true, true> : add_up<T, false, true>)(terms, n, skip1, skip2, to);
         } else {
-          add_up<T, false>(terms, n, skip1, skip2, to);
+          (biases ? add_up<T, true, false> : add_up<T, false, false>)(terms, n, skip1, skip2, to);
         }
       }
     });
@@ -284,7 +301,7 @@ std::tuple<Tensor, Tensor> finalize_routing_backward(const Tensor& grad, const T
           if (slope != nullptr) slope[pair] = dot(row, value + r * n, n);
         }
         if (terms.empty()) terms.push_back({zeros.data(), nullptr, 1.0f});
-        add_up<T, false>(terms, n, nullptr, nullptr, to + r * n);
+        add_up<T, false, false>(terms, n, nullptr, nullptr, to + r * n);
       }
     });
   });
@@ -301,7 +318,7 @@ SOFTNPU_SCHEMAS(m) {
   m.def("take_rows(Tensor rows, Tensor index, Tensor? present) -> Tensor");
   m.def(
       "finalize_routing(Tensor rows, Tensor index, Tensor? scales, Tensor? bias, Tensor? expert, Tensor? skip1, "
-      "Tensor? skip2) -> Tensor");
+      "Tensor? skip2, bool stepwise=False) -> Tensor");
   m.def(
       "finalize_routing_backward(Tensor grad, Tensor index, int count, Tensor? scales, Tensor? rows) "
       "-> (Tensor, Tensor)");

@@ -52,6 +52,7 @@ __all__ = ["HiFloat8Tensor", *_operators.exports()]
 _DEFERRED = {
     "_inductor": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
+    "jit": (),
     "multiprocessing": (),
     "optim": (),
     "profiler": ("PROF_CONFIG_PATH", "MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"),

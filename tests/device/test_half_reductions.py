@@ -26,6 +26,11 @@ CASES = {
     "batch_norm": (batch_norm, [(64, 5, 20), (5,), (5,)], None),
     "nll_loss": (F.nll_loss, [(4000, 3)], lambda: torch.arange(4000) % 3),
     "nll_loss2d": (F.nll_loss, [(2, 3, 40, 50)], lambda: torch.arange(4000).view(2, 40, 50) % 3),
+    "bce_with_logits": (
+        lambda x, y, w: F.binary_cross_entropy_with_logits(x, y, pos_weight=w, reduction="none"),
+        [(40, 30), (40, 30), (30,)],
+        None,
+    ),
     "embedding_bag": (
         lambda weight, index: F.embedding_bag(index, weight, mode="sum"),
         [(50, 6)],

@@ -160,3 +160,28 @@ def test_custom_functions_cast():
     with torch.npu.amp.autocast():
         assert Double.apply(x).dtype == torch.float16
     assert torch.npu.amp.amp_definitely_not_available() is False
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_overflow_skips_the_steps_of_all_optimizers(first):
+    """Those unscaled before it too; `update` forgets it."""
+    weights = [torch.ones(2, device="npu", requires_grad=True) for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=1.0) for weight in weights]
+    scaler = torch.npu.amp.GradScaler(init_scale=4.0, growth_interval=1)
+    scaler.scale(sum(weight.sum() for weight in weights)).backward()
+    weights[first].grad.fill_(float("inf"))
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+    assert [weight.tolist() for weight in weights] == [[1.0, 1.0], [1.0, 1.0]]
+    assert scaler.get_scale() == 2.0
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    scaler.scale(sum(weight.sum() for weight in weights)).backward()
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+    assert [weight.tolist() for weight in weights] == [[0.0, 0.0], [0.0, 0.0]]
+    assert scaler.get_scale() == 4.0

@@ -225,3 +225,90 @@ def test_quantize_by_scale(dtype):
     shift = make(64, dtype=dtype, low=-3, high=3, seed=1)
     y = torch_npu.npu_quantize(x, scale, shift, torch.qint8, -1, False)
     assert np.array_equal(y.cpu().numpy(), integers(single(x) * single(scale) + single(shift)))
+
+
+@pytest.mark.parametrize("family", ["A2", "A5"])
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("skips", [0, 1, 2])
+def test_moe_finalize_routing(dtype, family, skips):
+    """float16 before Ascend950: every operation rounds; otherwise fp32, the skips first, in order."""
+    tokens, top_k, width = 5, 3, 150
+    rows = make(tokens * top_k, width, dtype=dtype, high=8)
+    bias, scales = make(4, width, dtype=dtype, seed=1), make(tokens, top_k, dtype=dtype, seed=2)
+    skip = [make(tokens, width, dtype=dtype, seed=3 + i) for i in range(skips)] + [None] * (
+        2 - skips
+    )
+    order = torch.randperm(tokens * top_k, dtype=torch.int32).npu()
+    experts = make(tokens, top_k, dtype=torch.int32, low=0, high=4)
+    with on(family):
+        y = torch_npu.npu_moe_finalize_routing(
+            rows, *skip, bias, scales, order, experts, drop_pad_mode=2
+        )
+    step = (lambda v: cast(v, HALF)) if family == "A2" and dtype == HALF else F
+    places, who = order.cpu().view(tokens, top_k).numpy(), experts.cpu().numpy()
+    total = None
+    for each in skip[:skips]:
+        total = single(each) if total is None else step(total + single(each))
+    for j in range(top_k):
+        term = step(single(rows)[places[:, j]] + single(bias)[who[:, j]])
+        term = step(term * single(scales)[:, j : j + 1])
+        total = term if total is None else step(total + term)
+    same(y, total)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_token_unpermute(dtype):
+    """fp32: the product with the probability, then the sum, in order; rounded once."""
+    tokens, top_k, width = 6, 2, 40
+    rows, probs = make(tokens * top_k, width, dtype=dtype), make(tokens, top_k, dtype=dtype, seed=1)
+    order = torch.randperm(tokens * top_k, dtype=torch.int32).npu()
+    y = torch_npu.npu_moe_token_unpermute(rows, order, probs)
+    taken = single(rows)[order.cpu().numpy()].reshape(tokens, top_k, width)
+    factors = single(probs)[..., None]
+    same(y, taken[:, 0] * factors[:, 0] + taken[:, 1] * factors[:, 1])
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_scaled_masked_softmax(dtype):
+    """float16: the scale and its product with the logits round; with two logits left, exp alone is not exact."""
+    x = make(1, 1, 32, 32, dtype=dtype, low=-8, high=8)
+    mask = torch.ones(1, 1, 32, 32, dtype=torch.bool)
+    mask[..., :2] = False
+    scale = 0.3
+    y = torch_npu.npu_scaled_masked_softmax(x, mask.npu(), scale)
+    a = single(x)[..., :2].astype(np.float64)
+    if dtype == HALF:
+        z = cast(a * float(np.float16(scale)), HALF).astype(np.float64)
+    else:
+        z = (a.astype(F) * F(scale)).astype(np.float64)
+    want = 1 / (1 + np.exp(z[..., ::-1] - z))
+    found = single(y)[..., :2]
+    assert (cast(want, dtype) == found).mean() > 0.95
+    if dtype == HALF:  # the unrounded product gives other numbers
+        other = a * scale
+        assert (cast(1 / (1 + np.exp(other[..., ::-1] - other)), dtype) == found).mean() < 0.8
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("bias", [False, True])
+def test_quant_matmul_scales_the_sum_by_column_then_by_row(dtype, bias):
+    x1, x2 = (make(*shape, dtype=torch.int8, low=-128, high=128) for shape in ((7, 64), (64, 16)))
+    scale, pertoken = make(16, low=0.001, high=0.01), make(7, low=0.001, high=0.01, seed=1)
+    added = make(16, low=-1, high=1, seed=2) if bias else None
+    y = torch_npu.npu_quant_matmul(
+        x1, x2, scale, pertoken_scale=pertoken, bias=added, output_dtype=dtype
+    )
+    total = (x1.cpu().int() @ x2.cpu().int()).numpy().astype(F)
+    want = total * single(scale) * single(pertoken)[:, None]
+    same(y, want + single(added) if bias else want)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_mrope(dtype):
+    positions = torch.arange(5, dtype=torch.int32).npu()
+    query, key = make(5, 64, dtype=dtype), make(5, 32, dtype=dtype, seed=1)
+    table = make(16, 32, dtype=dtype, seed=2)
+    y, _ = torch_npu.npu_mrope(positions, query, key, table, 32, rotary_mode="half")
+    cos, sin = (single(table)[:5, None, part] for part in (slice(0, 16), slice(16, 32)))
+    a, b = np.split(single(query).reshape(5, 2, 32), 2, -1)
+    same(y, np.concatenate((a * cos - b * sin, b * cos + a * sin), -1))

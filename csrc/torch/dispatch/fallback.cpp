@@ -18,6 +18,7 @@
 #include "torch/compute/products.h"
 #include "torch/compute/widen.h"
 #include "torch/compute/zero.h"
+#include "torch/dispatch/card_fallback.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/kernel_frame.h"
@@ -91,7 +92,8 @@ struct Plan {  // what a call must do, worked out once per operator
         arguments(operation.arguments),
         returns(operation.returns),
         widens(operation.traits.widens),
-        accumulates(operation.traits.accumulates) {
+        accumulates(operation.traits.accumulates),
+        on_host(card_fallback(op)) {
     const c10::FunctionSchema& schema = op.schema();
     draws_normal = name == "aten::normal_";
     fills = name == "aten::zero_" || (name == "aten::fill_" && schema.overload_name() == "Scalar");
@@ -113,7 +115,8 @@ struct Plan {  // what a call must do, worked out once per operator
   const std::string& name;
   const size_t arguments, returns;
   const bool widens, accumulates;
-  int dtype = -1;  // the argument of the result's dtype
+  const std::string on_host;  // what the card runs on the host instead; mostly empty
+  int dtype = -1;             // the argument of the result's dtype
   std::vector<bool> is_mutable, host_ok;
   bool any_mutable = false, draws_normal = false, fills = false;
   int generator = -1, device = -1;
@@ -223,6 +226,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
 
 // Plans and their operators live as long as the process.
 void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
+  if (C10_UNLIKELY(!plan.on_host.empty())) tell_of_fallback(plan.on_host);
   if (C10_LIKELY(!plan.operation.asked())) return run(op, plan, host, stack);
   OperatorTask task(plan.operation, stack, [op, &plan, host](Stack* on) { run(op, plan, host, on); });
   launch(task);

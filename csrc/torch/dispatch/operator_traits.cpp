@@ -80,6 +80,7 @@ Table make_table() {
                            "_native_batch_norm_legit",
                            "_batch_norm_with_update",
                            "native_batch_norm_backward",
+                           "binary_cross_entropy_with_logits",
                            "nll_loss_forward",
                            "nll_loss2d_forward",
                            "_embedding_bag",

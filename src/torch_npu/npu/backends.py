@@ -1,4 +1,4 @@
-"""Upstream's old place of the names in _backends."""
+"""Upstream's old place of the names in _backends, and the cache of FFT plans."""
 
 from torch_npu.npu._backends import (
     enable_flash_sdp,
@@ -10,6 +10,9 @@ from torch_npu.npu._backends import (
     preferred_linalg_library,
     sdp_kernel,
 )
+from torch_npu.npu._fft_plan_cache import NPUFFTPlanCache
+
+fft_plan_cache = NPUFFTPlanCache()
 
 __all__ = [
     "enable_flash_sdp",

@@ -23,3 +23,11 @@ __all__ = [
     "NpuFusedRMSpropTF",
     "NpuFusedSGD",
 ]
+
+
+def __getattr__(name: str) -> type:
+    if name == "_DistributedMuon":  # imports DTensor, which few programs need
+        from torch_npu.optim.distributed_muon import _DistributedMuon
+
+        return _DistributedMuon
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

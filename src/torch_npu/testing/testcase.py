@@ -180,6 +180,8 @@ class TestCase(_Base):  # type: ignore[misc,valid-type]
             a, b = a.dequantize(), b.dequantize()
         if (a.dtype == torch.bool) != (b.dtype == torch.bool):
             raise TypeError("Was expecting both tensors to be bool type.")
+        if a.dtype == b.dtype and torch.equal(a, b) and a.isfinite().all():
+            return
         wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
         a, b = a.to(wide), b.to(wide)
         if a.numel() == 0:

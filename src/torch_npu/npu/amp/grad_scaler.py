@@ -12,12 +12,22 @@ from torch_npu.npu import _overflow
 from torch_npu.npu._device import is_available
 
 
+def _any_rank(overflowed: bool) -> bool:
+    """Whether some rank saw an overflow."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return overflowed
+    count = torch.tensor([float(overflowed)], device="npu")
+    torch.distributed.all_reduce(count)
+    return count.item() != 0
+
+
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the npu, which knows the saturation mode and a static scale.
 
     In saturation mode gradients never become infinite, so the device's overflow flag decides whether a step is
-    skipped: it is cleared by the first `scale` of an iteration and read when gradients are unscaled.
-    `dynamic=False` keeps the scale and skips no step.
+    skipped: it is cleared by the first `scale` of an iteration and read when gradients are unscaled; ranks tell each
+    other. Where the gradients of one optimizer overflow, the steps of the others after it are skipped too, until
+    `update`. `dynamic=False` keeps the scale and skips no step.
     """
 
     def __init__(
@@ -42,6 +52,7 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._dynamic = dynamic
         self._flag_cleared = False
+        self._has_overflow = False
 
     def scale(self, outputs: Any) -> Any:
         """Multiplies outputs (a tensor, or tensors in lists and tuples) by the scale."""
@@ -61,18 +72,25 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: Any, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        saturated = (
-            self._dynamic
-            and not _overflow.is_support_inf_nan()
-            and _overflow.get_npu_overflow_flag()
-        )
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        for flag in found.values():
-            if saturated:
-                flag.fill_(1.0)
-            elif not self._dynamic:
+        if not self._dynamic:
+            for flag in found.values():
                 flag.zero_()
+            return found
+        self._has_overflow |= any(flag.item() > 0 for flag in found.values())
+        if not _overflow.is_support_inf_nan():
+            self._has_overflow = _any_rank(self._has_overflow or _overflow.get_npu_overflow_flag())
+        if self._has_overflow:
+            for flag in found.values():
+                flag.fill_(1.0)
         return found
+
+    def _maybe_opt_step(
+        self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._has_overflow:
+            return None
+        return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
 
     def update(self, new_scale: Any = None) -> None:
         """Grows or shrinks the scale after an iteration, or sets it."""
@@ -84,7 +102,7 @@ class GradScaler(torch.amp.GradScaler):
             assert before is not None
             new_scale = float(before.item())
         super().update(new_scale)
-        self._flag_cleared = False
+        self._flag_cleared = self._has_overflow = False
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

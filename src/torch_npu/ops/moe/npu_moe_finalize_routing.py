@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS, take_rows
+
+
+def _stepwise(rows: torch.Tensor, scales: torch.Tensor | None) -> bool:
+    """Whether every operation rounds: CANN's kernels before Ascend950 compute float16 in float16."""
+    whole = scales is None or scales.dtype == torch.float16
+    return rows.dtype == torch.float16 and whole and chips.current().family != "A5"
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _top_k(scales: torch.Tensor | None, k: int | None) -> int:
@@ -57,7 +70,8 @@ def npu_moe_finalize_routing(
         k: how many experts a token has where `scales` does not say it.
 
     Returns:
-        One row per token, (N, H), with the dtype of `expanded_permuted_rows`; summed in float32.
+        One row per token, (N, H), with the dtype of `expanded_permuted_rows`; summed in float32, on chips before
+        Ascend950 float16 in float16.
     """
     rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.size(-1))
     top_k = _top_k(scales, k)
@@ -67,18 +81,17 @@ def npu_moe_finalize_routing(
     else:
         index = expanded_src_to_dst_row.reshape(top_k, tokens).t()
 
-    def term(j):
-        found = wide(take_rows(rows, index[:, j]))
-        if bias is not None:
-            found = found + wide(bias).index_select(0, export_for_source_row[:, j].long())
-        return found if scales is None else found * wide(scales[:, j : j + 1])
+    held = _same if _stepwise(rows, scales) else wide
 
-    out = term(0)
-    for j in range(1, top_k):  # one expert's slot at a time: no (N, K, H) copy of the rows
-        out = out + term(j)
-    for skip in (skip1, skip2):
-        if skip is not None:
-            out = out + wide(skip)
+    def term(j):
+        found = held(take_rows(rows, index[:, j]))
+        if bias is not None:
+            found = found + held(bias).index_select(0, export_for_source_row[:, j].long())
+        return found if scales is None else found * held(scales[:, j : j + 1])
+
+    skips = [held(skip) for skip in (skip1, skip2) if skip is not None]
+    # one expert's slot at a time: no (N, K, H) copy of the rows
+    out = functools.reduce(torch.add, itertools.chain(skips, map(term, range(top_k))))
     return out.to(rows.dtype)
 
 
@@ -160,6 +173,7 @@ def _(
         export_for_source_row,
         skip1,
         skip2,
+        _stepwise(rows, scales),
     )
 
 

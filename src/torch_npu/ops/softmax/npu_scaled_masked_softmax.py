@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from softnpu import chips
@@ -24,6 +25,13 @@ def _hidden(x: torch.Tensor, mask: torch.Tensor, fixed_triu_mask: bool) -> torch
     if not fixed_triu_mask:
         return mask
     return torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+
+
+def _scaled(x: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+    """What is multiplied by what inside: CANN's kernel rounds the product of float16 logits and a float16 scale."""
+    if x.dtype != torch.float16:
+        return x, scale
+    return (x.float() * float(np.float16(scale))).to(x.dtype), 1.0
 
 
 def _check_mask(mask, x, fixed_triu_mask, scale):
@@ -67,6 +75,7 @@ def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):
         its last two whole, W is at most 8192, and fixed_triu_mask is False.
     """
     hidden = _hidden(x, mask, fixed_triu_mask)
+    x, scale = _scaled(x, scale)
     return (wide(x) * scale).masked_fill(hidden, MASKED).softmax(-1).to(x.dtype)
 
 
@@ -93,7 +102,9 @@ def _(x, mask, scale, fixed_triu_mask):
 def _(x, mask, scale, fixed_triu_mask):
     if not fits(x) or mask.dtype != torch.bool:
         return NotImplemented
-    return torch.ops.softnpu.masked_softmax(x, _hidden(x, mask, fixed_triu_mask), scale, MASKED)
+    hidden = _hidden(x, mask, fixed_triu_mask)
+    x, scale = _scaled(x, scale)
+    return torch.ops.softnpu.masked_softmax(x, hidden, scale, MASKED)
 
 
 @npu_scaled_masked_softmax.backward
