@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import py_compile
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -176,6 +179,28 @@ def test_files_of_the_folder_are_imported_with_torch_npu(tmp_path):
     assert done.returncode != 0 and "wrong.py of SOFTNPU_KERNELS failed: division" in done.stderr
     with pytest.raises(ValueError, match="SOFTNPU_KERNELS must be a directory that exists"):
         settings.read({"SOFTNPU_KERNELS": str(tmp_path / "none")})
+
+
+def test_what_everybody_may_write_is_not_run(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("raise SystemExit('it ran')")
+    for path, mode, back in ((tmp_path, 0o777, 0o700), (file, 0o666, 0o600)):
+        path.chmod(mode)
+        done = run("import torch_npu", SOFTNPU_KERNELS=str(tmp_path))
+        path.chmod(back)
+        assert "it ran" not in done.stderr and done.returncode != 0
+        assert f"SOFTNPU_KERNELS: {path} may be written by everybody" in done.stderr
+
+
+def test_bytecode_beside_the_files_is_not_run(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("raise SystemExit('planted')")
+    cached = Path(importlib.util.cache_from_source(str(file)))
+    py_compile.compile(str(file), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    file.write_text("")
+    assert cached.exists()
+    done = run("import torch_npu", SOFTNPU_KERNELS=str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 def test_entry_points_are_loaded_with_torch_npu(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 from acl import _device
 
 
@@ -12,29 +15,55 @@ def mapped(address: int, size: int, write: bool) -> bool:
     at, end = address, address + size
     with open("/proc/self/maps", encoding="utf-8") as file:
         for line in file:  # in the order of addresses
-            span, rights = line.split(maxsplit=2)[:2]
+            span, rights, *rest = line.split(maxsplit=5)
             low, high = (int(part, 16) for part in span.split("-"))
             if low <= at < high and rights[0] == "r" and (not write or rights[1] == "w"):
+                if len(rest) > 3 and not _there(at, min(high, end)):
+                    return False
                 at = high
                 if at >= end:
                     return True
     return size == 0
 
 
+def _there(first: int, end: int) -> bool:
+    """Whether the pages of a file exist: it may have become shorter. The kernel's own pages say they do, and do not."""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        try:
+            for at in range(first, end, mmap.PAGESIZE):
+                os.pread(memory.fileno(), 1, at)
+            os.pread(memory.fileno(), 1, end - 1)
+        except OSError:
+            return False
+    return True
+
+
 def on_device(address: int, size: int) -> bool:
     """Whether these bytes are memory of a device that someone holds: acl.rt.malloc or a tensor."""
+    return _held(address, size) is True
+
+
+def usable(address: int, size: int, write: bool) -> bool:
+    """Whether the bytes may be read (and written), and are not memory of a device that nobody holds any more."""
+    return mapped(address, size, write) and _held(address, size) is not False
+
+
+def _held(address: int, size: int) -> bool | None:
+    """None for bytes that have nothing to do with a device."""
     for start, (length, _) in _device.runtime.memory.items():
         if start <= address and address + size <= start + length:
             return True
     module = _device.module()
     if not module.started():
-        return False
+        return None
     for index in range(module.device_count()):
         for segment in module.memory_segments(index):
-            if not segment["address"] <= address < segment["address"] + segment["total_size"]:
+            first = segment["address"]
+            if address + size <= first or first + segment["total_size"] <= address:
                 continue
             for block in segment["blocks"]:
                 inside = block["address"] <= address < block["address"] + block["size"]
                 if inside and block["state"] != "inactive":
                     return address + size <= block["address"] + block["size"]
-    return False
+            return False
+    return None

@@ -16,6 +16,7 @@ from acl._device import runtime
 
 _KINDS = range(5)  # host to host, to device, device to host, to device, default
 _TO_DEVICE, _FROM_DEVICE = (1, 3), (2, 3)
+_MOST_BYTES = 2**63 - 1  # of a request that can be counted
 _ATTRIBUTES = range(10)  # ACL_DDR_MEM ... ACL_HBM_MEM_P2P_NORMAL: one memory here
 
 
@@ -30,7 +31,7 @@ def malloc(size: int, policy: int) -> tuple[int, int]:
 
     device = torch.npu.current_device()
     try:
-        address = torch.npu.caching_allocator_alloc(size)
+        address = torch.npu.caching_allocator_alloc(min(size, _MOST_BYTES))
     except torch.OutOfMemoryError as error:
         runtime.local.error = str(error)
         return 0, RT_MEMORY_ALLOCATION
@@ -61,7 +62,11 @@ def malloc_host(size: int) -> tuple[int, int]:
         return 0, RT_CONTEXT_NULL
     import torch
 
-    held = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    try:
+        held = torch.empty(min(size, _MOST_BYTES), dtype=torch.uint8, pin_memory=True)
+    except torch.OutOfMemoryError as error:
+        runtime.local.error = str(error)
+        return 0, RT_MEMORY_ALLOCATION
     runtime.host[held.data_ptr()] = held
     return held.data_ptr(), SUCCESS
 
@@ -133,8 +138,8 @@ def _check_copy(call: str, dst: int, dest_max: int, src: int, count: int, kind: 
     if not _device.has_context():
         return RT_CONTEXT_NULL
     good = (
-        _addresses.mapped(dst, count, write=True)
-        and _addresses.mapped(src, count, write=False)
+        _addresses.usable(dst, count, write=True)
+        and _addresses.usable(src, count, write=False)
         and (kind not in _TO_DEVICE or _addresses.on_device(dst, count))
         and (kind not in _FROM_DEVICE or _addresses.on_device(src, count))
     )
@@ -147,7 +152,7 @@ def _check_set(call: str, ptr: int, max_count: int, value: int, count: int) -> i
         return RT_PARAM_INVALID
     if not _device.has_context():
         return RT_CONTEXT_NULL
-    return SUCCESS if _addresses.mapped(ptr, count, write=True) else RT_PARAM_INVALID
+    return SUCCESS if _addresses.usable(ptr, count, write=True) else RT_PARAM_INVALID
 
 
 def _bytes(address: int, size: int):  # type: ignore[no-untyped-def]

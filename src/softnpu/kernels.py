@@ -12,9 +12,12 @@ folder SOFTNPU_KERNELS, are imported with torch_npu. See docs/custom_kernels.md.
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import importlib.util
+import stat
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,13 +104,25 @@ def load() -> None:
         if callable(found):
             found()
     folder = settings.current().kernels
-    for path in sorted(Path(folder).glob("*.py")) if folder and folder != "0" else ():
-        _import(path)
+    if not folder or folder == "0":
+        return
+    for path in (Path(folder), *sorted(Path(folder).glob("*.py"))):
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise RuntimeError(f"SOFTNPU_KERNELS: {path} may be written by everybody, so it is not run")
+        if path != Path(folder):
+            _import(path)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs the source, and no bytecode that lies beside it."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _import(path: Path) -> None:
     name = f"softnpu_kernels_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,6 +159,54 @@ def test_wrong_memsets():
     x = torch.zeros(4, device="npu")
     assert acl.rt.memset(WILD, 16, 0, 16) == 107000
     assert acl.rt.memset(x.data_ptr(), 16, 0, 17) == 107000
+
+
+def test_freed_memory_is_nobody_s():
+    """It is still mapped: the allocator keeps it for the next tensor."""
+    kept, code = acl.rt.malloc(4096, 0)
+    assert code == 0
+    freed, code = acl.rt.malloc(4096, 0)
+    assert code == 0 and acl.rt.free(freed) == 0 and acl.rt.free(freed) == 207002
+    host, code = acl.rt.malloc_host(4096)
+    assert code == 0
+    for kind in range(5):
+        assert acl.rt.memcpy(freed, 4096, host, 4096, kind) == 107000
+        assert acl.rt.memcpy(host, 4096, freed, 4096, kind) == 107000
+    assert acl.rt.memset(freed, 4096, 0, 4096) == 107000
+    assert acl.rt.memset_async(freed, 4096, 0, 4096, 0) == 107000
+    assert acl.rt.memset(kept, 1 << 20, 0, 1 << 20) == 107000  # past its end
+    assert acl.rt.memset(kept, 4096, 0, 4096) == 0
+    assert acl.rt.free(kept) == acl.rt.free_host(host) == 0
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1, 2**63, 2**64, 2**70])
+def test_sizes_that_nothing_has(size):
+    assert acl.rt.malloc(size, 0) == (0, 207001)
+    assert acl.rt.malloc_host(size) == (0, 207001)
+    assert "out of" in acl.get_recent_err_msg()
+
+
+def test_pages_that_are_mapped_and_not_there(tmp_path):
+    """A file that became shorter, and pages of the kernel: reading them ends a process."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 * mmap.PAGESIZE))
+    host, _ = acl.rt.malloc_host(8)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        view = (ctypes.c_char * len(mapped)).from_buffer(mapped)
+        start, last = ctypes.addressof(view), ctypes.addressof(view) + len(mapped) - 8
+        assert acl.rt.memcpy(last, 8, host, 8, 0) == acl.rt.memcpy(host, 8, last, 8, 0) == 0
+        file.truncate(mmap.PAGESIZE)
+        assert acl.rt.memcpy(start, 8, host, 8, 0) == acl.rt.memcpy(host, 8, start, 8, 0) == 0
+        assert acl.rt.memcpy(last, 8, host, 8, 0) == acl.rt.memcpy(host, 8, last, 8, 0) == 107000
+        assert acl.rt.memset(last, 8, 0, 8) == 107000
+        with pytest.raises(ValueError, match="expected the address of 8 bytes of this process"):
+            acl.util.ptr_to_bytes(last, 8)
+        del view
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "[v" in line:
+            first = int(line.partition("-")[0], 16)
+            assert acl.rt.memcpy(host, 8, first, 8, 0) in (0, 107000)
+    acl.rt.free_host(host)
 
 
 def test_streams_and_events():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 
 from softnpu.cli import _output
 
@@ -150,12 +151,13 @@ def _show(results: Any, everything: bool) -> None:
         if result.status == "same" and not everything:
             continue
         number = f"{result.process} {result.call['seq']}".strip()
+        name_shown, reason = escape(result.name), escape(result.reason)
         if not result.outputs:
-            table.add_row(number, result.name, result.status, result.reason)
+            table.add_row(escape(number), name_shown, result.status, reason)
         for name, d in result.outputs:
             if everything or not d.bitwise:
                 table.add_row(
-                    number, result.name, result.status, f"{name} {d.mismatch}".strip(), f"{d.max_abs:.3g}",
+                    escape(number), name_shown, result.status, escape(f"{name} {d.mismatch}".strip()), f"{d.max_abs:.3g}",
                     f"{d.max_rel:.3g}", f"{d.max_ulp:.0f}", f"{d.cosine:.6f}", f"{100 * d.share:.3g} %",
                     f"{d.nan}/{d.inf}",
                 )  # fmt: skip

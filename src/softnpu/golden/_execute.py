@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,8 @@ import torch
 from softnpu.golden import _values
 from softnpu.golden._msprobe import Dump
 from softnpu.golden._store import Recording
+
+_METHODS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Skip(Exception):
@@ -49,9 +53,19 @@ def _overload(call: dict[str, Any]) -> Callable[..., Any]:
     if space == "module":
         raise Skip("skipped", "modules are compared by softnpu diff, not computed")
     try:
-        return getattr(getattr(getattr(torch.ops, space), name), call["overload"] or "default")
+        found = getattr(getattr(getattr(torch.ops, space), name), call["overload"] or "default")
     except AttributeError:
-        raise Skip("missing", f"there is no operator {call['op']} here") from None
+        found = None
+    if not isinstance(found, torch._ops.OpOverload):  # torch.ops has functions of Python too
+        raise Skip("missing", f"there is no operator {call['op']} here")
+    _refuse_files(call["op"], found)
+    return found
+
+
+def _refuse_files(name: str, found: torch._ops.OpOverload) -> None:
+    """A recording names the operators that are called: none of them may open a file of its choice."""
+    if any(argument.name == "filename" for argument in found._schema.arguments):
+        raise Skip("failed", f"{name} opens files, and a recording may not")
 
 
 class Api:
@@ -139,24 +153,48 @@ def _known_module(kind: str, parameters: dict[str, torch.Tensor]) -> Callable[..
 
 
 def _function(call: dict[str, Any]) -> Callable[..., Any]:
-    homes: dict[str, list[Any]] = {
-        "Functional": [torch.nn.functional],
-        "Torch": [torch],
-        "Tensor": [torch.Tensor],
-        "VF": [torch._VF],
-        "Aten": [torch.ops.aten],
-    }
+    """The function that a dump names. The name comes from a file: what is no operator of PyTorch's or ours is not called."""
     kind, path = call["kind"], call["path"]
-    if kind == "NPU":
-        places = [importlib.import_module("torch_npu"), torch.ops.npu]
-    elif kind in homes:
-        places = homes[kind]
-    else:
+    homes: dict[str, Any] = {
+        "Functional": torch.nn.functional,
+        "Torch": torch,
+        "Tensor": torch.Tensor,
+        "VF": torch._VF,
+        "Aten": torch.ops.aten,
+        "NPU": torch.ops.npu,
+    }
+    if kind not in homes:
         raise Skip("skipped", f"{kind} is not a kind of API that this softnpu knows")
-    for place in places:
-        found: Any = place
-        for word in path.split("."):
-            found = getattr(found, word, None)
-        if found is not None:
-            return found
-    raise Skip("missing", f"there is no {kind} API {path} here")
+    found: Any = homes[kind]
+    for word in path.split("."):
+        found = getattr(found, word, None)
+    if kind in ("Aten", "NPU"):
+        packet = isinstance(found, torch._ops.OpOverloadPacket)
+        known = packet or isinstance(found, torch._ops.OpOverload)
+        for one in [getattr(found, name) for name in found.overloads()] if packet else [found]:
+            if known:
+                _refuse_files(call["op"], one)
+    else:
+        known = _is_operator(kind, path, found)
+    if not known:
+        raise Skip("missing", f"there is no {kind} API {path} here")
+    if kind == "NPU":  # by its public name, where it has one
+        return getattr(importlib.import_module("torch_npu"), path, found)
+    return found
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    return frozenset(torch.overrides.get_testing_overrides())
+
+
+def _is_operator(kind: str, path: str, found: Any) -> bool:
+    """Whether it is one of PyTorch's functions on tensors: torch, for one, also has os, hub and load."""
+    if kind == "Tensor":
+        methods = (*vars(torch.Tensor), *vars(torch._C.TensorBase))
+        return path in methods and isinstance(found, _METHODS)
+    if isinstance(found, types.BuiltinFunctionType):
+        name = found.__name__
+        plain = getattr(torch._C._VariableFunctions, name, None) == found
+        return name != "from_file" and (plain or found in _overridable())
+    return isinstance(found, types.FunctionType) and found in _overridable()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -81,19 +82,34 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        self.bytes = path.stat().st_size
         with open(path, "rb") as file:
             start = file.read(8)
             if len(start) < 8:
                 raise ValueError(f"{path} is not a safetensors file: it has {len(start)} bytes")
             (length,) = struct.unpack("<Q", start)
-            if length > path.stat().st_size:
+            if length > self.bytes - 8:
                 raise ValueError(f"{path} is not a safetensors file: its header has no end")
-            self.header: dict[str, Any] = json.loads(file.read(length))
+            try:
+                self.header: Any = json.loads(file.read(length))
+            except (ValueError, RecursionError) as wrong:
+                raise ValueError(f"{path} is not a safetensors file: {wrong}") from None
         self.start = 8 + length
 
     def read(self, name: str, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-        first, last = self.header[name]["data_offsets"]
-        data = bytearray(last - first)
+        try:
+            first, last = self.header[name]["data_offsets"]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{self.path} has no tensor {name}") from None
+        wanted = math.prod(shape) * dtype.itemsize
+        whole = all(type(one) is int for one in (first, last)) and last - first == wanted
+        if not whole or not 0 <= first <= last:
+            raise ValueError(f"{self.path} has no {dtype_name(dtype)}{list(shape)} of name {name}")
+        if self.start + last > self.bytes:
+            raise ValueError(f"{self.path} ends before the data of {name}")
+        data = bytearray(wanted)
         with open(self.path, "rb") as file:
             file.seek(self.start + first)
             if file.readinto(data) != len(data):

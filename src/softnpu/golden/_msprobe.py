@@ -6,6 +6,7 @@ A call has one name: `NPU.npu_rms_norm.0.forward` for an API, `Module.layers.0.m
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Dump:
         self.directory = directory
         try:
             whole = json.loads((directory / "dump.json").read_text("utf-8"))
-        except json.JSONDecodeError as wrong:
+        except (ValueError, RecursionError) as wrong:
             raise ValueError(f"{directory / 'dump.json'} is not JSON: {wrong}") from None
         data = whole.get("data") if isinstance(whole, dict) else None
         if not isinstance(data, dict):
@@ -38,10 +39,15 @@ class Dump:
         self.about = {k: v for k, v in whole.items() if k != "data"}
         self.raw: dict[str, Any] = data
         self.sources = _sources(directory / "stack.json")
-        self.calls = [
-            self._call(number, name, entry) for number, (name, entry) in enumerate(data.items())
-        ]
+        self.calls = [self._read(number, *item) for number, item in enumerate(data.items())]
         self.by_name = {call["name"]: call for call in self.calls}
+
+    def _read(self, number: int, name: str, entry: Any) -> dict[str, Any]:
+        try:
+            return self._call(number, name, entry)
+        except (AttributeError, KeyError, TypeError, RecursionError) as wrong:
+            path = self.directory / "dump.json"
+            raise ValueError(f"{path} has no call of msprobe under {name!r}: {wrong!r}") from None
 
     def _call(self, number: int, name: str, entry: dict[str, Any]) -> dict[str, Any]:
         kind, path, count, phase = split(name)
@@ -111,6 +117,8 @@ class Dump:
         file = value.get("data_name")
         if not file or file == "-1":
             raise _values.Unsupported("a tensor without data (msprobe's task must be tensor)")
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ValueError(f"{self.directory} has no file {file} in dump_tensor_data")
         return {
             "tensor": file,
             "dtype": str(value["dtype"]).removeprefix("torch."),
@@ -123,20 +131,26 @@ class Dump:
         """Beside dump.json, or where dump.json says, which is often a path of another machine."""
         places = [self.directory / "dump_tensor_data", Path(self.about.get("dump_data_dir") or "")]
         for place in places:
-            if (place / name).exists():
+            if (place / name).is_file():
                 return place / name
         raise ValueError(f"{self.directory} has no file {name} in dump_tensor_data")
 
     def tensor(self, entry: dict[str, Any]) -> torch.Tensor:
+        """The tensor of a file, in which nothing runs: pickles of other objects are refused."""
         path = self.file(entry["tensor"])
-        if path.suffix == ".npy":
-            import numpy
+        try:
+            if path.suffix == ".npy":
+                import numpy
 
-            loaded = torch.from_numpy(numpy.load(path, allow_pickle=False).copy())
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True).detach()
-        wanted = getattr(torch, entry["dtype"], loaded.dtype)
-        return loaded.to(wanted)  # bfloat16 stands in .npy files as float32
+                loaded = torch.from_numpy(numpy.load(path, allow_pickle=False).copy())
+            else:
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, TypeError, ValueError, KeyError, EOFError, pickle.PickleError) as wrong:
+            raise ValueError(f"{path} holds no tensor: {str(wrong).splitlines()[:1]}") from None
+        if not isinstance(loaded, torch.Tensor):
+            raise ValueError(f"{path} holds no tensor, but a {type(loaded).__name__}")
+        wanted = getattr(torch, entry["dtype"], None)  # bfloat16 stands in .npy files as float32
+        return loaded.detach().to(wanted if isinstance(wanted, torch.dtype) else loaded.dtype)
 
     def inputs(self, call: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         found = _values.tensors(call["args"])
@@ -171,19 +185,27 @@ def _sources(path: Path) -> dict[str, dict[str, Any]]:
     """Name of a call -> its line; stack.json has the names of each stack."""
     if not path.exists():
         return {}
+    try:
+        stacks = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"{path} is not JSON: {wrong}") from None
     found: dict[str, dict[str, Any]] = {}
-    for entry in json.loads(path.read_text("utf-8")).values():
-        if not (isinstance(entry, list) and len(entry) == 2 and entry[1]):
+    for entry in stacks.values() if isinstance(stacks, dict) else ():
+        if not (isinstance(entry, list) and len(entry) == 2 and all(map(_is_list, entry))):
             continue
         names, stack = entry
         head, _, text = str(stack[0]).partition("\n")
         words = [word.strip() for word in head.split(",")]
-        if len(words) >= 3 and words[1].startswith("line "):
+        if len(words) >= 3 and words[1].removeprefix("line ").isdecimal():
             place = {
                 "file": words[0].removeprefix("File "),
                 "line": int(words[1].removeprefix("line ")),
                 "function": words[2].removeprefix("in "),
                 "text": text.strip(),
             }
-            found.update(dict.fromkeys(names, place))
+            found.update({name: place for name in names if isinstance(name, str)})
     return found
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)

@@ -19,6 +19,12 @@ INDEX = "index.json"
 FORMAT = "softnpu-golden"
 VERSION = 1
 _SHARD = 64 * 2**20  # bytes in a file of tensors, about
+_FILE = re.compile(r"tensors-[0-9]{5,}\.safetensors")
+_PARTS: dict[str, Any] = {"made_by": dict, "seen": int, "tensors": dict, "calls": list}
+_CALL: dict[str, Any] = {
+    "seq": int, "op": str, "overload": str, "module": str, "phase": str, "source": (dict, type(None)), "args": (list, dict),
+    "kwargs": dict, "outputs": (dict, list, int, float, str, bool, type(None)), "written": dict,
+}  # fmt: skip
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -112,13 +118,36 @@ def read_index(directory: Path) -> dict[str, Any]:
         index = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{directory} is not a recording: it has no {INDEX}") from None
-    except json.JSONDecodeError as wrong:
+    except (ValueError, RecursionError) as wrong:
         raise ValueError(f"{path} is not JSON: {wrong}") from None
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise ValueError(f"{path} is not the index of a recording")
-    if index["version"] != VERSION:
-        raise ValueError(f"{path} has version {index['version']}, this softnpu reads {VERSION}")
+    if index.get("version") != VERSION:
+        raise ValueError(f"{path} has version {index.get('version')}, this softnpu reads {VERSION}")
+    wrong_part = _wrong(index)
+    if wrong_part is not None:
+        raise ValueError(f"{path} is not the index of a recording: {wrong_part}")
     return index
+
+
+def _wrong(index: dict[str, Any]) -> str | None:
+    """What is not as `Writer` writes it: a recording may come from anywhere."""
+    for key, kind in _PARTS.items():
+        if not isinstance(index.get(key), kind):
+            return f"it has no {key}"
+    for name, entry in index["tensors"].items():
+        if not (isinstance(entry, dict) and _FILE.fullmatch(str(entry.get("file")))):
+            return f"tensor {name} is in no file of the recording"
+        shape = entry.get("shape")
+        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+            return f"tensor {name} has no shape"
+        if type(entry.get("bytes")) is not int or not isinstance(entry.get("dtype"), str):
+            return f"tensor {name} has no size or no dtype"
+    for number, call in enumerate(index["calls"]):
+        for key, kinds in _CALL.items():
+            if not isinstance(call, dict) or not isinstance(call.get(key), kinds):
+                return f"call {number} has no {key}"
+    return None
 
 
 class Recording:
@@ -136,11 +165,13 @@ class Recording:
 
     def tensor(self, entry: dict[str, Any]) -> torch.Tensor:
         name = entry["tensor"]
-        known = self.tensors[name]
+        known = self.tensors.get(name)
+        if known is None:
+            raise ValueError(f"{self.directory / INDEX} has no tensor {name}")
         file = known["file"]
         if file not in self.readers:
             self.readers[file] = _files.Reader(self.directory / file)
-        return self.readers[file].read(name, getattr(torch, known["dtype"]), known["shape"])
+        return self.readers[file].read(name, _values.dtype_of(known["dtype"]), known["shape"])
 
     def inputs(self, call: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         found = _values.tensors(call["args"]) + _values.tensors({"dict": call["kwargs"]})

@@ -72,6 +72,21 @@ def _format(tensor: torch.Tensor) -> int:
     return int(module.get_npu_format(tensor))  # type: ignore[union-attr]
 
 
+def dtype_of(name: Any) -> torch.dtype:
+    """The dtype of that name; other names that torch has are none."""
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is not a dtype of torch")
+    return found
+
+
+def _constant(name: Any) -> Any:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, (torch.layout, torch.memory_format)):
+        raise ValueError(f"{name!r} is not a layout or memory format of torch")
+    return found
+
+
 def is_tensor(value: Any) -> bool:
     return isinstance(value, dict) and "tensor" in value
 
@@ -138,11 +153,11 @@ def decode(value: Any, load: Callable[[dict[str, Any]], torch.Tensor], device: s
     if kind == "complex":
         return complex(*content)
     if kind == "dtype":
-        return getattr(torch, content)
+        return dtype_of(content)
     if kind == "device":
         return torch.device("cpu" if content == "cpu" else device)
     if kind == "torch":
-        return getattr(torch, content)
+        return _constant(content)
     if kind == "slice":
         return slice(*content)
     if kind == "ellipsis":
