@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 VOCABULARY = 256
 PROMPTS = [[5, 6, 7, 8, 9], [10, 11, 12], list(range(20, 37))]
+#: longer than a block of the KV cache (128 tokens), with a common beginning
+LONG = [[4 + i % 200 for i in range(140)] + end for end in ([210, 211, 212], [220, 221])]
 
 _PLAIN = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -80,13 +83,26 @@ def _tokenizer():
     return made
 
 
-def expected(path: Path, tokens: int) -> list[list[int]]:
-    """Greedy tokens by transformers on the CPU in float32, without a cache."""
+def load(path: Path, dtype: torch.dtype = torch.float32, adapter: Path | None = None):
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, experts_implementation="eager"
+    )
+    if adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapter)
+    return model.eval()
+
+
+def expected(
+    path: Path, tokens: int, prompts: Sequence[list[int]] = PROMPTS, adapter: Path | None = None
+) -> list[list[int]]:
+    """Greedy tokens by transformers on the CPU in float32, without a cache."""
+    model = load(path, adapter=adapter)
     found = []
-    for prompt in PROMPTS:
+    for prompt in prompts:
         ids = list(prompt)
         for _ in range(tokens):
             with torch.no_grad():
@@ -94,3 +110,41 @@ def expected(path: Path, tokens: int) -> list[list[int]]:
             ids.append(int(logits.argmax()))
         found.append(ids[len(prompt) :])
     return found
+
+
+def adapter(path: Path, folder: Path) -> Path:
+    """A LoRA adapter for the model, by peft."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(1)
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    model = get_peft_model(load(path), LoraConfig(r=8, lora_alpha=16, target_modules=targets))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_" in name:
+                weight.normal_(0, 0.15)
+    made = folder / "adapter"
+    model.save_pretrained(made)
+    return made
+
+
+def eagle(path: Path, folder: Path) -> Path:
+    """A drafting model (EAGLE) of one layer for the Llama at `path`."""
+    import safetensors.torch
+
+    weights = safetensors.torch.load_file(path / "model.safetensors")
+    torch.manual_seed(2)
+    draft = {
+        name.removeprefix("model."): torch.randn_like(weight) * 0.15 if weight.dim() > 1 else weight
+        for name, weight in weights.items()
+        if ".layers.0." in name and "input_layernorm" not in name
+    }
+    size = weights["model.embed_tokens.weight"].shape[1]
+    draft["fc.weight"] = torch.randn(size, 2 * size) * 0.15
+    made = folder / "eagle"
+    made.mkdir()
+    safetensors.torch.save_file(draft, made / "model.safetensors", {"format": "pt"})
+    config = json.loads((path / "config.json").read_text("utf-8"))
+    config |= {"num_hidden_layers": 1, "architectures": ["LlamaForCausalLM"]}
+    (made / "config.json").write_text(json.dumps(config), "utf-8")
+    return made

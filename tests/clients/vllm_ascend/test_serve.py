@@ -22,7 +22,7 @@ if not os.environ.get("CLIENT_VLLM_ASCEND"):
 
 PATIENCE = 1800  # seconds until the server must be there
 OPTIONS = (
-    "--served-model-name=tiny", "--dtype=bfloat16", "--max-model-len=128", "--max-num-seqs=2", "--enforce-eager",
+    "--served-model-name=tiny", "--dtype=bfloat16", "--max-model-len=128", "--max-num-seqs=2",
     "--gpu-memory-utilization=0.02", "--num-gpu-blocks-override=16",
 )  # fmt: skip
 
@@ -37,16 +37,17 @@ def ask(port: int, path: str, question: dict | None = None):
         return answer.read()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=["eager", "graphs"])
+def server(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
     path = models.make("llama", folder)
-    program = os.path.join(os.path.dirname(os.path.dirname(__file__)), "programs", "vllm_serve.py")
+    command = os.path.join(os.path.dirname(sys.executable), "vllm")
+    eager = ["--enforce-eager"] if request.param == "eager" else []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "log.txt"
-    command = [sys.executable, program, "serve", str(path), *OPTIONS, f"--port={port}"]
+    command = [command, "serve", str(path), *OPTIONS, *eager, f"--port={port}"]
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "OMP_NUM_THREADS": "1"}
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)

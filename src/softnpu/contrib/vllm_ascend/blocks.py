@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.attention import _sparse, _sparse_attend
 
-__all__ = ["npu_sparse_attention_score"]
+__all__ = ["attend", "npu_sparse_attention_score"]
 
 
 @ascend_op(
@@ -39,27 +39,36 @@ def npu_sparse_attention_score(
     query (T, N, D); key and value (blocks, block, heads, D), whatever the layout is called; select_idx (heads, T, n)
     with -1 for none, of which the first `select_num_idx` (heads, T) count. A token that sees nothing gives 0.
     """
+    chosen = select_idx.long()
+    if select_num_idx is not None:
+        counted = select_num_idx.unsqueeze(-1)
+        chosen = chosen.masked_fill(torch.arange(chosen.shape[-1]) >= counted, -1)
+    lengths = actual_seq_lengths, actual_seq_lengths_kv
+    return attend(
+        query, key, value, chosen, block_table, lengths, num_key_value_heads, scale_value,
+        block_size,
+    )  # fmt: skip
+
+
+def attend(query, key, value, chosen, block_table, lengths, shared, scale, block_size):
+    """Causal attention over the blocks `chosen` (heads of keys, T, n); none counts after a -1."""
     out = torch.zeros_like(query, memory_format=torch.contiguous_format)
-    group = query.shape[1] // num_key_value_heads
+    group = query.shape[1] // shared
     start = 0
-    lengths = zip(actual_seq_lengths.tolist(), actual_seq_lengths_kv.tolist(), strict=True)
-    for index, (rows, columns) in enumerate(lengths):
+    pairs = zip(*(one.tolist() for one in lengths), strict=True)
+    for index, (rows, columns) in enumerate(pairs):
         span = _sparse.Span(index, start, rows, 0, columns)
         part = slice(start, start + rows)
         ids = block_table[index, : -(-columns // block_size)].long().clamp(0, key.shape[0] - 1)
-        for head in range(num_key_value_heads):
+        for head in range(shared):
             heads = slice(head * group, (head + 1) * group)
             k, v = (wide(t[ids, :, head].flatten(0, 1)[:columns]) for t in (key, value))
-            chosen = select_idx[head, part].long()
-            if select_num_idx is not None:
-                counted = select_num_idx[head, part].unsqueeze(1)
-                chosen = chosen.masked_fill(torch.arange(chosen.shape[1]) >= counted, -1)
             q = wide(query[part, heads])
             for step, place, unseen in _sparse_attend.parts(
-                span, 3, chosen, block_size, q.shape[-1]
+                span, 3, chosen[head, part], block_size, q.shape[-1]
             ):
                 if columns:
-                    found = _sparse_attend.forward(q, k, v, step, place, unseen, scale_value)[0]
+                    found = _sparse_attend.forward(q, k, v, step, place, unseen, scale)[0]
                     out[start + step.start : start + step.stop, heads] = found.to(out.dtype)
         start += rows
     return out

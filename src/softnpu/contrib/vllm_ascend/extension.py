@@ -9,6 +9,8 @@ from softnpu.contrib.vllm_ascend import (
     compress,
     compressor,
     conv,
+    csr,
+    epilogs,
     gmm,
     linear,
     lora,
@@ -18,9 +20,11 @@ from softnpu.contrib.vllm_ascend import (
     printing,
     rope,
     shared,
+    shared_quant,
     sleep,
     speculate,
     streams,
+    swiglu,
 )
 from softnpu.contrib.vllm_ascend._define import define, define_on_host
 
@@ -32,14 +36,18 @@ MODULES = (
     compress,
     compressor,
     conv,
+    csr,
+    epilogs,
     gmm,
     linear,
     mla,
     printing,
     rope,
     shared,
+    shared_quant,
     speculate,
     streams,
+    swiglu,
 )
 
 for part in (attention, cache, lora, moe, norm):

@@ -15,6 +15,8 @@ from torch_npu.ops._math import wide
 from torch_npu.ops.attention import _indexer, _sparse, _sparse_attend
 
 __all__ = [
+    "attend",
+    "metadata",
     "npu_sparse_attn_sharedkv",
     "npu_sparse_attn_sharedkv_metadata",
     "npu_vllm_quant_lightning_indexer",
@@ -30,10 +32,10 @@ _WINDOW, _CAUSAL = 4, 3
 def _pages(cache, table, index, columns, layout):
     """The tokens (columns, D) of a sequence; pages outside the window may be anything, but inside the cache."""
     if layout == "BSND":
-        return wide(cache[index, :columns, 0])
+        return cache[index, :columns, 0]
     block = cache.shape[1]
     ids = table[index, : -(-columns // block)].long().clamp(0, cache.shape[0] - 1)
-    return wide(cache[ids, :, 0].flatten(0, 1)[:columns])
+    return cache[ids, :, 0].flatten(0, 1)[:columns]
 
 
 @ascend_op(
@@ -69,6 +71,32 @@ def npu_sparse_attn_sharedkv(
     q (B, S, N, D) or (T, N, D); caches (blocks, block, 1, D), or (B, S, 1, D) in BSND. `sinks` (N) is one more score
     of each head that has no value.
     """
+    tables = ori_block_table, cmp_block_table
+    window = ori_win_left, ori_win_right
+    out = attend(
+        q, (ori_kv, cmp_kv), tables, cmp_sparse_indices, cu_seqlens_q, seqused_kv, sinks,
+        softmax_scale, cmp_ratio, window, (layout_q, layout_kv), wide,
+    )  # fmt: skip
+    return out, q.new_empty(0, dtype=torch.float32)
+
+
+def attend(
+    q,
+    caches,
+    tables,
+    cmp_sparse_indices,
+    cu_seqlens_q,
+    seqused_kv,
+    sinks,
+    softmax_scale,
+    cmp_ratio,
+    window,
+    layouts,
+    read,
+):
+    """The attention over two caches, all tokens and compressed ones; `read` makes values of what a cache holds."""
+    (ori_kv, cmp_kv), (ori_block_table, cmp_block_table) = caches, tables
+    (ori_win_left, ori_win_right), (layout_q, layout_kv) = window, layouts
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     rows = out.view(-1, *q.shape[-2:])
     queries, chosen = wide(_sparse.tokens(q)), None
@@ -79,9 +107,10 @@ def npu_sparse_attn_sharedkv(
     for index, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
         length = lengths[index]
         count = 0 if cmp_kv is None else length // cmp_ratio
-        key = _pages(ori_kv, ori_block_table, index, length, layout_kv)
+        key = read(_pages(ori_kv, ori_block_table, index, length, layout_kv))
         if count:
-            key = torch.cat((key, _pages(cmp_kv, cmp_block_table, index, count, layout_kv)))
+            compressed = read(_pages(cmp_kv, cmp_block_table, index, count, layout_kv))
+            key = torch.cat((key, compressed))
         query = queries[start:end]
         own = None if chosen is None else chosen[start:end]
         width = min(length, ori_win_left + ori_win_right + 1)
@@ -103,7 +132,7 @@ def npu_sparse_attn_sharedkv(
             )[0]
             empty = unseen.all(1).view(-1, 1, 1)
             rows[start + part.start : start + part.stop] = found.masked_fill(empty, 0).to(q.dtype)
-    return out, q.new_empty(0, dtype=torch.float32)
+    return out
 
 
 def _bounds(q, cu_seqlens, layout):
@@ -274,7 +303,7 @@ def _(query, key, weights, query_dequant_scale, key_dequant_scale, **rest):
     _sparse.check_tokens_limits(rest["pre_tokens"], rest["next_tokens"])
 
 
-def _metadata(*tensors, device):
+def metadata(*tensors, device):
     given = next((t.device for t in tensors if t is not None), torch.device(device))
     return torch.zeros(METADATA, dtype=torch.int32, device=given)
 
@@ -294,7 +323,7 @@ def npu_sparse_attn_sharedkv_metadata(
     cu_seqlens_q, cu_seqlens_ori_kv, cu_seqlens_cmp_kv, seqused_q, seqused_kv, device
 ):
     """How the card's cores divide the work of `npu_sparse_attn_sharedkv`: zeros here."""
-    return _metadata(
+    return metadata(
         cu_seqlens_q, cu_seqlens_ori_kv, cu_seqlens_cmp_kv, seqused_q, seqused_kv, device=device
     )
 
@@ -313,4 +342,4 @@ def npu_vllm_quant_lightning_indexer_metadata(
     actual_seq_lengths_query, actual_seq_lengths_key, device
 ):
     """The same for `npu_vllm_quant_lightning_indexer`."""
-    return _metadata(actual_seq_lengths_query, actual_seq_lengths_key, device=device)
+    return metadata(actual_seq_lengths_query, actual_seq_lengths_key, device=device)
