@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from softnpu import _C, torch_versions
+from softnpu import _C
 from torch_npu.ops import _registry
+from torch_npu.ops._native import native_half
 from torchair._host import operators
 
 aten = torch.ops.aten
@@ -117,17 +118,6 @@ def _random() -> dict[OpOverload, Callable[..., Any]]:
 
 def _call_random(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return operators.random_host_operator(overload)(*args, **kwargs)
-
-
-@functools.cache
-def native_half(dtype: torch.dtype) -> bool:
-    """Whether this CPU multiplies matrices of the dtype itself."""
-    capabilities = torch_versions.cpu_capabilities(torch)
-    names = {
-        torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
-        torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),
-    }
-    return any(capabilities.get(name, False) for name in names.get(dtype, ()))
 
 
 def _shared_half(values: tuple[Any, ...]) -> torch.dtype | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_npu.ops._math import wide
+from torch_npu.ops._native import native_half
 from torch_npu.ops._shared._gemm import antiquantize, matrix_shape, product, unpack_matrix
 from torch_npu.ops._shared._packing import unpack_int4
 from torch_npu.ops._shared._rounding import saturate
@@ -132,7 +133,8 @@ def _plain_products(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
 ) -> None:
-    """part @ weight + bias into each out, all fp32 (or fp64) but weights of half precision."""
+    """part @ weight + bias into each out, all in fp32 (or fp64) but for weights of half precision; or all of them in
+    half precision that the CPU multiplies itself."""
     wide_weights = weights if weights[0].dtype == parts[0].dtype else _widened(weights)
     for out, part, weight, bias in zip(outs, parts, wide_weights, biases, strict=True):
         if bias is None:
@@ -162,8 +164,7 @@ def joined(
 ) -> list[torch.Tensor]:
     """One result with the rows of all groups in order; rows of no group are zero."""
     rows, columns = sum(t.shape[0] for t in x), matrix_shape(forms.weight[0])[1]
-    plain = forms.plain(x[0])
-    y = x[0].new_empty(rows, columns, dtype=_accumulator(dtype) if plain else dtype)
+    y = x[0].new_empty(rows, columns, dtype=_accumulator(forms, x[0], dtype))
     sizes = [g.size for g in groups]
     *outs, tail = y.split_with_sizes([*sizes, rows - sum(sizes)])
     tail.zero_()
@@ -180,14 +181,18 @@ def split(
 ) -> list[torch.Tensor]:
     """One result for each group."""
     widths = [matrix_shape(weight)[1] for weight in forms.weight]
-    kind = _accumulator(dtype) if forms.plain(x[0]) else dtype
+    kind = _accumulator(forms, x[0], dtype)
     outs = [x[0].new_empty(g.size, widths[g.weight], dtype=kind) for g in groups]
     _rows(forms, x, per_token, groups, outs)
     return [out.to(dtype) for out in outs]
 
 
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
+def _accumulator(forms: Forms, x: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which groups of rows are computed: fp32, unless the CPU itself adds up in fp32 and rounds once."""
+    if not forms.plain(x) or dtype == torch.float64:
+        return dtype
+    whole = not forms.bias and x.dtype == forms.weight[0].dtype == dtype
+    return dtype if whole and native_half(dtype) else torch.float32
 
 
 def _rows(
@@ -199,7 +204,7 @@ def _rows(
 ) -> None:
     """The products of groups of rows, each into its own result; in fp32 where they are plain."""
     plain = forms.plain(x[0])
-    values = [wide(t) for t in x] if plain else x
+    values = [wide(t) for t in x] if plain and outs and outs[0].dtype != x[0].dtype else x
     sizes = [g.size for g in groups]
 
     def cut(whole: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -227,7 +232,8 @@ def depths(
     forms: Forms, x: torch.Tensor, groups: Sequence[Group], dtype: torch.dtype, stacked: bool
 ) -> list[torch.Tensor]:
     """Groups of K: columns of x times rows of the weight; stacked, or a result each. Depths of no group count for nothing."""
-    sizes, kind = [g.size for g in groups], _accumulator(dtype)
+    sizes = [g.size for g in groups]
+    kind = dtype if dtype == torch.float64 else torch.float32
     left_over = x.shape[1] - sum(sizes)
     one = len(forms.weight) == 1
     whole_weight = forms.weight[0]
