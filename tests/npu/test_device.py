@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import _C, chips
+from softnpu import _C, chips, settings
 from tests.device.process import output
 
 
@@ -173,9 +173,10 @@ def test_core_limits_of_streams():
 
 def test_cann_version_compares():
     later = torch_npu.npu.utils._is_gte_cann_version
-    assert torch_npu.utils.get_cann_version() == "9.0.0"
-    assert later("8.5.0") and later("9.0.0") and later("9.0.0.RC1") and later("9.0.0.alpha003")
-    assert not later("9.0.1") and not later("10.0.0.RC1")
+    with settings.override(cann_version="9.0.0"):
+        assert torch_npu.utils.get_cann_version() == "9.0.0"
+        assert later("8.5.0") and later("9.0.0") and later("9.0.0.RC1") and later("9.0.0.alpha003")
+        assert not later("9.0.1") and not later("10.0.0.RC1")
     with pytest.raises(ValueError, match="module must be one of CANN"):
         torch_npu.utils.get_cann_version("KERNEL")
     with pytest.raises(ValueError, match="such as 8.5.0"):
