@@ -119,7 +119,9 @@ def _case(name, inputs, call, formula, limit) -> Case:
 
     def check() -> None:
         right, found = formula(**{k: t.clone() for k, t in inputs().items()}), call(**device())
-        for mine, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, right)), strict=False):
+        for mine, want in zip(
+            *(r if isinstance(r, tuple) else (r,) for r in (found, right)), strict=False
+        ):
             torch.testing.assert_close(mine.cpu().float(), want.float(), rtol=2e-2, atol=2e-2)
 
     others = {"inductor": Versus(lambda: compiled()(**inputs()), INDUCTOR)}
@@ -159,7 +161,9 @@ def cases() -> Iterator[Case]:
         )[0],
         attend_chosen,
         limits.reading(
-            lambda: [t[:, :CHOSEN] for k, t in choices().items() if k in ("key", "value", "key_rope")],
+            lambda: [
+                t[:, :CHOSEN] for k, t in choices().items() if k in ("key", "value", "key_rope")
+            ],
             goal=READ,
         ),
     )

@@ -50,32 +50,32 @@ SOFTNPU_WALK void exponentials(const float* from, int64_t n, float factor, float
   sweep(n, [&](int64_t i, auto c) { write(to + i, exp(read(from + i, c)) * f, c); });
 }
 
-// One token passes over kRows rows: seen[r] = decayed s[r] . k.
+// One token looks at kRows rows: seen[r] = decayed s[r] . k.
 template <bool kByChannel>
-SOFTNPU_WALK void look(float* s, int64_t n, const float* k, const float* channels, float decay, float* seen) {
+SOFTNPU_WALK void look(const float* s, int64_t n, const float* k, const float* channels, float decay, float* seen) {
   Vec sum_of[kRows];
   for (int64_t r = 0; r < kRows; ++r) sum_of[r] = Vec(0.0f);
   for (int64_t i = 0; i < n; i += kLanes) {
-    const Vec keys = Vec::loadu(k + i), fade = kByChannel ? Vec::loadu(channels + i) : Vec(decay);
+    Vec keys = Vec::loadu(k + i);
+    if constexpr (kByChannel) keys = keys * Vec::loadu(channels + i);
 #pragma GCC unroll 8
-    for (int64_t r = 0; r < kRows; ++r) {
-      const Vec row = Vec::loadu(s + r * n + i) * fade;
-      row.store(s + r * n + i);
-      sum_of[r] = at::vec::fmadd(row, keys, sum_of[r]);
-    }
+    for (int64_t r = 0; r < kRows; ++r) sum_of[r] = at::vec::fmadd(Vec::loadu(s + r * n + i), keys, sum_of[r]);
   }
-  for (int64_t r = 0; r < kRows; ++r) seen[r] = sum(sum_of[r]);
+  for (int64_t r = 0; r < kRows; ++r) seen[r] = sum(sum_of[r]) * decay;
 }
 
-// s[r] += update[r] k, found[r] = s[r] . q
-SOFTNPU_WALK void learn(float* s, int64_t n, const float* k, const float* q, const float* update, float* found) {
+// s[r] = decayed s[r] + update[r] k, found[r] = s[r] . q
+template <bool kByChannel>
+SOFTNPU_WALK void learn(float* s, int64_t n, const float* k, const float* q, const float* channels, float decay,
+                        const float* update, float* found) {
   Vec sum_of[kRows];
   for (int64_t r = 0; r < kRows; ++r) sum_of[r] = Vec(0.0f);
   for (int64_t i = 0; i < n; i += kLanes) {
     const Vec keys = Vec::loadu(k + i), queries = Vec::loadu(q + i);
+    const Vec fade = kByChannel ? Vec::loadu(channels + i) : Vec(decay);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < kRows; ++r) {
-      const Vec row = at::vec::fmadd(Vec(update[r]), keys, Vec::loadu(s + r * n + i));
+      const Vec row = at::vec::fmadd(Vec(update[r]), keys, Vec::loadu(s + r * n + i) * fade);
       row.store(s + r * n + i);
       sum_of[r] = at::vec::fmadd(row, queries, sum_of[r]);
     }
@@ -118,19 +118,33 @@ struct Rule {
     const int64_t n = shape.padded;
     for (int64_t t = 0; t < count; ++t) {
       const float *k = block.k.data() + t * n, *q = block.q.data() + t * n;
+      const float* channels = gk == nullptr ? nullptr : block.channels.data() + t * n;
+      const float decay = block.decay[t];
       float seen[kRows], update[kRows] = {}, found[kRows];
-      if (gk != nullptr) {
-        look<true>(s, n, k, block.channels.data() + t * n, 1.0f, seen);
+      if (channels != nullptr) {
+        look<true>(s, n, k, channels, 1.0f, seen);
       } else {
-        look<false>(s, n, k, nullptr, block.decay[t], seen);
+        look<false>(s, n, k, nullptr, decay, seen);
       }
       const int64_t at = ((start + t) * shape.heads + head) * shape.width + row;
       for (int64_t r = 0; r < rows; ++r) {
         update[r] = (static_cast<float>(value[at + r]) - seen[r]) * block.beta[t];
       }
-      learn(s, n, k, q, update, found);
+      if (channels != nullptr) {
+        learn<true>(s, n, k, q, channels, 1.0f, update, found);
+      } else {
+        learn<false>(s, n, k, q, nullptr, decay, update, found);
+      }
       for (int64_t r = 0; r < rows; ++r) out[at + r] = static_cast<c10::BFloat16>(found[r]);
       if (every) leave(head, row, rows, s, last[start + t]);
+    }
+  }
+
+  // Rows of a state in fp32; those beyond are zeros.
+  void take(const S* from, int64_t row, int64_t rows, float* s) const {
+    if (rows < kRows || shape.padded > shape.key_width) std::fill_n(s, kRows * shape.padded, 0.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+      widen_row(from + (row + r) * shape.key_width, shape.key_width, 1.0f, s + r * shape.padded);
     }
   }
 
@@ -145,24 +159,31 @@ struct Rule {
 
   void sequence(int64_t head, int64_t start, int64_t length, int64_t index, int64_t first, const int64_t* last,
                 Block& block, std::vector<float>& rows_of) const {
-    const Shape& s = shape;
-    const int64_t groups = (s.width + kRows - 1) / kRows, each = kRows * s.padded;
-    std::fill(rows_of.begin(), rows_of.end(), 0.0f);
+    const int64_t width = shape.width, each = kRows * shape.padded;
     const S* from = state_of(first, head);
-    for (int64_t r = 0; r < s.width; ++r)
-      widen_row(from + r * s.key_width, s.key_width, 1.0f, rows_of.data() + r * s.padded);
+    const auto rows_from = [&](int64_t row) { return std::min(kRows, width - row); };
+    if (length <= kTokens) {  // all tokens pass over a few rows before the next ones are read
+      fill(head, start, length, block);
+      float* s = rows_of.data();
+      for (int64_t row = 0; row < width; row += kRows) {
+        take(from, row, rows_from(row), s);
+        pass(head, row, rows_from(row), start, length, block, s, last);
+        if (!every) leave(head, row, rows_from(row), s, last[index]);
+      }
+      return;
+    }
+    for (int64_t row = 0; row < width; row += kRows)
+      take(from, row, rows_from(row), rows_of.data() + row / kRows * each);
     for (int64_t t = 0; t < length; t += kTokens) {
       const int64_t count = std::min(kTokens, length - t);
       fill(head, start + t, count, block);
-      for (int64_t group = 0; group < groups; ++group) {
-        const int64_t row = group * kRows;
-        pass(head, row, std::min(kRows, s.width - row), start + t, count, block, rows_of.data() + group * each, last);
+      for (int64_t row = 0; row < width; row += kRows) {
+        pass(head, row, rows_from(row), start + t, count, block, rows_of.data() + row / kRows * each, last);
       }
     }
     if (every) return;
-    for (int64_t group = 0; group < groups; ++group) {
-      const int64_t row = group * kRows;
-      leave(head, row, std::min(kRows, s.width - row), rows_of.data() + group * each, last[index]);
+    for (int64_t row = 0; row < width; row += kRows) {
+      leave(head, row, rows_from(row), rows_of.data() + row / kRows * each, last[index]);
     }
   }
 };

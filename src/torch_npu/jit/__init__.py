@@ -1,4 +1,6 @@
-"""torch_npu.jit: TorchScript graphs with operators of the card."""
+"""torch_npu.jit: fusions over TorchScript."""
+
+from __future__ import annotations
 
 from torch_npu.jit.register_fusion_pattern import optimize
 

@@ -1,26 +1,22 @@
-"""optimize: what a TorchScript graph gains on the card."""
+"""What `torch_npu.jit.optimize` does to a scripted or traced module."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from torch_npu.jit.fusion_pass.fast_gelu import fast_gelu_pass
 
 __all__ = ["optimize"]
 
-_GELU = """
-graph(%x):
-    %approximate : str = prim::Constant[value='none']()
-    %y = aten::gelu(%x, %approximate)
-    return (%y)
-"""
-_FAST_GELU = """
-graph(%x):
-    %y = npu::fast_gelu(%x)
-    return (%y)
-"""
 
+def optimize(jit_mod: Any) -> None:
+    """Rewrites the module's graph in place: exact GELUs become `npu::fast_gelu`.
 
-def optimize(jit_mod: torch.jit.ScriptModule | torch.jit.ScriptFunction) -> None:
-    """Rewrites the graph in place: GELU becomes npu::fast_gelu, and a module is prepared for inference."""
+    As upstream does, it freezes a copy of a ScriptModule for inference first and drops that copy, so that a module
+    which cannot be frozen raises here.
+    """
     if isinstance(jit_mod, torch.jit.ScriptModule):
         torch.jit.optimize_for_inference(jit_mod)
-    torch._C._jit_pass_custom_pattern_based_rewrite_graph(_GELU, _FAST_GELU, jit_mod.graph)
+    fast_gelu_pass(jit_mod)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
+import json
 import os
+import threading
 import unittest
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -168,6 +171,48 @@ class SkipIfNotGteCANNVersion:
             return f"Only run on {self.base_version} or greater, current cann version is {current}."
 
         return _skips(why)(fn)
+
+
+class SkipIfNotRegistered:
+    """Upstream asks Caffe2 for an operator; PyTorch has no Caffe2 any more, so that every such test is skipped."""
+
+    def __call__(self, message: str) -> Callable[..., Any]:
+        return unittest.skip("Cannot import `caffe2.python.core`")
+
+
+class Baseline:
+    """Numbers by name in a JSON file: how long tests took."""
+
+    def __init__(self, baselineFile: str) -> None:
+        self._file, self._lock = baselineFile, threading.Lock()
+        self._baseline: dict[str, Any] = {}
+        if os.path.exists(baselineFile):
+            with open(baselineFile, encoding="utf-8") as f:
+                self._baseline = json.load(f)
+
+    def get_baseline(self, resourceId: str) -> Any:
+        return self._baseline.get(resourceId)
+
+    def set_baseline(self, resourceId: str, baseline: Any) -> None:
+        with self._lock:
+            self._baseline[resourceId] = baseline
+
+    def save_baseline(self) -> None:
+        with self._lock, open(self._file, "w", encoding="utf-8") as f:
+            json.dump(self._baseline, f)
+
+
+#: whether tests are timed against the file of times, and where it is
+PERF_TEST_ENABLE = os.environ.get("PERF_TEST_ENABLE", "").lower() in ("1", "true", "on", "y", "yes")
+PERF_BASELINE_FILE = os.environ.get("PERF_BASELINE_FILE", "perf_baseline.json")
+PerfBaseline = Baseline(PERF_BASELINE_FILE)
+
+
+@atexit.register
+def dump_baseline() -> None:
+    """Writes the file of times, where tests are timed."""
+    if PERF_TEST_ENABLE:
+        PerfBaseline.save_baseline()
 
 
 class SkipIfNoLapack:

@@ -75,3 +75,44 @@ def instantiate_tests(arg: type) -> type:
             setattr(arg, name + suffix, feed_data(func, name + suffix, **fixed, **given))
         delattr(arg, name)
     return arg
+
+
+def gen_op_input(testcase: str, func: Callable[..., Any], op_info: Any) -> dict[str, Any]:
+    """The dtypes and formats of a test of an operator: the method's own, else the operator's on the device."""
+    data = {
+        "dtype": getattr(func, "dtypes", None) or op_info.dtypesIfNPU,
+        "npu_format": getattr(func, "formats", None) or op_info.formats,
+    }
+    if "test_variant_consistency_eager" in testcase:
+        every = op_info.dtypesIfNPU
+        data["dtype"] = {torch.float32 if torch.float32 in every else list(every)[-1]}
+    return data
+
+
+def gen_ops_testcase(
+    cls: type, func: Callable[..., Any], name: str, keys: Any, value: Any, op_info: Any
+) -> None:
+    """Adds the method for one operator, dtype and format to the class."""
+    given = dict(zip(keys, value, strict=True))
+    suffix = "".join(f"_{str(v).removeprefix('torch.')}" for v in given.values())
+    test: Any = functools.partialmethod(func, **given, op=op_info)
+    title = f"{func.__name__}_{name}{suffix}"
+    setattr(cls, title, test)
+    for decorator in op_info.get_decorators(cls.__name__, func.__name__, "cpu", value[0], {}):
+        setattr(cls, title, decorator(test))
+
+
+def instantiate_ops_tests(op_db: Any) -> Callable[[type], type]:
+    """Class decorator: replaces every test by one for each operator, dtype and format."""
+
+    def decorate(cls: type) -> type:
+        for testcase in [name for name in dir(cls) if name.startswith("test_")]:
+            func = getattr(cls, testcase)
+            for op_info in op_db:
+                data = gen_op_input(testcase, func, op_info)
+                for value in itertools.product(*data.values()):
+                    gen_ops_testcase(cls, func, op_info.name, data.keys(), value, op_info)
+            delattr(cls, testcase)
+        return cls
+
+    return decorate

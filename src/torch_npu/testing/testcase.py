@@ -266,3 +266,40 @@ class TestCase(_Base):  # type: ignore[misc,valid-type]
             warnings.filterwarnings("ignore", message=regex, category=category)
             yield
         self.assertFalse(seen, f"Caught unexpected warnings: {[str(w.message) for w in seen]}")
+
+    def genSparseTensor(
+        self, size: Any, sparse_dim: int, nnz: int, is_uncoalesced: bool, device: Any = "cpu"
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A random sparse tensor of `nnz` entries (each twice if uncoalesced), its indices and its values."""
+        if nnz and not all(size[d] > 0 for d in range(sparse_dim)):
+            raise RuntimeError("invalid arguments")
+        values = torch.randn(nnz, *size[sparse_dim:], device=device)
+        most = torch.tensor(size[:sparse_dim], device=device).unsqueeze(1)
+        indices = (torch.rand(sparse_dim, nnz, device=device) * most).long()
+        if is_uncoalesced:
+            values = torch.cat([values, torch.randn_like(values)])
+            indices = torch.cat([indices, indices], 1)
+        x = torch.sparse_coo_tensor(indices, values, torch.Size(size))
+        x = x.detach().clone() if is_uncoalesced else x.coalesce()
+        return x, x._indices().clone(), x._values().clone()
+
+    def safeCoalesce(self, t: torch.Tensor) -> torch.Tensor:
+        """`t.coalesce()`, compared with the sums of the values that share an index."""
+        tc = t.coalesce()
+        self.assertEqual(tc.to_dense(), t.to_dense())
+        self.assertTrue(tc.is_coalesced())
+        sums: dict[tuple[int, ...], torch.Tensor] = {}
+        for index, value in zip(t._indices().t(), t._values(), strict=True):
+            place = tuple(index.tolist())
+            sums[place] = sums[place] + value if place in sums else value.clone()
+        if not sums:
+            self.assertEqual(t._indices(), tc._indices())
+            self.assertEqual(t._values(), tc._values())
+            return tc
+        order = sorted(sums)
+        self.assertEqual(tc._indices(), torch.tensor(order, device=t.device).t())
+        self.assertEqual(tc._values(), torch.stack([sums[place] for place in order]))
+        return tc
+
+    def safeToDense(self, t: torch.Tensor) -> torch.Tensor:
+        return self.safeCoalesce(t).to_dense()

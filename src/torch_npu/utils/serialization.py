@@ -21,9 +21,25 @@ from torch.serialization import DEFAULT_PROTOCOL, _check_dill_version, _open_zip
 from torch_npu._errors import ErrCode, pta_error
 from torch_npu.utils._replace import replace_file
 
-__all__ = ["save_async"]
+__all__ = ["load", "save_async"]
 
 Target = str | os.PathLike[str] | IO[bytes]
+
+
+def load(
+    f: Target,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """torch.load, which knows the device here: upstream's own exists because PyTorch's did not."""
+    return torch.load(
+        f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **pickle_load_args
+    )
+
 
 _lock = threading.Lock()
 _writer: ThreadPoolExecutor | None = None

@@ -34,7 +34,11 @@ def test_one_scale_a_matrix_where_no_mode_is_given():
 @pytest.mark.parametrize(
     "place,value,message",
     [
-        (0, (8, 6, 1), r"'gmm_x' must be a tensor of 2 dimensions.*dimension of gmm_x should be 2D"),
+        (
+            0,
+            (8, 6, 1),
+            r"'gmm_x' must be a tensor of 2 dimensions.*dimension of gmm_x should be 2D",
+        ),
         (1, (6, 4), r"'gmm_weight' must be a tensor of 3 dimensions.*should be 3D"),
         (4, "nobody", "'hcom' must be the name of a group"),
     ],

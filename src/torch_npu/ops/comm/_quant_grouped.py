@@ -117,9 +117,11 @@ def check(call) -> None:
     must.hold(together, "mm_weight", "given with mm_x", None)
     _check_dims("gmm_x", call["gmm_x"], 2)
     _check_dims("gmm_weight", call["gmm_weight"], 3)
-    _check_modes(call, "gmm")
+    _check_mode("gmm_x_quant_mode", mode_of(call, "gmm", "x"))
+    _check_mode("gmm_weight_quant_mode", mode_of(call, "gmm", "weight"))
     if call["mm_x"] is not None:
-        _check_modes(call, "mm")
+        _check_mode("mm_x_quant_mode", mode_of(call, "mm", "x"))
+        _check_mode("mm_weight_quant_mode", mode_of(call, "mm", "weight"))
         pair = call["mm_x_scale"], call["mm_weight_scale"]
         missing = "mm_x_scale" if pair[0] is None else "mm_weight_scale"
         words = "mm_x_scale and mm_weight_scale are required"
@@ -160,10 +162,8 @@ def _check_dims(name, tensor, dims) -> None:
     must.hold(fine, name, f"a tensor of {dims} dimensions", shape, ErrCode.PARAM, words)
 
 
-def _check_modes(call, kind) -> None:
-    for side in ("x", "weight"):
-        name, words = f"{kind}_{side}_quant_mode", f"{kind}_{side}_quant_mode only support 1"
-        must.choice(name, mode_of(call, kind, side), (WHOLE, MICRO), words)
+def _check_mode(name, mode) -> None:
+    must.choice(name, mode, (WHOLE, MICRO), f"{name} only support 1")
 
 
 def _check_side(call, kind) -> None:

@@ -1,0 +1,1 @@
+"""Rewrites of TorchScript graphs, one to a file."""
