@@ -210,7 +210,7 @@ Block* CachingAllocator::new_segment(BlockPool& pool, size_t bytes, size_t reser
 
 // One address range per pool and stream that grows at its end, so that free space stays in one piece.
 Block* CachingAllocator::extend(BlockPool& pool, size_t size, StreamId stream) {
-  const size_t step = pool.small ? kSmallSegment : kLargeSegment;
+  const size_t step = pool.small ? kSmallSegment : config_.large_segment;
   const size_t used = static_cast<size_t>(stats_.reserved_bytes[0].current);
   for (auto& [base, segment] : segments_) {
     if (!segment->expandable || segment->pool != &pool || segment->stream != stream) continue;

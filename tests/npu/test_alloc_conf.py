@@ -115,6 +115,14 @@ def test_segments_of_another_size(configured):
     del kept
 
 
+@pytest.mark.parametrize("key", ["segment_size_mb", "large_segment_size_mb"])
+@pytest.mark.filterwarnings("ignore:segment_size_mb")
+def test_expandable_segments_grow_by_the_size(configured, key):
+    kept = block(8, configured(f"expandable_segments:True,{key}:128"))
+    assert torch.npu.memory_reserved("npu:5") == 128 * MIB
+    del kept
+
+
 def test_sizes_rounded_up_to_divisions_of_a_power_of_two(configured):
     before = torch.npu.memory_allocated("npu:5")
     kept = block(5, configured("roundup_power2_divisions:2"))

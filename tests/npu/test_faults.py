@@ -49,6 +49,18 @@ def test_restarting_a_running_device_changes_nothing():
     assert x.sum().item() == 2
 
 
+def test_a_copy_makes_its_target_safe_again():
+    lost, fresh = torch.ones(2, device="npu"), None
+    _recovery.set_npu_tensor_unsafe_check_flag(True)
+    _recovery.mark_all_npu_tensor_unsafe(0)
+    fresh = torch.full((2,), 5.0, device="npu")
+    assert not _recovery.check_npu_tensor_is_safe(lost)
+    with pytest.raises(RuntimeError, match="There is unsafe data in the input tensor"):
+        fresh.copy_(lost)
+    lost.copy_(fresh)
+    assert _recovery.check_npu_tensor_is_safe(lost) and (lost + 1).tolist() == [6.0, 6.0]
+
+
 def test_rebuilding_all_resources_loses_the_tensors():
     x, y = torch.ones(2, device="npu"), torch.ones(2, device="npu")
     torch.npu.stop_device(0)

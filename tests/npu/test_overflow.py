@@ -119,3 +119,8 @@ def test_a_filter_that_writes_infinities_runs_in_saturation_mode(saturation):
     kept = torch_npu.npu_top_k_top_p(logits, None, torch.tensor([2], dtype=torch.int32).npu())
     assert kept.cpu().isfinite().logical_not().tolist() == [[True, False, False, True]]
     assert not torch.npu.get_npu_overflow_flag()
+
+
+def test_eight_bit_floats_pass_in_saturation_mode(saturation):
+    x = torch.tensor([1.0, 2.0]).npu().to(torch.float8_e4m3fn)
+    assert x.float().tolist() == [1.0, 2.0]

@@ -122,6 +122,7 @@ bool saturates(const Tensor& tensor) {
 }
 
 bool finite(const Tensor& tensor) {
+  if (tensor.element_size() == 1) return true;  // 8-bit and 4-bit floats: PyTorch has no test of them
   const Tensor bytes = on_npu(tensor) ? cpu_alias(tensor) : tensor;
   return at::isfinite(bytes).all().item<bool>();
 }
@@ -154,12 +155,19 @@ void observe(int stage, const std::string& name, const Stack& stack, size_t coun
   TORCH_CHECK(false, text);
 }
 
-void refuse_unsafe(const Stack& stack, size_t count, int device) {
-  each_tensor(stack, count, [&](const Tensor& tensor) {
-    if (!on_npu(tensor) || tensor.layout() != at::kStrided) return;
-    const Block* block = block_of(tensor.storage().data_ptr());
-    if (block != nullptr && block->unsafe) raise("There is unsafe data in the input tensor.", device);
-  });
+// A copy makes what it writes over safe again; all else must not read what was lost.
+void refuse_unsafe(const Operation& operation, const Stack& stack, int device) {
+  const size_t first = stack.size() - operation.arguments;
+  bool written = operation.name == "aten::copy_";
+  for (size_t i = first; i < stack.size(); ++i, written = false) {
+    each_tensor(stack[i], [&](const Tensor& tensor) {
+      if (!on_npu(tensor) || tensor.layout() != at::kStrided) return;
+      Block* block = block_of(tensor.storage().data_ptr());
+      if (block == nullptr || !block->unsafe) return;
+      if (!written) raise("There is unsafe data in the input tensor.", device);
+      block->unsafe = false;
+    });
+  }
 }
 
 void round_factors(const Operation& operation, Stack& stack) {
@@ -191,7 +199,7 @@ void raise_fault(int device) {
 }
 
 void OperatorTask::before(uint32_t asked) {
-  if ((asked & kUnsafeStage) != 0) refuse_unsafe(*stack_, operation_.arguments, device_);
+  if ((asked & kUnsafeStage) != 0) refuse_unsafe(operation_, *stack_, device_);
   if ((asked & kObserveStage) != 0) observe(0, operation_.name, *stack_, operation_.arguments);
   if ((asked & kRoundStage) != 0) round_factors(operation_, *stack_);
   if ((asked & kSaturateStage) != 0) was_finite_ = all_finite(*stack_, operation_.arguments);

@@ -103,7 +103,9 @@ Table make_table() {
                            "geometric_", "log_normal_", "cauchy_", "_foreach_copy_", "_foreach_zero_"}) {
     table[std::string("aten::") + name].overwrites = true;
   }
-  table["npu::npu_top_k_top_p"].infinite = true;
+  for (const char* name : {"npu_top_k_top_p", "npu_hans_encode", "npu_hans_decode"}) {  // the latter two: any bits
+    table[std::string("npu::") + name].infinite = true;
+  }
   table["aten::native_batch_norm"].writes = {3, 4};  // running statistics
   for (const char* name : {"index", "index_select", "gather", "embedding", "take", "masked_select", "index_put_",
                            "index_copy_", "index_add_", "index_fill_", "scatter_", "scatter_add_", "masked_scatter_",

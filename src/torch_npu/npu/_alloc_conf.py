@@ -164,9 +164,10 @@ def configure(found: Mapping[str, Any], caching: bool = True) -> None:
     for key in ("garbage_collection_threshold", "expandable_segments"):
         if key in found:
             config[key] = found[key]
-    for key in ("segment_size_mb", "large_segment_size_mb"):
-        if key in found:
-            config["large_segment"] = found[key] * MIB
+    if "segment_size_mb" in found and found.get("expandable_segments"):
+        config["large_segment"] = found["segment_size_mb"] * MIB
+    if "large_segment_size_mb" in found:
+        config["large_segment"] = found["large_segment_size_mb"] * MIB
     _C.configure_allocator(config)
     extra = {}
     if "max_non_split_rounding_mb" in found:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def get_soc_version() -> int:
 class DeviceProperties:
     """What `get_device_properties` returns; `emulated` tells it from hardware.
 
-    The fields below `vector_core_num` that a GPU has and an NPU has not are 0, False or empty, as upstream.
+    The fields that a GPU has and an NPU has not are None, as upstream.
     """
 
     name: str
@@ -224,16 +225,16 @@ class DeviceProperties:
     cube_core_num: int
     vector_core_num: int
     L2_cache_size: int
-    major: int = 0
-    minor: int = 0
-    is_multi_gpu_board: bool = False
-    is_integrated: bool = False
-    multi_processor_count: int = 0
-    max_threads_per_multi_processor: int = 0
-    warp_size: int = 0
-    regs_per_multiprocessor: int = 0
-    gcnArchName: str = ""
-    uuid: str = ""
+    uuid: uuid.UUID
+    major: int | None = None
+    minor: int | None = None
+    is_multi_gpu_board: int | None = None
+    is_integrated: int | None = None
+    multi_processor_count: int | None = None
+    max_threads_per_multi_processor: int | None = None
+    warp_size: int | None = None
+    regs_per_multiprocessor: int | None = None
+    gcnArchName: str | None = None
     emulated: bool = True
 
 
@@ -243,7 +244,12 @@ def get_device_properties(device_name: Any = None) -> DeviceProperties:
     _lazy_init()
     chip = chips.current()
     return DeviceProperties(
-        chip.name, _C.memory_info(index)[1], chip.cube_cores, chip.vector_cores, chip.l2_cache
+        chip.name,
+        _C.memory_info(index)[1],
+        chip.cube_cores,
+        chip.vector_cores,
+        chip.l2_cache,
+        uuid.uuid5(uuid.NAMESPACE_DNS, f"{chip.name}:{index}.softnpu"),
     )
 
 

@@ -171,16 +171,17 @@ class ExternalStream(Stream):
             device_type=_device_type(),
         )
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str, upstream: str = "") -> None:
+        said = f" (upstream: {upstream})" if upstream else ""
         raise RuntimeError(
-            f"{what} is not supported on an external stream" + pta_error(ErrCode.NOT_SUPPORT)
+            f"{what} is not supported on an external stream{said}" + pta_error(ErrCode.NOT_SUPPORT)
         )
 
     def synchronize(self) -> None:
-        self._refuse("synchronize")
+        self._refuse("synchronize", "NPUStream::synchronize")
 
     def query(self) -> bool:
-        self._refuse("query")
+        self._refuse("query", "Cannot query")
         return False
 
     def wait_event(self, event: Any) -> None:

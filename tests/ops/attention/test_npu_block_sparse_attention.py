@@ -142,6 +142,7 @@ def test_gradients_need_the_logsumexp():
     ],
 )
 def test_refusals(options, message):
+    options = dict(options)
     given = inputs("BNSD", torch.float16, 64, [9, 9], [7, 7])
     lengths, kv_lengths = options.pop("lengths", None), options.pop("kv_lengths", None)
     with pytest.raises(RuntimeError, match=f"npu_block_sparse_attention: argument {message}"):
