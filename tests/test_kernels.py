@@ -196,7 +196,9 @@ def test_bytecode_beside_the_files_is_not_run(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("raise SystemExit('planted')")
     cached = Path(importlib.util.cache_from_source(str(file)))
-    py_compile.compile(str(file), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    py_compile.compile(
+        str(file), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
     file.write_text("")
     assert cached.exists()
     done = run("import torch_npu", SOFTNPU_KERNELS=str(tmp_path))

@@ -108,7 +108,9 @@ def load() -> None:
         return
     for path in (Path(folder), *sorted(Path(folder).glob("*.py"))):
         if path.stat().st_mode & stat.S_IWOTH:
-            raise RuntimeError(f"SOFTNPU_KERNELS: {path} may be written by everybody, so it is not run")
+            raise RuntimeError(
+                f"SOFTNPU_KERNELS: {path} may be written by everybody, so it is not run"
+            )
         if path != Path(folder):
             _import(path)
 

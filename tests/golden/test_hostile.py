@@ -71,13 +71,16 @@ def test_a_dump_reads_no_other_files(tmp_path):
     assert "has no file ../../other.pt in dump_tensor_data" in replayed(dump.close())
 
 
-@pytest.mark.parametrize("what", ["pickle", "object array", "rubbish", "empty", "not a tensor", "pipe"])
+@pytest.mark.parametrize(
+    "what", ["pickle", "object array", "rubbish", "empty", "not a tensor", "pipe"]
+)
 def test_files_of_a_dump_that_are_no_tensors(tmp_path, monkeypatch, what):
     monkeypatch.chdir(tmp_path)
     dump = Dumping(tmp_path / "dump", "npy" if what == "object array" else "pt")
     dump.forward("Torch.neg.0.forward", [torch.ones(1)], {}, -torch.ones(1))
     folder = dump.close()
-    for path in (folder / "dump_tensor_data").iterdir():  # inputs for a replay, outputs for a comparison
+    # inputs for a replay, outputs for a comparison
+    for path in (folder / "dump_tensor_data").iterdir():
         path.unlink()
         if what == "pipe":
             os.mkfifo(path)
@@ -99,7 +102,12 @@ def test_files_of_a_dump_that_are_no_tensors(tmp_path, monkeypatch, what):
     "data",
     [
         {"Torch.neg.0.forward": [1, 2]},
-        {"Torch.neg.0.forward": {"input_args": 3, "output": {"type": "torch.Tensor", "data_name": "x.pt"}}},
+        {
+            "Torch.neg.0.forward": {
+                "input_args": 3,
+                "output": {"type": "torch.Tensor", "data_name": "x.pt"},
+            }
+        },
         {"Torch.neg.0.forward": {"input_args": [{"type": "torch.memory_format"}]}},
         {"Torch.neg.0.forward": {"input_kwargs": []}},
         {"no name": {}},
@@ -220,7 +228,9 @@ def test_files_that_lie(recording, content):
     assert "is not a safetensors file" in text or "has no tensor" in text
 
 
-@pytest.mark.parametrize("offsets", [[0, 2**62], [-8, 16], [2**40, 2**40 + 24], ["a", "b"], [24, 0], 7])
+@pytest.mark.parametrize(
+    "offsets", [[0, 2**62], [-8, 16], [2**40, 2**40 + 24], ["a", "b"], [24, 0], 7]
+)
 def test_offsets_that_lie(recording, offsets):
     (path,) = recording.glob("*.safetensors")
     data = path.read_bytes()

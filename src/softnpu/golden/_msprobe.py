@@ -22,6 +22,10 @@ _SKIPPED = {
 }
 
 
+#: what PyTorch and numpy raise for a file that is none of theirs, or holds other objects
+_NO_TENSOR = (RuntimeError, TypeError, ValueError, KeyError, EOFError, pickle.PickleError)
+
+
 class Dump:
     """A dump to read, with the calls in the form of a recording."""
 
@@ -145,8 +149,8 @@ class Dump:
                 loaded = torch.from_numpy(numpy.load(path, allow_pickle=False).copy())
             else:
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, TypeError, ValueError, KeyError, EOFError, pickle.PickleError) as wrong:
-            raise ValueError(f"{path} holds no tensor: {str(wrong).splitlines()[:1]}") from None
+        except _NO_TENSOR as wrong:
+            raise ValueError(f"{path} holds no tensor: {str(wrong).partition('. ')[0]}") from None
         if not isinstance(loaded, torch.Tensor):
             raise ValueError(f"{path} holds no tensor, but a {type(loaded).__name__}")
         wanted = getattr(torch, entry["dtype"], None)  # bfloat16 stands in .npy files as float32

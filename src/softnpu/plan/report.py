@@ -28,6 +28,8 @@ def of_rank(
     found = ran.recording
     if found is None:
         nothing = "the program used no NPU: there is nothing to plan"
+        if ran.code:  # os._exit or a signal: it may have
+            nothing = f"nothing to plan: the program used no NPU, or ended with code {ran.code} before it could tell"
         return data | _nothing(chip) | {"notes": [nothing]}, None
     memory = analyze(found)
     data |= _memory(found, memory, chip)

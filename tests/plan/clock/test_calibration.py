@@ -167,3 +167,62 @@ def test_file_that_is_no_calibration(tmp_path):
     file.write_text('{"version": 9, "chip": "x", "names": {}, "classes": {}}')
     with pytest.raises(ClockError, match="version 9"):
         Calibration.read(file)
+
+
+GOOD = {"version": 1, "chip": CHIP.name, "names": {}, "classes": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "[1]",
+        '"x"',
+        "\x00",
+        json.dumps(GOOD | {"names": 3}),
+        json.dumps(GOOD | {"names": {"matmul:mm": "x"}}),
+        json.dumps(GOOD | {"names": {"matmul:mm": -1.0}}),
+        json.dumps(GOOD | {"classes": {"matmul": float("nan")}}),
+        json.dumps(GOOD | {"classes": {"matmul": float("inf")}}),
+        json.dumps(GOOD | {"classes": {"matmul": True}}),
+    ],
+)
+def test_what_is_no_calibration(tmp_path, text):
+    path = tmp_path / "card.json"
+    path.write_text(text)
+    with pytest.raises(ClockError, match="card.json is not a calibration that softnpu wrote"):
+        Calibration.read(path)
+
+
+ROW = ["0", "mm", "MatMulV3", "AI_CORE", "1", "9.5", "0", '"8,8;8,8"', "DT_BF16;DT_BF16", "ND;ND", '"8,8"', "DT_BF16", "ND"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(5, "x"), (5, "nan"), (5, "inf"), (5, ""), (7, '"a,b"')]
+)
+def test_rows_that_no_profiler_writes(tmp_path, place, value):
+    cells = [*ROW[:place], value, *ROW[place + 1 :]]
+    with (tmp_path / "kernel_details.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, cells])
+    with pytest.raises(
+        ClockError, match="kernel_details.csv is not as a profiler writes it|has shapes"
+    ):
+        fitting.calibrate(tmp_path, CHIP)
+
+
+def test_columns_that_are_missing(tmp_path):
+    for name in ("Type", "Duration(us)", "Input Data Types", "Output Formats"):
+        columns = [column for column in COLUMNS if column != name]
+        (tmp_path / "kernel_details.csv").write_text(",".join(columns) + "\n")
+        with pytest.raises(ClockError, match="kernel_details.csv has no column"):
+            fitting.calibrate(tmp_path, CHIP)
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "[" * 100_000, "[]", '{"step": 3}', '{"step": {"collective": {"hcom_allReduce__1": {}}}}']
+)  # fmt: skip
+def test_communication_that_no_profiler_writes(tmp_path, text):
+    (tmp_path / "communication.json").write_text(text)
+    with pytest.raises(ClockError, match="communication.json is not"):
+        fitting.calibrate(tmp_path, CHIP)

@@ -59,8 +59,16 @@ class Calibration:
                 raise ClockError(
                     f"{path}: version {value['version']} of a calibration, not {VERSION}"
                 )
-            return cls(value["chip"], dict(value["names"]), dict(value["classes"]))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            found = cls(value["chip"], dict(value["names"]), dict(value["classes"]))
+        except ClockError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ClockError(
                 f"{path} is not a calibration that softnpu wrote: {error!r}"
             ) from error
+        for key, factor in (found.names | found.classes).items():
+            if type(factor) not in (int, float) or not 0 < factor < float("inf"):
+                raise ClockError(
+                    f"{path} is not a calibration that softnpu wrote: the factor of {key} is {factor!r}"
+                )
+        return found

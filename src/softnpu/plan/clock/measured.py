@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ _DTYPES = {
     "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "COMPLEX64": "complex64", "COMPLEX128": "complex128",
     "INT4": "int4", "DT_INT4": "int4", "FLOAT8_E4M3FN": "float8_e4m3fn", "FLOAT8_E5M2": "float8_e5m2", "HIFLOAT8": "hifloat8",
 }  # fmt: skip
+_COLUMNS = (
+    "Type", "Duration(us)", *(f"{side} {what}" for side in ("Input", "Output") for what in ("Shapes", "Data Types", "Formats")),
+)  # fmt: skip
 _SKIPPED = ("N/A", "")
 
 
@@ -39,10 +44,10 @@ def find(directory: Path, name: str) -> list[Path]:
 
 def kernels(path: Path) -> Iterator[Measured]:
     """Rows of a kernel_details.csv that have shapes."""
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
+    with _reading(path), open(path, newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file, restval="")
         columns = rows.fieldnames or []
-        for needed in ("Type", "Duration(us)", "Input Shapes", "Output Shapes"):
+        for needed in _COLUMNS:
             if needed not in columns:
                 raise ClockError(f"{path} has no column {needed!r}")
         for row in rows:
@@ -51,9 +56,20 @@ def kernels(path: Path) -> Iterator[Measured]:
                 yield one
 
 
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Rows and entries that no profiler writes are an error that names the file."""
+    try:
+        yield
+    except ClockError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, csv.Error) as error:
+        raise ClockError(f"{path} is not as a profiler writes it: {error!r}") from None
+
+
 def _kernel(row: dict[str, str]) -> Measured | None:
     kind = row["Type"].strip()
-    seconds = float(row["Duration(us)"]) * 1e-6
+    seconds = _finite(float(row["Duration(us)"])) * 1e-6
     shapes = row["Input Shapes"].strip()
     if kind in _SKIPPED or shapes in _SKIPPED or seconds <= 0:
         return None
@@ -132,18 +148,19 @@ def collectives(path: Path) -> Iterator[Transfer]:
     """Entries of a communication.json, without the time in which a rank waits for the others."""
     try:
         steps = json.loads(path.read_text("utf-8"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ClockError(f"{path} is not JSON: {error}") from error
-    metadata = _metadata(path)
-    groups = _groups(metadata)
-    twice = not metadata.get("predicted")  # the files of a prediction count every part once
-    for step in steps.values():
-        for kinds in step.values():
-            for name, entry in kinds.items():
-                if name != "Total Op Info":
-                    one = _transfer(name, entry, groups, twice)
-                    if one is not None:
-                        yield one
+    with _reading(path):
+        metadata = _metadata(path)
+        groups = _groups(metadata)
+        twice = not metadata.get("predicted")  # the files of a prediction count every part once
+        for step in steps.values():
+            for kinds in step.values():
+                for name, entry in kinds.items():
+                    if name != "Total Op Info":
+                        one = _transfer(name, entry, groups, twice)
+                        if one is not None:
+                            yield one
 
 
 def _transfer(
@@ -154,7 +171,7 @@ def _transfer(
     # SDMA is the sum of HCCS, PCIE and SIO.
     size = sum(links.get(link, {}).get("Transit Size(MB)", 0.0) for link in ("SDMA", "RDMA")) * 1e6
     waited = times.get("Wait Time(ms)", 0.0)
-    seconds = (times["Elapse Time(ms)"] - waited) * 1e-3
+    seconds = _finite(times["Elapse Time(ms)"] - waited) * 1e-3
     if not size or seconds <= 0:
         return None
     operation, _, group = name.partition("@")
@@ -162,6 +179,12 @@ def _transfer(
     kind = kind_of(plain)
     passes = 2 if twice and kind == "all_reduce" else 1
     return Transfer(kind, size, groups.get(group, 0), seconds, passes)
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a time")
+    return number
 
 
 def _metadata(path: Path) -> dict[str, Any]:
