@@ -12,6 +12,7 @@ from torch import nn
 import torch_npu
 
 DEVICE = "npu"
+PROGRAMS = ("cnn", "lstm", "transformer", "moe", "graph", "decode", "llama", "fsdp2")
 
 
 def _train(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], loss, **options) -> None:
@@ -240,15 +241,39 @@ def graph() -> None:
     y.sum()
 
 
+def fsdp2() -> None:
+    """A rank of two, real or alone."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    dist.init_process_group("hccl")
+    model = nn.Sequential(*(_Expert(64) for _ in range(3))).to(DEVICE)
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model:
+        fully_shard(layer, mp_policy=half)
+    fully_shard(model, mp_policy=half)
+    x = torch.randn(8, 64, device=DEVICE)
+    _train(model, [(x,)] * 2, lambda m, x: m(x).float().square().mean())
+    dist.destroy_process_group()
+
+
 def report(name: str) -> None:
     """Runs a program and prints what it did to memory, as one line of JSON."""
     if os.environ.get("PLAN") == "1":
         torch_npu._plan.start()
     torch.manual_seed(1)
+    device = int(os.environ.get("RANK", "0"))
+    torch.npu.set_device(device)
+    if name in PROGRAMS:
+        torch.npu.memory._record_memory_history(max_entries=1 << 20)
     globals()[name]()
     torch.npu.synchronize()
     found = {
         "allocated": torch.npu.max_memory_allocated(),
         "reserved": torch.npu.max_memory_reserved(),
+        "events": [
+            (event["action"], event["size"])
+            for event in torch.npu.memory._snapshot()["device_traces"][device]
+        ],
     }
     print("MEMORY " + json.dumps(found))

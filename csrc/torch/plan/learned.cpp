@@ -1,5 +1,6 @@
 #include "torch/plan/learned.h"
 
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
@@ -21,9 +22,11 @@ using c10::IValue;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-constexpr size_t kMostTried = size_t{64} << 20;  // bytes of all tensors of a call
+constexpr size_t kMostTried = size_t{64} << 20;  // bytes of all tensors of a call, where temporaries are large
+constexpr size_t kMostOthers = size_t{4} << 20;  // of other kernels
+constexpr size_t kMostKept = 1 << 16;            // calls that are remembered
 
-bool learns(const std::string& name) {
+bool has_large_temporaries(const std::string& name) {
   static const std::unordered_set<std::string> names{"aten::convolution",
                                                      "aten::convolution_backward",
                                                      "aten::native_batch_norm",
@@ -107,6 +110,7 @@ Learned learn(const OperatorHandle& op, const Stack& given) {
   const HostScope host;
   Stack stack(given);
   std::vector<Tensor> copies;
+  const std::vector<Tensor> before = tensors_of(given);
   for (IValue& value : stack) {
     map_tensors(value, [&](const Tensor& tensor) {
       Tensor copied = tensor;
@@ -120,11 +124,16 @@ Learned learn(const OperatorHandle& op, const Stack& given) {
     });
   }
   std::vector<const void*> made;
-  {
+  try {
     const LearnHostSteps learning(found.steps, made);
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  } catch (const c10::Error&) {  // of zeros: a matrix that is singular, probabilities without a sum
+    return found;
   }
   found.usable = true;
+  for (size_t i = 0; i < before.size(); ++i) {
+    found.usable &= !before[i].defined() || before[i].sizes() == copies[i].sizes();  // it resized a result
+  }
   for (const Tensor& tensor : tensors_of(stack)) {
     Result result;
     result.defined = tensor.defined();
@@ -186,7 +195,8 @@ std::vector<Tensor> repeat(const Learned& learned, const std::vector<Tensor>& gi
 
 bool answer_learned(const OperatorHandle& op, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
-  if (!learns(schema.name())) return false;
+  const bool listed = has_large_temporaries(schema.name());
+  if (!listed && op.hasTag(at::Tag::nondeterministic_seeded)) return false;  // the host's generator stays as it is
   for (const auto& result : schema.returns()) {
     if (!result.type()->isSubtypeOf(*c10::TensorType::get())) return false;
   }
@@ -198,7 +208,7 @@ bool answer_learned(const OperatorHandle& op, Stack* stack) {
     describe(key, value);
     each_tensor(value, [&](const Tensor& tensor) { bytes += tensor.defined() ? tensor.nbytes() : 0; });
   }
-  if (bytes > kMostTried) return false;
+  if (bytes > (listed ? kMostTried : kMostOthers)) return false;
   static auto* all = new std::unordered_map<std::string, Learned>;
   static std::mutex mutex;
   Learned learned;
@@ -209,6 +219,7 @@ bool answer_learned(const OperatorHandle& op, Stack* stack) {
       learned = found->second;
     } else {
       learned = learn(op, given);
+      if (all->size() >= kMostKept) all->clear();
       all->emplace(key.str(), learned);
     }
   }

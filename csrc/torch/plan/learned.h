@@ -7,8 +7,8 @@
 
 namespace softnpu::plan {
 
-// Runs a kernel whose temporaries no table tells (convolutions, sorts, ...): allocates and frees as it does, and leaves
-// its results on the stack. Whether it could: the operator is one of these, and its tensors are small enough to try.
+// Allocates and frees as the kernel does, and leaves its results on the stack. Whether it could: its tensors are small
+// enough to try, larger ones where temporaries are large (convolutions, sorts, ...).
 bool answer_learned(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace softnpu::plan

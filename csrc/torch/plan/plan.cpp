@@ -12,6 +12,7 @@
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/operator_traits.h"
 #include "torch/dispatch/reads_data.h"
+#include "torch/memory/allocator.h"
 #include "torch/plan/evaluate.h"
 #include "torch/plan/learned.h"
 #include "torch/plan/values.h"
@@ -57,6 +58,7 @@ Rule classify(const OperatorHandle& op) {
   if (name == "aten::copy_") return Rule::copy;
   if (name.rfind("softnpu::", 0) == 0) return Rule::ours;
   if (computing.count(name) > 0) return Rule::leaf;
+  if (name == "aten::native_dropout_backward") return Rule::through;  // products, whatever its registration
   if (traits_of(name).describes || name.rfind("aten::new_empty", 0) == 0 || name.rfind("aten::empty", 0) == 0 ||
       op.hasTag(at::Tag::inplace_view) || is_view(schema)) {
     return Rule::through;
@@ -97,7 +99,10 @@ class MetaCall {
     }
   }
 
-  void run() { op_.callBoxed(&stack_); }
+  void run() {
+    const HostScope host;  // shape functions in Python make tensors of numbers
+    op_.callBoxed(&stack_);
+  }
 
   // The results: arguments where it returns them, resized if the operator resized them, and new ones.
   void finish() {
@@ -175,6 +180,7 @@ void resolve_masks(const OperatorHandle& op, Stack* stack) {
 
 void answer_leaf(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
+  Stack given;  // freed last, in the order of the arguments, as a kernel's caller does
   const Inputs inputs(op, *stack);
   const bool waits = reads_data(op, c10::ArrayRef<const IValue>(stack->data() + stack->size() - count, count));
   if (waits) {
@@ -188,7 +194,7 @@ void answer_leaf(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
       raise_absent(op.schema().name().c_str(), inputs.absent());
     }
   }
-  const Stack given(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  given.assign(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   if (!has_shapes(op)) {
     if (gives_arguments(op.schema())) return leave_arguments(op, stack);
     if (!few_bytes(given, count)) raise_without_shapes(op);
@@ -214,8 +220,8 @@ void answer_leaf(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
 // Without what it computes; where its integers alone decide, its loops are not the ones left out.
 void answer_ours(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
-  const Inputs inputs(op, *stack);
   const Stack given(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  const Inputs inputs(op, *stack);
   if (inputs.known()) {
     run_kernel(op, keys, stack);
     return mark_results(op, *stack, inputs.guessed() ? kGuessed : kReal);

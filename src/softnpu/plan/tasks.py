@@ -69,7 +69,7 @@ class Task:
     attributes: scalar arguments that change the cost (num_heads, sparse_mode, ...), by name.
     waits: indexes of earlier tasks, on other streams, that end before this one begins (events, stream waits).
     host_waits: the host waited for the end of this task before it launched the next one (item, synchronize).
-    ranks, peers: of a collective, the size of its group and the global ranks in it.
+    ranks, peers: of a collective, or of a kernel that communicates, the size of its group and the global ranks in it.
     phase: "forward", "backward", "optimizer", or "" where it is not known.
     """
 

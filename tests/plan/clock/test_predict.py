@@ -1,11 +1,12 @@
 """`predict`: costs by their bounds, streams, collectives, bad input."""
 
+import itertools
 import math
 
 import pytest
 
 from softnpu import chips
-from softnpu.plan.clock import ClockError, Topology, predict
+from softnpu.plan.clock import ClockError, Topology, attention, collectives, cube, predict
 from softnpu.plan.clock.constants import DEFAULT
 from softnpu.plan.tasks import Task, TensorSpec
 
@@ -195,3 +196,88 @@ def test_nothing_takes_no_time():
 def test_unknown_kind_is_named():
     with pytest.raises(ClockError, match="not 'kernels'"):
         predict([Task("aten::mm", "kernels", 0, 0, (), ())], CHIP)
+
+
+CHIPS = [chips.get(name) for name in chips.names()]
+SIZES = (1, 16, 17, 100, 128, 129, 512, 513, 1000, 3000, 4096, 8192)
+
+
+def check_grows(costs, chip):
+    """Each takes as long as the one before it, or longer, and none beats the peak."""
+    times = [one.seconds for one in costs]
+    assert all(after >= before * (1 - 1e-9) for before, after in itertools.pairwise(times))
+    assert all(one.flops / one.seconds < chip.peak["float16"] for one in costs)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+@pytest.mark.parametrize("which", ["m", "n", "k"])
+def test_a_larger_product_never_takes_less(chip, which):
+    for other in (1, 64, 300, 4096):
+        sizes = {"m": other, "n": other, "k": 512 if which != "k" else other}
+        products = [cube.Product(**sizes | {which: size}, dtype="float16") for size in SIZES]
+        check_grows([cube.cost(one, chip, DEFAULT) for one in products], chip)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("which", ["queries", "keys", "heads", "batch"])
+def test_longer_attention_never_takes_less(chip, backward, which):
+    sizes = {"batch": 1, "heads": 32, "kv_heads": 1, "queries": 1024, "keys": 2048}
+    more = {"key_size": 128, "value_size": 128, "dtype": "float16", "backward": backward}
+    shapes = [attention.Attention(**sizes | {which: size}, **more) for size in SIZES]
+    check_grows([attention.cost(one, chip, DEFAULT) for one in shapes], chip)
+
+
+@pytest.mark.parametrize(
+    "chip", [c for c in CHIPS if "node_devices" in c.links], ids=lambda c: c.name
+)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16, 64, 1024, 8192])
+def test_a_larger_message_never_takes_less(chip, ranks):
+    topology = Topology.of(chip, ranks)
+    group = topology.group((), ranks)
+    for kind in collectives.KINDS:
+        sizes = [0, 1, 2**10, 2**15, 2**18, 2**19, 2**20, 2**22, 2**26, 2**30, 2**33]
+        times = [collectives.cost(kind, n, group, topology, DEFAULT).seconds for n in sizes]
+        assert times == sorted(times) and times[0] > 0
+
+
+def fused(name, inputs, outputs, ranks=8, **attributes):
+    attributes = tuple(attributes.items())
+    return Task(f"npu::{name}", "kernel", 0, 0, inputs, outputs, attributes, ranks=ranks)
+
+
+def test_a_product_with_a_collective_takes_the_longer_of_both():
+    topology = Topology.of(CHIP, 8)
+    x, w = spec(4096, 8192), spec(8192, 1024)
+    product = seconds(mm(4096, 8192, 1024))
+    alone = fused("npu_mm_all_reduce_base", (x, w), (spec(4096, 1024),), ranks=1)
+    assert seconds(alone) == pytest.approx(product)
+    both = seconds(fused("npu_mm_all_reduce_base", (x, w), (spec(4096, 1024),)), topology)
+    reduced = seconds(all_reduce(4096 * 1024, 8), topology)
+    assert both == pytest.approx(max(product, reduced))
+    wide = seconds(fused("npu_mm_all_reduce_base", (spec(4096, 16), spec(16, 8192)), (spec(4096, 8192),)), topology)  # fmt: skip
+    assert wide == pytest.approx(seconds(all_reduce(4096 * 8192, 8), topology))
+
+
+def test_flops_of_products_over_ranks():
+    """Gathered rows count, and so do those that the result no longer has."""
+    topology = Topology.of(CHIP, 8)
+    for name, given, made, flops in (
+        ("npu_all_gather_base_mm", (512, 2048), (4096, 1024), 2 * 4096 * 2048 * 1024),
+        ("npu_mm_reduce_scatter_base", (4096, 2048), (512, 1024), 2 * 4096 * 2048 * 1024),
+    ):
+        task = fused(name, (spec(*given), spec(2048, 1024)), (spec(*made),))
+        assert predict([task], CHIP, topology).flops == flops
+
+
+def test_dispatch_and_combine_send_each_token_to_its_experts():
+    a3 = chips.get("Ascend910_9391")
+    topology = Topology.of(a3, 64)
+    ids = TensorSpec((128, 8), "int32")
+    x, many = spec(128, 7168), spec(1024, 7168)
+    send = fused("npu_moe_distribute_dispatch_v2", (x, ids), (many,), ranks=64)
+    back = fused("npu_moe_distribute_combine_v2", (many, ids), (x,), ranks=64)
+    wanted = collectives.exchange(128 * 8 * 7168 * 2, 64, topology, DEFAULT, normal=False).seconds
+    for task in (send, back):
+        found = predict([task], a3, topology).tasks[0].seconds / DEFAULT.in_step
+        assert found == pytest.approx(wanted)

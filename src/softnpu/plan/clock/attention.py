@@ -75,9 +75,18 @@ def cost(shape: Attention, chip: Chip, constants: Constants) -> Cost:
 
 
 def _imbalance(shape: Attention, chip: Chip) -> float:
-    """How much longer the last wave makes it than an even spread of the blocks over the cores would."""
+    """How much longer the last wave makes it than an even spread of the rows over the cores would.
+
+    Whole blocks run in waves; the shorter last block of a head runs in what they leave free, then in waves of its own.
+    """
     if shape.queries <= _DECODE:
         return 1.0
-    blocks = shape.batch * shape.heads * -(-shape.queries // _ROWS)
-    waves = -(-blocks // chip.cube_cores)
-    return waves * chip.cube_cores / blocks
+    heads, cores = shape.batch * shape.heads, chip.cube_cores
+    whole, rest = divmod(shape.queries, _ROWS)
+    waves = -(-heads * whole // cores)
+    rows = waves * _ROWS
+    if rest:
+        free = waves * cores - heads * whole
+        left = max(0, heads - free * (_ROWS // rest))
+        rows += -(-left // cores) * rest
+    return rows * cores / (heads * shape.queries)

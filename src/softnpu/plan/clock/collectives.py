@@ -125,7 +125,8 @@ def _latency(part: float, group: Group, constants: Constants) -> float:
     seconds = 0.0
     if group.local > 1:
         small = part <= constants.small_message
-        seconds += constants.small_latency if small else constants.peer_latency * (group.local - 1)
+        engines = 0.0 if small else constants.peer_latency * (group.local - 1)
+        seconds += max(constants.small_latency, engines)
     if group.servers > 1:
         seconds += constants.network_latency * math.ceil(math.log2(group.servers))
     return seconds

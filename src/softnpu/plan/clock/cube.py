@@ -66,8 +66,8 @@ def _compute(product: Product, chip: Chip, constants: Constants, memory: float) 
     best = math.inf
     for high, wide in _tiles(product.m, product.n):
         tiles = product.batch * -(-product.m // high) * -(-product.n // wide)
-        for parts in _parts(product.k, tiles, chip.cube_cores):
-            k = product.k / parts
+        for parts in range(1, max(1, chip.cube_cores // tiles) + 1):
+            k = max(product.k / parts, min(product.k, _SHORTEST_PART))
             inner = max(2 * high * wide * k / speed, (high + wide) * k * size / load)
             sums = 0.0 if parts == 1 else 8.0 * parts * product.m * product.n * product.batch
             best = min(best, -(-tiles * parts // chip.cube_cores) * inner + sums / memory)
@@ -81,8 +81,3 @@ def _tiles(m: int, n: int) -> set[tuple[int, int]]:
     return {
         (side(a, m), side(b, n)) for a in _SIDES for b in _SIDES if side(a, m) * side(b, n) <= _TILE
     }
-
-
-def _parts(k: int, tiles: int, cores: int) -> list[int]:
-    most = min(cores // max(1, tiles), k // _SHORTEST_PART)
-    return [1, *range(2, most + 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from softnpu.chips import Chip
-from softnpu.plan.clock import attention, classes, collectives, cube, shapes, vector
+from softnpu.plan.clock import attention, classes, collectives, cube, fused, shapes, vector
 from softnpu.plan.clock.constants import Constants
 from softnpu.plan.clock.figures import ClockError, Cost, link
 from softnpu.plan.clock.topology import Topology
@@ -20,6 +20,12 @@ def cost(task: Task, chip: Chip, topology: Topology, constants: Constants) -> Co
         raise ClockError(
             f"{task.name}: a task is a kernel, a copy or a collective, not {task.kind!r}"
         )
+    alone = _kernel(task, chip, constants)
+    return fused.add_communication(task, alone, topology, constants) if task.ranks > 1 else alone
+
+
+def _kernel(task: Task, chip: Chip, constants: Constants) -> Cost:
+    """What the kernel computes and moves in the device's own memory."""
     kind = classes.classify(task.name)
     if kind == classes.CUBE and len(task.inputs) > 1 and task.outputs:
         return cube.cost(shapes.product(task), chip, constants)

@@ -9,7 +9,7 @@ from softnpu.plan.clock.attention import Attention
 from softnpu.plan.clock.classes import is_backward
 from softnpu.plan.clock.cube import Product
 from softnpu.plan.clock.figures import ClockError
-from softnpu.plan.tasks import Task, TensorSpec
+from softnpu.plan.tasks import Task, TensorSpec, bits
 
 _CAUSAL = (2, 3, 4)  # sparse_mode of torch_npu's attention: left-up, right-down, band
 
@@ -24,6 +24,8 @@ def product(task: Task) -> Product:
         raise ClockError(f"{task.name}: a product needs two operands and a result")
     result = task.outputs[0]
     left, right = _operands(task, result)
+    if task.ranks > 1 and len(right.shape) == 2:
+        return _product_over_ranks(task, left, right)
     columns = result.shape[-1] if result.shape else 1
     batched = len(left.shape) > 2 and len(right.shape) > 2
     batch = math.prod(result.shape[:-2]) if batched else 1
@@ -33,6 +35,15 @@ def product(task: Task) -> Product:
     rows = result.numel // (batch * columns)
     stores = nbytes(task.outputs)
     return Product(rows, columns, k, left.dtype, batch, nbytes(task.inputs), stores)
+
+
+def _product_over_ranks(task: Task, left: TensorSpec, right: TensorSpec) -> Product:
+    """A product with a collective before or after it, whose result is not that of these operands: x2 is K x N."""
+    k, n = right.shape
+    gathered = task.ranks if "gather" in task.name else 1
+    rows = gathered * left.numel // max(1, k)
+    size = bits(left.dtype) / 8
+    return Product(rows, n, k, left.dtype, 1, rows * k * size + right.nbytes, 0.0)
 
 
 def _operands(task: Task, result: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
