@@ -243,3 +243,20 @@ def test_arithmetic_of_bfloat16():
     assert torch.equal(best.cpu(), x.max(1).values)
     expected = x.double() @ y.double()
     torch.testing.assert_close(products.cpu().double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@triton.jit
+def _add_columns(x, y, out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    both = tl.load(x + at)[:, None] + tl.load(y + at)[None, :]
+    tl.store(out + at, tl.sum(both, 1))
+
+
+def test_blocks_of_any_size():
+    """triton-ascend takes block sizes that are no powers of two."""
+    x, y = torch.randn(48), torch.randn(48)
+    out = torch.empty(48).npu()
+    _add_columns[(1,)](x.npu(), y.npu(), out, 48)
+    torch.testing.assert_close(
+        out.cpu().double(), 48 * x.double() + y.double().sum(), rtol=1e-5, atol=1e-4
+    )

@@ -39,8 +39,17 @@ def _there(first: int, end: int) -> bool:
 
 
 def on_device(address: int, size: int) -> bool:
-    """Whether these bytes are memory of a device that someone holds: acl.rt.malloc or a tensor."""
-    return _held(address, size) is True
+    """Whether these bytes are memory of a device that someone holds: acl.rt.malloc or a tensor.
+
+    What a user's own allocator gave out is known by its address alone, not by its size, so any memory may be that.
+    """
+    if _held(address, size):
+        return True
+    if not _device.module().started():
+        return False
+    from torch_npu.npu._memory_pool import plugins_in_use
+
+    return plugins_in_use()
 
 
 def usable(address: int, size: int, write: bool) -> bool:
@@ -49,7 +58,10 @@ def usable(address: int, size: int, write: bool) -> bool:
 
 
 def _held(address: int, size: int) -> bool | None:
-    """None for bytes that have nothing to do with a device."""
+    """None for bytes that have nothing to do with a device.
+
+    Programs that put a device's memory to sleep copy whole segments, with what is free between the tensors.
+    """
     for start, (length, _) in _device.runtime.memory.items():
         if start <= address and address + size <= start + length:
             return True
@@ -58,12 +70,17 @@ def _held(address: int, size: int) -> bool | None:
         return None
     for index in range(module.device_count()):
         for segment in module.memory_segments(index):
-            first = segment["address"]
-            if address + size <= first or first + segment["total_size"] <= address:
+            first, last = segment["address"], segment["address"] + segment["total_size"]
+            if address + size <= first or last <= address:
                 continue
-            for block in segment["blocks"]:
-                inside = block["address"] <= address < block["address"] + block["size"]
-                if inside and block["state"] != "inactive":
-                    return address + size <= block["address"] + block["size"]
-            return False
+            return (
+                address >= first
+                and address + size <= last
+                and any(
+                    block["state"] != "inactive"
+                    and block["address"] < address + size
+                    and address < block["address"] + block["size"]
+                    for block in segment["blocks"]
+                )
+            )
     return None

@@ -10,6 +10,7 @@ import types
 import pytest
 import torch
 
+import acl
 import torch_npu  # noqa: F401
 from softnpu.contrib import vllm_ascend
 
@@ -277,11 +278,14 @@ def test_sleep_mode(ops, monkeypatch, tmp_path):
         x = torch.arange(1000.0, device="npu")
     (handle,) = known.values()
     assert handle[0] == 0 and handle[1] == 2 << 20 and handle[2] <= x.data_ptr() < sum(handle[1:3])
-    kept = x.cpu()
+    kept, size, address = x.cpu(), handle[1], handle[2]
+    backup = torch.empty(size, dtype=torch.uint8, pin_memory=True)  # of all that was mapped
+    room = backup.data_ptr() + 2 * size
+    assert acl.rt.memcpy(backup.data_ptr(), room, address, size, 2) == 0
     python_unmap_and_release(*handle)
     assert not x.cpu().any()
     python_create_and_map(*handle)
-    x.copy_(kept)
+    assert acl.rt.memcpy(address, address + 2 * size, backup.data_ptr(), size, 1) == 0
     assert torch.equal(x.cpu(), kept)
     with pytest.raises(TypeError, match="python_free must be callable, received 1"):
         init_module(print, 1)

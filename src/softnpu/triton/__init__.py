@@ -41,10 +41,14 @@ def _add_driver(module: Any) -> None:
 
 def _add_launch(module: Any) -> None:
     """triton.runtime.interpreter: a launch on npu tensors is one device task on their bytes."""
-    from softnpu.triton import bfloat16, interpreter
+    from triton import _utils
+    from triton.language import semantic
+
+    from softnpu.triton import bfloat16, interpreter, shapes
 
     interpreter.patch(module)
     bfloat16.patch(module)
+    shapes.patch(semantic, _utils)
 
 
 def _interpret(module: Any) -> None:

@@ -89,6 +89,11 @@ def get_allocator_backend() -> str:
     return "native" if _current.allocator() is None else "pluggable"
 
 
+def plugins_in_use() -> bool:
+    """Whether memory of a device may come from a user's allocator now, and so be anywhere."""
+    return _current.allocator() is not None or len(_plugged) > 0
+
+
 def not_with_plugin(what: str) -> None:
     """Raises if a user's allocator is in charge, which keeps no statistics and no cache."""
     if _current.allocator() is not None:
@@ -99,6 +104,7 @@ def not_with_plugin(what: str) -> None:
 
 
 _pool_numbers = itertools.count(1)
+_plugged: weakref.WeakSet[MemPool] = weakref.WeakSet()  # pools with an allocator of their own
 
 
 def _release(devices: set[int], pool: tuple[int, int]) -> None:
@@ -125,6 +131,8 @@ class MemPool:
         self._devices: set[int] = set()
         self._users = 0
         self._finalizer = weakref.finalize(self, _release, self._devices, self._id)
+        if allocator is not None:
+            _plugged.add(self)
 
     @property
     def id(self) -> tuple[int, int]:

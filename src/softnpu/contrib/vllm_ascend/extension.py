@@ -1,5 +1,6 @@
 """The module vllm_ascend_C: importing it defines the operators and gives them kernels, as the compiled one does."""
 
+import os
 from typing import Any
 
 from softnpu.contrib.vllm_ascend import (
@@ -11,6 +12,7 @@ from softnpu.contrib.vllm_ascend import (
     conv,
     csr,
     epilogs,
+    fused,
     gmm,
     linear,
     lora,
@@ -38,6 +40,7 @@ MODULES = (
     conv,
     csr,
     epilogs,
+    fused,
     gmm,
     linear,
     mla,
@@ -49,6 +52,10 @@ MODULES = (
     streams,
     swiglu,
 )
+
+# From torch 2.10 on vLLM wants compiled graphs that can be stored, and loads them when it starts again; the compilers of
+# vllm-ascend make none, so that the second start would fail.
+os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
 
 for part in (attention, cache, lora, moe, norm):
     define(part.OPERATORS)

@@ -60,7 +60,7 @@ def _check(x, weight, scale, x_scale, group_list, assist, name, limit):
     return rows
 
 
-def _stacked(tensors, dims):
+def stacked(tensors, dims):
     """One tensor for all experts, of one such tensor or of one for each."""
     if len(tensors) == 1 and tensors[0].dim() >= dims:
         return tensors[0]
@@ -105,8 +105,8 @@ def grouped_matmul_swiglu_quant_weight_nz_tensor_list(
 ):
     """The same with a list of weights, one for each expert."""
     found = _run(
-        "grouped_matmul_swiglu_quant_weight_nz_tensor_list", x, _stacked(weight, 3),
-        _stacked(weight_scale, 2), x_scale, group_list, bias, swiglu_limit,
+        "grouped_matmul_swiglu_quant_weight_nz_tensor_list", x, stacked(weight, 3),
+        stacked(weight_scale, 2), x_scale, group_list, bias, swiglu_limit,
     )  # fmt: skip
     return *found, x.new_empty(x.shape[0], dtype=torch.float32)
 
@@ -123,7 +123,7 @@ def _(x, weight, weight_scale, x_scale, group_list, bias, offset, swiglu_limit):
         same = len(tensors) > 0 and len({tuple(t.shape) for t in tensors}) == 1
         must.hold(same, name, "a list of tensors of one shape", [tuple(t.shape) for t in tensors])
     _check(
-        x, _stacked(weight, 3), _stacked(weight_scale, 2), x_scale, group_list, bias, "bias",
+        x, stacked(weight, 3), stacked(weight_scale, 2), x_scale, group_list, bias, "bias",
         swiglu_limit,
     )  # fmt: skip
 

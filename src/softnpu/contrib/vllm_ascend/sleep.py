@@ -96,9 +96,11 @@ def init_module(
         python_malloc((device, size, address, address))
         return address
 
+    unmap = _libc.munmap  # tensors that outlive this module's names are freed, too
+
     def release(address: int, size: int, device: int, stream: int | None) -> None:
         _, size, address, _ = python_free(address)
-        _libc.munmap(address, size)
+        unmap(address, size)
 
     callbacks = _ALLOCATE(allocate), _RELEASE(release)
     library.set_callbacks(*(ctypes.cast(one, ctypes.c_void_p) for one in callbacks))
