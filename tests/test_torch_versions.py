@@ -104,6 +104,23 @@ def test_a_wrong_release_is_refused(installed, wrong):
     assert importlib.metadata.version("torch_npu") == "2.10.0+softnpu0.1.0"
 
 
+@pytest.mark.parametrize(
+    ("name", "annotated", "kind"),
+    [
+        ("aten::mm", False, "cpu_op"),
+        ("[memory]", False, "cpu_instant_event"),
+        ("my(3) part", True, "user_annotation"),
+        ("train.py(3): <module>", False, "python_function"),
+        ("nn.Module: Linear_0", False, "python_function"),
+        ("<built-in method mm of type object at 0x7f00>", False, "python_function"),
+    ],
+)
+def test_kinds_of_events_of_an_older_profiler(name, annotated, kind):
+    event = SimpleNamespace(name=lambda: name, is_user_annotation=lambda: annotated)
+    assert torch_versions.activity(event) == kind
+    assert torch_versions.activity(SimpleNamespace(activity_type=lambda: "cpu_op")) == "cpu_op"
+
+
 def test_nothing_else_compares_versions():
     """Versions of torch are compared in two files alone."""
     compares = re.compile(r"TORCH_VERSION_M|torch\.__version__\s*[<>=!]|torch_version\w*\s*[<>]")

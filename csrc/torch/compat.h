@@ -9,6 +9,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
 #include <torch/version.h>
 
 #include <chrono>
@@ -146,6 +148,14 @@ auto autograd_kernel(const Handle& op, c10::DispatchKey key) {
 }
 
 using AutogradKernel = decltype(autograd_kernel(std::declval<c10::OperatorHandle>(), c10::DispatchKey::Undefined));
+
+// Operators without a kernel for autograd go past it. Later versions than 2.7 see to that themselves for this device.
+inline void pass_autograd() {
+  constexpr auto key = c10::DispatchKey::AutogradPrivateUse1;
+  if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) return;
+  static torch::Library library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library.fallback(torch::autograd::basicAutogradNotImplementedFallback());
+}
 
 // --- the processor ------------------------------------------------------------------------------------------------
 

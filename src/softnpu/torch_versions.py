@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -211,3 +212,28 @@ def pickler_options() -> tuple[Any, ...]:
 def traces_streams() -> bool:
     """Whether dynamo keeps streams and events in a table beside the graph (since 2.10)."""
     return importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs") is not None
+
+
+def register_fake(holder: Any, function: Callable[..., Any], library: Any) -> None:
+    """Gives an operator's entry its shape function, in a library of ours (since 2.8; before, in one of its own)."""
+    if "lib" in holder.register.__code__.co_varnames:
+        holder.register(function, function.__module__, lib=library, allow_override=False)
+    else:
+        holder.register(function, function.__module__)
+
+
+#: how PyTorch's tracer calls a function of Python, a module and a function of C
+_TRACED = re.compile(r".+\(\d+\): .|nn\.Module: |<built-in (function|method) ")
+
+
+def activity(event: Any) -> str:
+    """What kineto calls the kind of an event, asked since 2.12; before, annotations say so and functions of Python have
+    names of their own kind."""
+    if hasattr(event, "activity_type"):
+        return event.activity_type()
+    if event.is_user_annotation():
+        return "user_annotation"
+    name = event.name()
+    if _TRACED.match(name):
+        return "python_function"
+    return "cpu_instant_event" if name.startswith("[") else "cpu_op"

@@ -101,6 +101,7 @@ c10::OperatorHandle find(const std::string& name, const std::string& overload) {
 }  // namespace
 
 void bind_python_autograd(py::module& m) {
+  compat::pass_autograd();
   m.def("differentiate_on_demand", [](const std::string& name, const std::string& overload) {
     const c10::OperatorHandle op = find(name, overload);
     constexpr auto key = c10::DispatchKey::AutogradPrivateUse1;

@@ -19,7 +19,7 @@ import torch
 from torch._C import FunctionSchema, parse_schema
 from torch._library import simple_registry
 
-from softnpu import settings
+from softnpu import settings, torch_versions
 from torch_npu import _errors
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _chips, _shapes
@@ -370,9 +370,7 @@ def by_position(
 def register_fake(operator: Operator, name: str, function: Callable[..., Any]) -> None:
     """`torch.library.register_fake` without its walk over the stack, which costs more than all else at import."""
     entry = simple_registry.singleton.find(f"{operator.namespace}::{name}")
-    entry.fake_impl.register(
-        function, function.__module__, lib=library_of(operator.namespace), allow_override=False
-    )
+    torch_versions.register_fake(entry.fake_impl, function, library_of(operator.namespace))
 
 
 def mutable_arguments(schema: FunctionSchema) -> list[str]:

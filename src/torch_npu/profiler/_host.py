@@ -17,6 +17,7 @@ from torch._C._profiler import ProfilerActivity as _Activity
 from torch._C._profiler import ProfilerConfig, ProfilerState
 from torch._C._profiler import _ExperimentalConfig as _KinetoConfig
 
+from softnpu import torch_versions
 from torch_npu.profiler import _rank
 
 Row = list[Any]
@@ -172,7 +173,7 @@ class Recorder:
         events = result.events()
         own = {self.owner} | self._autograd_threads(events)
         for event in events:
-            kind = _KINDS.get(event.activity_type())
+            kind = _KINDS.get(torch_versions.activity(event))
             if kind is None or event.name().startswith(_GLOO):
                 continue
             thread, start, wanted = event.device_resource_id(), event.start_ns(), main

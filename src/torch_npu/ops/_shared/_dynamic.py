@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from softnpu import chips
 from torch_npu._errors import ErrCode
@@ -98,15 +99,17 @@ def order() -> int:
     return QUOTIENT if _chip.on_950() else PRODUCT
 
 
+def _reciprocal(number: float, dtype: torch.dtype) -> float:
+    """1 / number in the dtype: a number, also where shapes alone are computed."""
+    with _disable_current_modes():
+        return (1 / torch.tensor(number, dtype=dtype)).item()
+
+
 def symmetric(x, name, top=0.0, quant_mode="pertoken", mode="rint", order=PLAIN):
     """Rounds fp32 `x` to the format with scale = max |x| / top; returns (y, scale). Zeros stay zeros."""
     high = extreme(torch.amax, x.abs(), dims(x, quant_mode))
     top = top or _formats.largest(name)
-    scale = (
-        high / top
-        if order in (PLAIN, HALF)
-        else high * (1 / torch.tensor(top, dtype=x.dtype)).item()
-    )
+    scale = high / top if order in (PLAIN, HALF) else high * _reciprocal(top, x.dtype)
     if order in (PRODUCT, INVERSE):
         factor = top / high
         scale = 1 / factor if order == INVERSE else scale
@@ -124,7 +127,7 @@ def asymmetric_scale(high, low, top, bottom, order):
     """The scale of rows between `low` and `high`."""
     span = top - bottom
     if order == QUOTIENT:
-        return (high - low) * (1 / torch.tensor(span, dtype=high.dtype)).item()
+        return (high - low) * _reciprocal(span, high.dtype)
     scale = (high - low) / span
     return torch.where(scale > 1e-12, scale, 1e-12) if order == PRODUCT else scale
 

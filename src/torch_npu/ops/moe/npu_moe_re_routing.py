@@ -64,11 +64,18 @@ def npu_moe_re_routing(
     if per_token_scales is None:
         scales = torch.zeros(tokens.size(0), dtype=torch.float32, device=tokens.device)
     else:
-        scales = per_token_scales[source]
+        scales = _rows(per_token_scales, source)
     each = counts.sum(0, dtype=counts.dtype)
     each = each if expert_token_num_type == 1 else each.cumsum(0, dtype=counts.dtype)
-    moved = tokens[source] if tokens_dtype is None else tokens.view(torch.uint8)[source]
+    moved = _rows(tokens if tokens_dtype is None else tokens.view(torch.uint8), source)
     return moved, scales, index.to(torch.int32), each
+
+
+def _rows(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Rows in another order; small floats as bytes, since an older torch has no index for them."""
+    if tensor.dtype.itemsize > 1:
+        return tensor[source]
+    return tensor.view(torch.uint8)[source].view(tensor.dtype)
 
 
 @npu_moe_re_routing.check
