@@ -14,6 +14,7 @@ from torch_npu.ops._registry import Sample, npu_op
     "Tensor kernel_value, Tensor gamma, Tensor beta, Tensor? bias_query=None, Tensor? bias_key=None, "
     "Tensor? bias_value=None, int seq_len=128, int num_heads=12, float eps=1e-05) -> Tensor[]",
     ge="AttentionLnQKV",
+    aclop=True,
     product=True,
 )
 def npu_fused_attention_layernorm_qkv_fwd(

@@ -14,6 +14,7 @@ from torch_npu.ops._registry import Sample, npu_op
     "Tensor grad_output_value, Tensor query_kernel, Tensor key_kernel, Tensor value_kernel, "
     "Tensor hidden_states, Tensor grad_output_ln) -> Tensor[]",
     ge="AttentionQKVGradX",
+    aclop=True,
     product=True,
 )
 def npu_fused_attention_qkv_grad(
