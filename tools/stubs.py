@@ -153,9 +153,9 @@ def _typed(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 
 def _submodules() -> Iterator[str]:
-    """Those that programs reach as attributes; `testing` and `op_plugin` have to be imported by name."""
+    """Those that programs reach as attributes; `testing`, `op_plugin` and `jit` have to be imported by name."""
     for module in pkgutil.iter_modules(torch_npu.__path__):
-        if not module.name.startswith("_") and module.name not in ("testing", "op_plugin"):
+        if not module.name.startswith("_") and module.name not in ("testing", "op_plugin", "jit"):
             yield module.name
 
 

@@ -14,7 +14,7 @@ def sample_inputs_normal_tensor_second(
     self: Any, device: Any, dtype: torch.dtype, requires_grad: bool, **kwargs: Any
 ) -> Any:
     """torch.normal with a number or a tensor for the standard deviation."""
-    cases = [([3, 4], 0.3, {}), ([3, 55], 0, {}), ([5, 6, 7, 8], [5, 6, 7, 8], {})]
+    cases: list[Any] = [([3, 4], 0.3, {}), ([3, 55], 0, {}), ([5, 6, 7, 8], [5, 6, 7, 8], {})]
     return theirs.sample_inputs_normal_common(self, device, dtype, requires_grad, cases, **kwargs)
 
 

@@ -63,6 +63,10 @@ class SyncBatchNorm(torch.autograd.Function):
             of_input = torch.batch_norm_backward_elemt(
                 grad, x, mean, invstd, weight, sums, products, counts
             )
-        of_weight = of_weight if weight is not None and needs[1] else None
-        of_bias = of_bias if weight is not None and needs[2] else None
-        return of_input, of_weight, of_bias, *[None] * 6
+        affine = weight is not None
+        return (
+            of_input,
+            of_weight if affine and needs[1] else None,
+            of_bias if affine and needs[2] else None,
+            *[None] * 6,
+        )

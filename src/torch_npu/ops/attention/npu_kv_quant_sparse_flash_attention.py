@@ -144,7 +144,7 @@ def _(
     def unpacked(tokens):
         return _unpacked(tokens.contiguous(), query.dtype, tile_size, rope_head_dim, key_dtype)
 
-    keys = unpacked(stored) if every else None
+    keys = unpacked(stored if every else stored[:0])
     for part in _sparse.steps(rows.shape[0], chosen.shape[1] * query.shape[-1]):
         width = max(1, int(kept[part].max()))
         own = chosen[part, :width]

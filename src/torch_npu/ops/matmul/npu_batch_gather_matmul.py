@@ -45,6 +45,9 @@ def npu_batch_gather_matmul(self, x, weight_b, indices, weight_a, layer_idx, sca
         n, h, r and the columns are multiples of 16 up to 131072; with `weight_a` r is at most 128; at most 32 adapters
         and 32 layers.
 
+    Both products and what they are multiplied by are rounded to float16, as upstream's test of the Atlas inference
+    series expects to the bit.
+
     Differs from upstream: upstream has it on A2, A3 and the Atlas inference series only, here every chip
     computes it. `npu_batch_gather_matmul` leaves `self` as it is; upstream returns `self`.
     """
@@ -55,10 +58,12 @@ def npu_batch_gather_matmul(self, x, weight_b, indices, weight_a, layer_idx, sca
     inner = wide(x)
     if weight_a is not None:
         inner = torch.bmm(wide(weight_a[row, layer_idx]), inner[:, :, None])[:, :, 0]
-    added = torch.bmm(wide(weight_b[row, layer_idx]), inner[:, :, None])[:, :, 0] * scale
-    y = wide(self).clone()
+        inner = wide(inner.to(x.dtype))
+    added = torch.bmm(wide(weight_b[row, layer_idx]), inner[:, :, None])[:, :, 0]
+    added = added.to(self.dtype) * scale
+    y = self.clone()
     y[:, y_offset : y_offset + columns] += added * known[:, None]
-    return y.to(self.dtype)
+    return y
 
 
 @npu_batch_gather_matmul.check
