@@ -159,6 +159,8 @@ tsan: $(VENV)/.packages
 	@echo "making .venv-clients"; $(PYTHON) -m venv .venv-clients
 	@$(CLIENTS) -m pip --disable-pip-version-check -qq install $(TORCH) numpy
 	@$(CLIENTS) -m pip --disable-pip-version-check -qq install -r $<
+	@# Its requirements are fbgemm-gpu, which needs cuda, and an old torchmetrics.
+	@$(CLIENTS) -m pip --disable-pip-version-check -qq install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0
 	@touch $@
 
 # The wheel comes from .venv, whose objects are in build/: another environment would compile everything again.

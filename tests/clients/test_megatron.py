@@ -20,13 +20,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def losses(folder, tensor: int, pipeline: int) -> list[list[float]]:
+def losses(folder, tensor: int, pipeline: int, **environment: str) -> list[list[float]]:
     """Of every rank of the last stage."""
     launch.tool(
         "torchrun", "--nproc-per-node", tensor * pipeline, "--master-port", 29523,
         launch.PROGRAMS / "megatron_gpt.py", tensor, pipeline, folder,
         "--tensor-model-parallel-size", tensor, "--pipeline-model-parallel-size", pipeline,
         PYTHONPATH=os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")]), CUDA_DEVICE_MAX_CONNECTIONS="1",
+        **environment,
     )  # fmt: skip
     return [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("losses*.json"))]
 
@@ -43,4 +44,9 @@ def test_tensor_parallel_as_one_device(tmp_path):
 
 def test_a_pipeline_of_two_stages_trains(tmp_path):
     (found,) = losses(tmp_path, 1, 2)
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_a_mixture_of_experts_trains(tmp_path):
+    (found,) = losses(tmp_path, 1, 1, EXPERTS="4")
     assert found[-1] < 0.8 * found[0]

@@ -137,7 +137,9 @@ def test_cann_s_variables_lead_to_a_directory_that_programs_can_read():
     assert found == {
         "ASCEND_HOME_PATH": top, "ASCEND_TOOLKIT_HOME": top, "ASCEND_OPP_PATH": f"{top}/opp",
     }  # fmt: skip
-    assert os.path.isdir(f"{top}/opp/vendors") and os.path.isdir(f"{top}/lib64")
+    assert os.path.isdir(f"{top}/opp/vendors") and os.path.isfile(f"{top}/include/acl/acl.h")
+    for name in ("ascendcl", "opapi", "nnopbase"):  # what build files link with
+        assert os.path.isfile(f"{top}/lib64/lib{name}.so")
     versions = []  # as DeepSpeed and older torch_npu look for it
     for folder, _, files in os.walk(top):
         for name in files:

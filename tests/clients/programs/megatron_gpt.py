@@ -1,6 +1,8 @@
 """Trains a small GPT of Megatron-core with MindSpeed's patches; the last stage's ranks write their losses as JSON.
 
 torchrun megatron_gpt.py TENSOR PIPELINE FOLDER [MindSpeed's own arguments...]
+
+EXPERTS=4 in the environment makes the layers mixtures of that many experts, two for each token.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
 WORDS, LENGTH, ROWS, STEPS = 96, 32, 4, 6
+EXPERTS = int(os.environ.get("EXPERTS", "0")) or None
 
 
 def network() -> torch.nn.Module:
@@ -32,9 +35,10 @@ def network() -> torch.nn.Module:
         tensor_model_parallel_size=TENSOR, pipeline_model_parallel_size=PIPELINE, pipeline_dtype=torch.float32,
         normalization="RMSNorm",
         add_bias_linear=False, bias_activation_fusion=False, attention_dropout=0.0, hidden_dropout=0.0,
+        num_moe_experts=EXPERTS, moe_router_topk=2, moe_token_dispatcher_type="alltoall",
     )  # fmt: skip
     return GPTModel(
-        config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=WORDS, max_sequence_length=LENGTH,
+        config, get_gpt_layer_local_spec(EXPERTS, normalization="RMSNorm"), vocab_size=WORDS, max_sequence_length=LENGTH,
         position_embedding_type="rope", pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
     ).cuda()  # fmt: skip
