@@ -33,6 +33,16 @@ def device() -> None:
         ctypes.CDLL(str(Path(__file__).parent / "lib" / "libopapi.so"))
 
 
+def see_devices() -> None:
+    """Until the device starts, as many devices as ASCEND_RT_VISIBLE_DEVICES says now."""
+    if _C.started():
+        return
+    count = len(settings.visible_devices())
+    if count != _C.device_count():
+        chosen = settings.current()
+        _C.configure(count, chosen.memory or chips.get(chosen.soc).memory)
+
+
 class _NpuModule(ModuleType):
     """torch.npu with torch.cuda's `_initialized`: torch.utils.checkpoint asks it before it saves random states."""
 

@@ -233,3 +233,16 @@ def test_either_package_may_be_imported_first(first):
     """Installed, torch loads the device by itself (entry point `torch.backends`), also while torch_npu imports it."""
     later = "" if "torch_npu" in first else "import torch_npu;"
     assert output(f"{first}; {later} print(torch.ones(2, device='npu').sum().item())") == "2.0"
+
+
+def test_devices_made_visible_after_the_import():
+    code = """
+        import os, torch, torch_npu
+        first = torch.npu.device_count()
+        os.environ["ASCEND_RT_VISIBLE_DEVICES"] = "0,3"
+        print(first, torch.npu.device_count())
+        torch.ones(1, device="npu:1")
+        os.environ["ASCEND_RT_VISIBLE_DEVICES"] = "0"
+        print(torch.npu.device_count())
+    """
+    assert output(code, SOFTNPU_QUIET="1").splitlines() == ["8 2", "2"]

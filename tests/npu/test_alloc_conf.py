@@ -19,7 +19,13 @@ def test_values_are_read():
     assert parse("expandable_segments:True") == {"expandable_segments": True}
     assert parse("page_size:1g,base_addr_aligned_kb:16")["page_size"] == 2**30
     divisions = parse("roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:False")
-    assert divisions["roundup_power2_divisions"] == [(256 * MIB, 1), (512 * MIB, 2), (2**62, 4)]
+    table = divisions["roundup_power2_divisions"]
+    assert [count for _, count in table] == [1] * 9 + [2] + [4] * 6
+    assert table[8][0] == 512 * MIB - 1 and table[-1][0] == 2**62
+    table = parse("roundup_power2_divisions:[8:1,64:4,128:8,256:2,>:16]")[
+        "roundup_power2_divisions"
+    ]
+    assert [count for _, count in table] == [1, 1, 1, 1, 0, 0, 4, 8, 2] + [16] * 7
     assert parse("roundup_power2_divisions:8") == {"roundup_power2_divisions": [(2**62, 8)]}
 
 
@@ -128,6 +134,15 @@ def test_sizes_rounded_up_to_divisions_of_a_power_of_two(configured):
     kept = block(5, configured("roundup_power2_divisions:2"))
     assert torch.npu.memory_allocated("npu:5") - before == 6 * MIB
     del kept
+
+
+def test_sizes_between_two_entries_are_not_rounded(configured):
+    device = configured("roundup_power2_divisions:[8:1,64:4,>:16]")
+    before = torch.npu.memory_allocated("npu:5")
+    for size, counted in ((34, 34), (65, 80), (130, 136)):
+        kept = block(size, device)
+        assert torch.npu.memory_allocated("npu:5") - before == counted * MIB
+        del kept
 
 
 def test_no_caching(configured):

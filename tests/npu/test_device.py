@@ -57,8 +57,10 @@ def test_set_device_takes_every_form_and_refuses_others():
 def test_peer_access():
     assert torch.npu.can_device_access_peer(0, 1) is True
     assert torch.npu.can_device_access_peer(1, 1) is False
-    with pytest.raises(AssertionError, match="Invalid device id 9"):
+    with pytest.raises(AssertionError, match="Invalid peer device id: 9"):
         torch.npu.can_device_access_peer(0, 9)
+    with pytest.raises(AssertionError, match="Invalid device id: -1"):
+        torch.npu.can_device_access_peer(-1, 0)
 
 
 def test_capability_is_none_unless_the_environment_gives_one(monkeypatch):
@@ -91,13 +93,17 @@ def test_soc_and_bf16():
 
 
 def test_sync_debug_mode_warn_and_error():
-    x = torch.ones(2, device="npu")
+    """A wait for a stream, be it inside a copy; not that for a device or an event."""
+    x, event = torch.ones(2, device="npu"), torch.npu.Event()
+    event.record()
     torch.npu.set_sync_debug_mode("warn")
     assert torch.npu.get_sync_debug_mode() == 1
     with pytest.warns(UserWarning, match="called a synchronizing NPU operation"):
-        torch.npu.synchronize()
+        torch.npu.current_stream().synchronize()
     torch.npu.set_sync_debug_mode(2)
-    for call in (torch.npu.synchronize, x.sum().item, torch.npu.current_stream().synchronize):
+    torch.npu.synchronize()
+    event.synchronize()
+    for call in (x.sum().item, torch.npu.current_stream().synchronize):
         with pytest.raises(RuntimeError, match="called a synchronizing NPU operation"):
             call()
     torch.npu.set_sync_debug_mode("default")

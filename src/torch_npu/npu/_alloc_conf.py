@@ -65,19 +65,36 @@ def _power_of_two(key: str, text: str) -> int:
     return value
 
 
+#: sizes are in intervals from one power of two to the next, of MiB; the first has all below 2 MiB, the last all the rest
+_INTERVALS = 16
+
+
 def _divisions(key: str, text: str) -> list[tuple[int, int]]:
-    """`4`, or `[256:1,512:2,>:4]`: (sizes up to, divisions), ascending."""
+    """`4`, or `[256:1,512:2,>:4]`: (sizes up to, divisions), ascending.
+
+    As in PyTorch, a size names the interval that begins with it: the first entry holds for all smaller ones too, `>` for
+    all larger ones than the last, and intervals between two entries have no divisions.
+    """
     if not text.startswith("["):
         return [(2**62, _power_of_two(key, text))]
-    table = []
+    divisions, last = [0] * _INTERVALS, -1
     for entry in text[1:-1].split(","):
-        bound, _, count = entry.partition(":")
-        last = bound.strip() == ">"
-        limit = 2**62 if last else _power_of_two(key, bound.strip()) * MIB
-        table.append((limit, _power_of_two(key, count.strip())))
-    if table != sorted(table):
-        raise _error(RuntimeError, f"{key} must list its sizes in ascending order, but is {text!r}")
-    return table
+        bound, _, count = (part.strip() for part in entry.partition(":"))
+        value = _power_of_two(key, count)
+        if bound == ">":
+            divisions[last + 1 :] = [value] * (_INTERVALS - last - 1)
+            last = _INTERVALS
+            continue
+        index = _power_of_two(key, bound).bit_length() - 1
+        if index <= last:
+            raise _error(
+                RuntimeError, f"{key} must list its sizes in ascending order, but is {text!r}"
+            )
+        index = min(index, _INTERVALS - 1)
+        divisions[0 if last < 0 else index : index + 1] = [value] * (index + 1 if last < 0 else 1)
+        last = index
+    limits = [2 ** (index + 1) * MIB - 1 for index in range(_INTERVALS - 1)] + [2**62]
+    return list(zip(limits, divisions, strict=True))
 
 
 def _page(key: str, text: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from softnpu import _C, chips
+from torch_npu import _register
 from torch_npu._errors import ErrCode, pta_error
 
 _queued: list[tuple[Callable[[], Any], list[str]]] = []
@@ -31,6 +32,7 @@ def is_available() -> bool:
 
 def device_count() -> int:
     """How many devices this process sees."""
+    _register.see_devices()
     return _C.device_count()
 
 
@@ -40,6 +42,7 @@ def init() -> None:
 
 
 def _lazy_init() -> None:
+    _register.see_devices()
     _C.ensure_started()
 
 
@@ -170,7 +173,6 @@ def synchronize(device: Any = None) -> None:
     index = checked_index(device)
     _lazy_init()
     raise_fault(index)
-    note_synchronization(f"synchronize(npu:{index})")
     torch._C._accelerator_synchronizeDevice(index)
 
 
@@ -276,7 +278,11 @@ def get_device_capability(device: Any = None) -> tuple[int, int] | None:
 
 def can_device_access_peer(device_id: Any, peer_device_id: Any) -> bool:
     """Whether one device reaches another's memory: every other one, but not itself."""
-    return checked_index(device_id) != checked_index(peer_device_id)
+    ids = [_get_device_index(each, optional=True) for each in (device_id, peer_device_id)]
+    for index, name in zip(ids, ("device id", "peer device id"), strict=True):
+        if not 0 <= index < device_count():
+            raise AssertionError(f"Invalid {name}: {index}" + pta_error(ErrCode.VALUE))
+    return ids[0] != ids[1]
 
 
 _last_utilization = (time.monotonic(), time.process_time())
@@ -309,13 +315,13 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     if isinstance(debug_mode, str):
         if debug_mode not in _SYNC_MODES:
             raise RuntimeError(
-                f"invalid value of debug_mode {debug_mode!r}, expected one of `default`, `warn`, `error`"
-                + pta_error(ErrCode.PARAM)
+                "invalid value of debug_mode, expected one of `default`, `warn`, `error`, "
+                f"but received {debug_mode!r}" + pta_error(ErrCode.PARAM)
             )
         debug_mode = _SYNC_MODES[debug_mode]
     if isinstance(debug_mode, bool) or debug_mode not in _SYNC_MODES.values():
         raise RuntimeError(
-            f"invalid value of debug_mode {debug_mode!r}, expected 0, 1 or 2"
+            f"invalid value of debug_mode, expected one of 0,1,2, but received {debug_mode!r}"
             + pta_error(ErrCode.PARAM)
         )
     _C.set_sync_debug_mode(debug_mode)

@@ -279,7 +279,6 @@ class Event(torch.Event):
 
     def synchronize(self) -> None:
         """Waits until everything before the event is done."""
-        note_synchronization("Event.synchronize")
         super().synchronize()
 
     @property
