@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <omp.h>
+#include <unistd.h>
 
+#include <condition_variable>
 #include <thread>
 
 #include "device/stream.h"
@@ -48,6 +50,54 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   }
   return devices;
 }
+
+// Works whose futures a backward pass waits for (DistributedDataParallel): nobody waits in WorkHCCL::wait, which looks
+// for signals and for failures of others. One thread does so for all of them, as long as there are any.
+class Watch {
+ public:
+  using Look = bool (*)(WorkHCCL&);  // false: the work has ended
+
+  static void add(const c10::intrusive_ptr<WorkHCCL>& work, Look look) {
+    static std::mutex mutex;
+    static Watch* watch = nullptr;  // never ends: its thread may outlive the program's objects
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (watch == nullptr || watch->process_ != getpid()) watch = new Watch(look);  // the child of a fork has no thread
+    const std::lock_guard<std::mutex> own(watch->mutex_);
+    watch->works_.emplace_back(work);
+    watch->any_.notify_one();
+  }
+
+ private:
+  explicit Watch(Look look) : process_(getpid()), look_(look) {
+    std::thread([this] { run(); }).detach();
+  }
+
+  void run() {
+    while (true) {
+      std::vector<Weak> works;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        any_.wait(lock, [&] { return !works_.empty(); });
+        works.swap(works_);
+      }
+      std::this_thread::sleep_for(kSlice);
+      std::vector<Weak> left;
+      for (const Weak& weak : works) {
+        const auto work = weak.lock();
+        if (work && look_(*work)) left.push_back(weak);
+      }
+      const std::lock_guard<std::mutex> lock(mutex_);
+      works_.insert(works_.end(), left.begin(), left.end());
+    }
+  }
+
+  using Weak = c10::weak_intrusive_ptr<WorkHCCL>;
+  const pid_t process_;
+  const Look look_;
+  std::mutex mutex_;
+  std::condition_variable any_;
+  std::vector<Weak> works_;
+};
 
 }  // namespace
 
@@ -119,8 +169,9 @@ void WorkHCCL::complete(std::exception_ptr error) {
 
 void WorkHCCL::complete_future(c10::ivalue::Future& future) const {
   if (exception_) {
-    future.setErrorIfNeeded(std::make_exception_ptr(
-        C10_BUILD_ERROR(DistBackendError, "HCCL " + operation() + " failed: " + what(exception_))));
+    const auto failure = peers_->failure();  // its reason says more than that the operation was aborted
+    future.setErrorIfNeeded(std::make_exception_ptr(C10_BUILD_ERROR(
+        DistBackendError, "HCCL " + operation() + " failed: " + (failure ? *failure : what(exception_)))));
     return;
   }
   future.markCompleted(c10::IValue(tensor_list(outputs_)));
@@ -153,7 +204,22 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkHCCL::getFuture() {
     future_ = make_future(outputs_);
     done = completed_once_;
   }
-  if (done) complete_future(*future_);
+  if (done) {
+    complete_future(*future_);
+  } else if (in_backward()) {
+    notice_interrupts();
+    Watch::add(c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this), [](WorkHCCL& work) {
+      {
+        const std::lock_guard<std::mutex> lock(work.mutex_);
+        if (work.completed_) return false;
+      }
+      if (interrupted_in_backward()) {
+        work.peers_->interrupted(work.operation());
+        work.abort();
+      }
+      return true;
+    });
+  }
   return future_;
 }
 
@@ -249,9 +315,14 @@ void WorkHCCL::heed_signals() {
     abort();
     throw;
   }
+  if (in_backward() && interrupted_in_backward()) {  // the interpreter raises KeyboardInterrupt after the error
+    peers_->interrupted(operation());
+    abort();
+  }
 }
 
 bool WorkHCCL::wait_for_collective(Milliseconds timeout) {
+  if (in_backward()) notice_interrupts();
   const auto now = std::chrono::steady_clock::now();
   const bool callers = timeout != kNoTimeout;
   const Milliseconds limit = callers ? timeout : call_.timeout;

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from softnpu import _observe, chips, findings, ownership, settings, shuffled
@@ -250,7 +251,7 @@ def _print(found: dict[str, Any], soc: str, top: int) -> None:
     for column in ("operator", "count", "ms"):
         table.add_column(column, justify="left" if column == "operator" else "right")
     for entry in shown:
-        table.add_row(entry["name"], str(entry["count"]), f"{entry['ms']:.2f}")
+        table.add_row(escape(entry["name"]), str(entry["count"]), f"{entry['ms']:.2f}")
     if len(shown) < len(operators):
         rest = operators[len(shown) :]
         table.add_row(
@@ -270,7 +271,7 @@ def _print(found: dict[str, Any], soc: str, top: int) -> None:
         if found[key]:
             table = Table("times", "message", title=title, title_justify="left", style=style)
             for message, count in found[key].items():
-                table.add_row(str(count), message)
+                table.add_row(str(count), escape(message))
             console.print(table)
     if found["findings"]:
         terminal.show(findings.read(found["findings"]), console)

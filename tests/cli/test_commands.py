@@ -221,3 +221,18 @@ def test_run_refuses_faults_of_others(tmp_path):
 
 def test_run_refuses_what_is_no_program():
     assert "neither a file nor a command" in run("run", "no_such_program", code=2)
+
+
+def test_the_summary_of_a_run_shows_messages_as_they_are(capsys, monkeypatch):
+    """Square brackets are no markup: some would be left out, others would end the command with an error."""
+    from softnpu import run as runs
+
+    monkeypatch.setenv("COLUMNS", "200")
+    note = {
+        "operators": {"mine::[bold]": 1}, "busy_ns": {}, "peak_memory": {}, "dropped": 0, "rank": 0,
+        "constraint_errors": {"x must be [batch, words], but is [/red]": 1}, "warnings": {"[/nothing]": 2},
+    }  # fmt: skip
+    runs._print(runs.summary([note], 0), "Ascend910B3", 20)
+    shown = capsys.readouterr().err
+    for text in ("mine::[bold]", "x must be [batch, words], but is [/red]", "[/nothing]"):
+        assert text in shown

@@ -9,13 +9,22 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "hccl/agreement.h"
 #include "hccl/interrupt.h"
 #include "hccl/work.h"
 
+namespace {
+std::atomic<bool> interrupt{false};
+}
+
 namespace softnpu::hccl {
-// No interpreter here.
+// No interpreter here, and no sanitizer of streams. Every thread counts as one of a backward pass.
 bool runs_signal_handlers() { return false; }
 void run_signal_handlers() {}
+bool in_backward() { return true; }
+void notice_interrupts() {}
+bool interrupted_in_backward() { return interrupt; }
+void Agreement::look_for_cycles() {}
 }  // namespace softnpu::hccl
 
 using namespace softnpu::hccl;
@@ -124,7 +133,7 @@ void everywhere(int rounds) {
         std::vector<std::thread> ranks;
         for (auto& member : members) ranks.emplace_back([&] { meet(member, message, how); });
         for (auto& rank : ranks) rank.join();
-        members[0].peers->watch();
+        members[0].peers->look_for_failures();
         members[1].peers->interrupted("all_reduce");
         members[2].peers->failure();
       }
@@ -132,11 +141,41 @@ void everywhere(int rounds) {
   }
 }
 
+// Futures that somebody waits for in a backward pass, some of which end by themselves: an interrupt ends the others.
+void interrupted(int rounds) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  for (int i = 0; i < rounds; ++i) {
+    auto members = group(store, 3, 1000 + i);
+    std::vector<std::thread> ranks;
+    for (auto& member : members) {
+      ranks.emplace_back([&] {
+        const Call call{c10d::OpType::ALLREDUCE, "all_reduce", 1, -1, Milliseconds(60000)};
+        member.work = c10::make_intrusive<WorkHCCL>(call, std::vector<at::Tensor>{}, member.peers);
+        member.work->follow(member.inner, [] {});
+        member.work->getFuture();
+      });
+    }
+    for (auto& rank : ranks) rank.join();
+    members[0].inner->end(true);
+    interrupt = true;
+    int failed = 0;
+    for (auto& member : members) {
+      const auto future = member.work->getFuture();
+      future->wait();
+      failed += future->hasError();
+    }
+    require(failed == 2, "an interrupt ends what does not end");
+    interrupt = false;
+    for (size_t r = 1; r < members.size(); ++r) members[r].inner->end(true);  // too late
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   everywhere(count > 1 ? std::atoi(arguments[1]) : 2);
-  std::this_thread::sleep_for(Milliseconds(1500));  // threads of `watch` end
+  interrupted(count > 1 ? std::atoi(arguments[1]) : 2);
+  std::this_thread::sleep_for(Milliseconds(1500));  // threads that look for failures end
   std::puts("no race");
   std::fflush(stdout);
   std::_Exit(0);  // the threads of PyTorch are none of ours

@@ -163,3 +163,56 @@ def test_a_program_ends_after_ctrl_c():
             started[0].result(1)
     finally:
         job.stop(started)
+
+
+class Slow(torch.autograd.Function):
+    """Rank 1 comes late to the reduction of the gradients: after the file is there."""
+
+    @staticmethod
+    def forward(ctx, x, folder):
+        ctx.folder = folder
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if dist.get_rank() == 1:
+            until(Path(ctx.folder, "goes on"))
+        return grad, None
+
+
+def in_backward(rank: int, folder: str, how: str) -> tuple[float, str]:
+    """DistributedDataParallel: the reduction runs on a thread of autograd."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).npu())
+    loss = Slow.apply(model(torch.ones(2, 4, device="npu")), folder).sum()
+    seen: list[int] = []
+    if rank == 0:
+        handler = signal.default_int_handler if how == "raises" else lambda *_: seen.append(1)
+        signal.signal(signal.SIGINT, handler)
+        signal_after(0.5)
+        if how != "raises":
+            threading.Timer(2.0, Path(folder, "goes on").touch).start()
+    began, text = time.monotonic(), ""
+    try:
+        try:
+            loss.backward()
+        except dist.DistBackendError as error:
+            text = str(error)
+            time.sleep(20)  # the interrupt takes effect here at the latest
+    except KeyboardInterrupt:
+        text = text or "KeyboardInterrupt"
+    took = time.monotonic() - began
+    Path(folder, "goes on").touch()
+    if how != "raises":
+        assert seen == ([1] if rank == 0 else []) and not text
+        assert next(model.parameters()).grad is not None
+    return took, text
+
+
+def test_an_interrupt_ends_a_backward_pass(tmp_path):
+    (took, text), _ = job.run(in_backward, 2, str(tmp_path), "raises")
+    assert took < 15 and ("was interrupted in all_reduce" in text or text == "KeyboardInterrupt")
+
+
+def test_a_handler_that_raises_nothing_does_not_end_a_backward_pass(tmp_path):
+    (took, text), _ = job.run(in_backward, 2, str(tmp_path), "goes on")
+    assert text == "" and took > 1

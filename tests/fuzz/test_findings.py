@@ -78,6 +78,13 @@ FINDINGS = [
     ),
     # more candidates than a number of Python's becomes
     Call("npu.npu_ifmr", 0, 0, (Mutation("args.7", "value", 1e38),)),
+    # probabilities that are NaN: nothing passes
+    Call("npu.npu_top_k_top_p_sample", 0, 417715030, (Mutation("args.0", "values", ("inf", 653)),)),
+    # a meta tensor beside others
+    Call(
+        "npu.npu_batch_gather_matmul", 0, 433816596,
+        (Mutation("args.4", "device", "cpu"), Mutation("args.2", "device", "meta")), mode="gradient",
+    ),
 ]  # fmt: skip
 
 

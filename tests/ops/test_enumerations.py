@@ -102,3 +102,39 @@ def test_scripts_call_the_operator():
         return torch.ops.npu.npu_sign_bits_unpack(x, 1, torch.float32)
 
     assert torch.equal(torch.jit.script(program)(bits()), program(bits()))
+
+
+# --- PyTorch's own operators -----------------------------------------------------------------------------------------
+
+ATEN = {
+    "empty": lambda n: torch.ops.aten.empty([3], dtype=n, device="npu"),
+    "empty_strided": lambda n: torch.ops.aten.empty_strided([3], [1], dtype=n, device="npu"),
+    "_efficientzerotensor": lambda n: torch.ops.aten._efficientzerotensor([3], dtype=n, device="npu"),
+    "_to_copy": lambda n: torch.ops.aten._to_copy(bits(), dtype=n),
+    "sum": lambda n: torch.ops.aten.sum(bits(), dtype=n),
+    "sum.dim_IntList": lambda n: torch.ops.aten.sum.dim_IntList(bits(), [0], dtype=n),
+    "mean.dim": lambda n: torch.ops.aten.mean.dim(bits(), [0], dtype=n),
+    "cumsum": lambda n: torch.ops.aten.cumsum(bits(), 0, dtype=n),
+    "prod": lambda n: torch.ops.aten.prod(bits(), dtype=n),
+    "nansum": lambda n: torch.ops.aten.nansum(bits(), dtype=n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATEN)
+@pytest.mark.parametrize("number", [-1, 77, 127, 200])
+def test_a_number_that_is_no_dtype_in_pytorchs_own(name, number):
+    """Those that PyTorch hands to a kernel of the device; its factories read the table before (docs/reliability.md)."""
+    with pytest.raises(
+        RuntimeError, match=rf"{name.partition('.')[0]}.*argument 'dtype'.*\(-?\d+\)"
+    ):
+        ATEN[name](number)
+    assert ATEN[name](6).dtype == torch.float32
+
+
+@pytest.mark.parametrize("number", [-1, 77])
+def test_a_number_that_is_no_layout_or_memory_format_in_pytorchs_own(number):
+    x = torch.ones(2, 2, device="npu")
+    with pytest.raises(RuntimeError, match="full_like: argument 'memory_format' received a number"):
+        torch.ops.aten.full_like(x, 1, memory_format=number)
+    with pytest.raises(RuntimeError, match="_to_sparse: argument 'layout' received a number"):
+        torch.ops.aten.to_sparse(x, layout=number)

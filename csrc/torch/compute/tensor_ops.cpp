@@ -23,6 +23,7 @@
 #include <torch/library.h>
 
 #include "device/device.h"
+#include "torch/dispatch/enumerations.h"
 #include "torch/dispatch/native_kernel.h"
 #include "torch/memory/allocator.h"
 #include "torch/plan/plan.h"
@@ -65,6 +66,7 @@ Tensor filled(Tensor fresh) {  // deterministic mode: uninitialized memory is Na
 Tensor empty(IntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout> layout, optional<Device> device,
              optional<bool> pin_memory, optional<c10::MemoryFormat> format) {
   reject_pinned(pin_memory);
+  check_dtype("empty", dtype);
   TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "empty: only the strided layout is dense on the NPU");
   const c10::DeviceGuard guard(target(device));
   return filled(at::detail::empty_generic(size, npu_allocator(), DispatchKeySet(DispatchKey::PrivateUse1),
@@ -74,6 +76,7 @@ Tensor empty(IntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout>
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<ScalarType> dtype, optional<c10::Layout>,
                      optional<Device> device, optional<bool> pin_memory) {
   reject_pinned(pin_memory);
+  check_dtype("empty_strided", dtype);
   const c10::DeviceGuard guard(target(device));
   return filled(at::detail::empty_strided_generic(
       size, stride, npu_allocator(), DispatchKeySet(DispatchKey::PrivateUse1), c10::dtype_or_default(dtype)));
@@ -81,6 +84,7 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<ScalarType> 
 
 Tensor zero_tensor(c10::SymIntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout> layout,
                    optional<Device> device, optional<bool> pin_memory) {
+  check_dtype("_efficientzerotensor", dtype);
   return at::zeros_symint(size, dtype, layout, device, pin_memory);
 }
 
@@ -158,6 +162,7 @@ c10::Scalar local_scalar_dense(const Tensor& self) {
 Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::Layout> layout,
                optional<at::Device> device, optional<bool> pin_memory, bool non_blocking,
                optional<at::MemoryFormat> format) {
+  check_dtype("_to_copy", dtype);
   if (dtype == at::kDouble && self.scalar_type() != at::kDouble && !layout && !device) {
     TORCH_WARN_ONCE("Device do not support double dtype now, dtype cast replace with float.");
     dtype = at::kFloat;

@@ -20,6 +20,7 @@
 #include "torch/compute/zero.h"
 #include "torch/dispatch/card_fallback.h"
 #include "torch/dispatch/cpu_alias.h"
+#include "torch/dispatch/enumerations.h"
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch.h"
@@ -109,6 +110,29 @@ struct Plan {  // what a call must do, worked out once per operator
       if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
       if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
       if (argument.name() == "dtype") dtype = static_cast<int>(i);
+      if (const int64_t most = members(argument)) enumerations.emplace_back(i, most);
+    }
+  }
+  // Of the enumeration that the argument is; 0 if it is none.
+  static int64_t members(const c10::Argument& argument) {
+    auto type = argument.real_type();
+    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    switch (type->kind()) {
+      case c10::TypeKind::ScalarTypeType:
+        return kDtypes;
+      case c10::TypeKind::LayoutType:
+        return kLayouts;
+      case c10::TypeKind::MemoryFormatType:
+        return kMemoryFormats;
+      default:
+        return 0;
+    }
+  }
+  void check_enumerations(const c10::OperatorHandle& op, const Stack& stack) const {
+    for (const auto& [at, most] : enumerations) {
+      const IValue& value = stack[stack.size() - arguments + at];
+      TORCH_CHECK(!value.isInt() || (value.toInt() >= 0 && value.toInt() < most), name, ": argument '",
+                  op.schema().arguments()[at].name(), "' received a number that means nothing (", value.toInt(), ")");
     }
   }
   const Operation& operation;
@@ -120,7 +144,8 @@ struct Plan {  // what a call must do, worked out once per operator
   std::vector<bool> is_mutable, host_ok;
   bool any_mutable = false, draws_normal = false, fills = false;
   int generator = -1, device = -1;
-  int host_result = -1;  // a result that PyTorch wants on the CPU whatever the device
+  std::vector<std::pair<size_t, int64_t>> enumerations;  // arguments, and how many members their enumeration has
+  int host_result = -1;                                  // a result that PyTorch wants on the CPU whatever the device
 };
 
 // Normal numbers for integers, which the CPU refuses: drawn in fp32 and cut off, as the card does.
@@ -227,6 +252,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
 // Plans and their operators live as long as the process.
 void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
   if (C10_UNLIKELY(!plan.on_host.empty())) tell_of_fallback(plan.on_host);
+  plan.check_enumerations(op, *stack);
   if (C10_LIKELY(!plan.operation.asked())) return run(op, plan, host, stack);
   OperatorTask task(plan.operation, stack, [op, &plan, host](Stack* on) { run(op, plan, host, on); });
   launch(task);

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "torch/compute/zero.h"
 #include "torch/dispatch/cpu_alias.h"
+#include "torch/dispatch/enumerations.h"
 #include "torch/dispatch/fallback.h"
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch.h"
@@ -42,6 +43,7 @@ class Arguments {  // whether all are dense tensors of one device, or numbers
     for (const Tensor& tensor : tensors) see(tensor);
   }
   void see(at::TensorList tensors) { see(at::ITensorListRef(tensors)); }
+  void see(const MaybeType& dtype) { plain_ &= is_dtype(dtype); }  // the general way refuses it
   template <class Other>
   void see(const Other&) {}
 

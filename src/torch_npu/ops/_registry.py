@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -200,10 +200,26 @@ def _fake(operator: Operator) -> Callable[..., Any]:
     def fake(*args: Any, **kwargs: Any) -> Any:
         values = operator.bind(args, kwargs)
         operator.run_check(values)
+        if not operator.host_ok:
+            _check_meta(values)
         made = operator.shapes(*values)
         return made if operator.direct else tree_map_only(torch.Tensor, _laid_out, made)
 
     return fake
+
+
+def _check_meta(values: Sequence[Any]) -> None:
+    """Meta tensors have no values to go with tensors that have; on the device, the launch looks at this."""
+    found: dict[str, torch.device] = {}
+    for value in values:
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, torch.Tensor) and one.dim():
+                found.setdefault("meta" if one.is_meta else "real", one.device)
+    if len(found) > 1:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{found['real']} and meta!"
+        )
 
 
 def _laid_out(made: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,7 @@ def _kept(row, k, p, min_p, limit, input_is_logits):
         kept = probabilities(values)
         if by_p and p > 0:
             inside = kept.cumsum(-1) - kept < p
+            inside[0] = True  # nothing is before it, also where the probabilities are NaN
             kept, index = kept[inside], index[inside]
         elif by_p:
             kept, index = kept[:1], index[:1]
@@ -41,6 +42,7 @@ def _kept(row, k, p, min_p, limit, input_is_logits):
         return kept[:1], index[:1]
     if min_p > 0:
         inside = kept >= kept.max() * min_p
+        inside[kept.argmax()] = True
         kept, index = kept[inside], index[inside]
     return kept, index
 
