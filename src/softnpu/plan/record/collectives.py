@@ -37,6 +37,7 @@ class Collectives:
             see = functools.partial(self._see, overload, kind)
             self._library.impl(name, see, "ADInplaceOrView", with_keyset=True)
         launches.on_collective = self.unseen
+        launches.on_fused = lambda ranks: self.sizes.setdefault(ranks, _buffer_bytes(None))
 
     def _see(self, overload: Any, name: str, keys: Any, *args: Any) -> Any:
         below = keys & torch._C._after_ADInplaceOrView_keyset
@@ -131,7 +132,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _buffer_bytes(group: Any) -> int:
     """HCCL's buffers of a communicator, one to send and one to receive: HCCL_BUFFSIZE, or the group's own setting.
 
-    CANN's page of HCCL_BUFFSIZE: in MB, 200 by default, twice for each communicator.
+    CANN's page of HCCL_BUFFSIZE (hiascend.com, document/detail/en/canncommercial/850/commlib/hcclug/hcclug_000076.html): in
+    MB, 200 by default; each communicator occupies twice as much; `hccl_buffer_size` of a group comes first.
     """
     import os
 
