@@ -37,6 +37,7 @@ class Collectives:
             see = functools.partial(self._see, overload, kind)
             self._library.impl(name, see, "ADInplaceOrView", with_keyset=True)
         launches.on_collective = self.unseen
+        launches.ranks_of_group = _ranks_of_group
         launches.on_fused = lambda ranks: self.sizes.setdefault(ranks, _buffer_bytes(None))
 
     def _see(self, overload: Any, name: str, keys: Any, *args: Any) -> Any:
@@ -119,6 +120,18 @@ def _parts(overload: Any, args: Sequence[Any]) -> _Parts:
     if not found.written and overload._schema.name != "c10d::send":
         found.written = found.read
     return found
+
+
+@functools.cache
+def _ranks_of_group(name: str) -> tuple[int, ...]:
+    """The global ranks of the group whose hccl backend has this name; none for a group of one process alone."""
+    device = torch.device("npu")
+    for group in dist.distributed_c10d._world.pg_map:
+        if device in group._device_types:
+            backend: Any = group._get_backend(device)
+            if backend.get_hccl_comm_name(dist.get_rank()) == name:
+                return tuple(dist.get_process_group_ranks(group))
+    return ()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

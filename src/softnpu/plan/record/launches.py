@@ -20,7 +20,7 @@ _INPUTS = 0  # the stage of a launch
 _COPIES = ("aten::copy_", "aten::_copy_from")
 _ATTENTION = "_scaled_dot_product_fused_attention"
 _MOST_NUMBERS = 4096  # of a list among the attributes
-_GROUPS, _SIZES = ("hcom", "group", "group_ep"), ("world_size", "ep_world_size")
+_GROUPS = ("hcom", "group", "group_ep")  # arguments that name one
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
@@ -35,6 +35,7 @@ class Launches:
         self._causal: dict[int, bool] = {}  # by the storage of the query
         self.on_collective: Callable[[Any], None] | None = None
         self.on_fused: Callable[[tuple[int, ...]], None] = lambda ranks: None
+        self.ranks_of_group: Callable[[str], tuple[int, ...]] = lambda name: ()
 
     @contextlib.contextmanager
     def inside_collective(self) -> Iterator[None]:
@@ -116,13 +117,13 @@ class Launches:
         return given == name and any(key in _GROUPS and value for key, value in plain)
 
     def _ranks_of(self, name: str, own: Sequence[Any]) -> tuple[int, ...]:
-        """The group of a kernel that communicates: of the collectives inside of it, or as many neighbors."""
+        """The group of a kernel that communicates: of the collectives inside of it, or by its name."""
         if own:
             return _ranks(own[0])
         if not self._is_fused(name):
             return ()
-        sizes = [v for key, v in self._open.attributes[1] if key in _SIZES and isinstance(v, int)]
-        return tuple(range(sizes[0])) if sizes else ()
+        names = [str(value) for key, value in self._open.attributes[1] if key in _GROUPS and value]
+        return self.ranks_of_group(names[0])
 
     def _add(
         self, record: Any, name: str, inputs: list[Any], outputs: list[Any], ranks: tuple[int, ...] = ()
