@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+import importlib.util
+import sys
+from collections.abc import Callable, MutableMapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
 from typing import Any
 
 _MISSING = object()
@@ -46,6 +51,46 @@ class Patches:
         """Puts back everything that was replaced, last first."""
         while self._undo:
             self._undo.pop()()
+
+
+def after_import(name: str, action: Callable[[ModuleType], None], patches: Patches) -> None:
+    """Calls `action` with the module: now, if it is imported, or when it is, until the patches are undone."""
+    module = sys.modules.get(name)
+    if module is not None:
+        action(module)
+        return
+    finder = _AfterImport(name, action)
+    sys.meta_path.insert(0, finder)
+    patches.on_undo(finder.leave)
+
+
+class _AfterImport(MetaPathFinder):
+    """Finds one module by the other finders, and calls an action after it ran."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self.name, self.action = name, action
+
+    def leave(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        self.leave()
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_act(module: ModuleType) -> None:
+            execute(module)
+            self.action(module)
+
+        spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        return spec
 
 
 #: what the device needs; other modules keep their own

@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d
 
 import softnpu
 from softnpu import _C, settings
+from torch_npu import _plan_pipelining
 from torch_npu._patch import Patches
 
 _patches = Patches()
@@ -46,6 +47,7 @@ def start(skew: float = 1.0) -> None:
     for scheme in ("env", "tcp", "file"):
         _patches.replace_entry(meetings, scheme, _meet)
     _patches.replace(distributed_c10d, "ProcessGroupGloo", _lone_gloo())
+    _plan_pipelining.install(_patches)
 
 
 def stop() -> None:

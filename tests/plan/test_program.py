@@ -102,3 +102,27 @@ def test_what_recomputation_saves_is_what_it_saves(tmp_path, rank):
         foretold["peak_allocated_bytes"], rel=0.03
     )
     assert found["peak_allocated_bytes"] < 0.9 * rank["peak_allocated_bytes"]
+
+
+COMPILED = """
+import torch
+import torch_npu
+import torchair
+
+model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512))
+model = model.npu().bfloat16()
+x = torch.empty(64, 512, device="npu", dtype=torch.bfloat16)
+with torch.no_grad():
+    for backend in (torchair.get_npu_backend(), "inductor"):
+        torch._dynamo.reset()
+        torch.compile(model, backend=backend)(x)
+"""
+
+
+def test_compiled_graphs_count_their_nodes(tmp_path):
+    found, done = plan(tmp_path, COMPILED)
+    (rank,) = found["jobs"][0]["by_rank"]
+    products = [k for k in rank["kernels"] if k["name"] in ("aten::addmm", "aten::mm")]
+    assert len(products) == 4
+    assert rank["flops"] == 4 * 2 * 64 * 512 * 1024
+    assert "compiled graphs" not in done.stderr

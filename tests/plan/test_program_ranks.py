@@ -6,6 +6,8 @@ import pytest
 
 from softnpu import chips
 from softnpu.plan import ranks
+from softnpu.plan.clock import Topology, collectives
+from softnpu.plan.clock.constants import DEFAULT
 from tests.plan.programs import plan
 
 SHARDED = """
@@ -86,4 +88,43 @@ def test_collectives_of_the_step(sweep):
     product = next(k for k in rank["kernels"] if k["name"] in ("aten::mm", "aten::linear"))
     assert product["start"] >= moved[0]["start"] + moved[0]["seconds"]
     assert rank["exposed_communication_seconds"] > 0
+    assert rank["hccl_buffer_bytes"] == 2 * 200 << 20
+
+
+FUSED = """
+import os
+import torch
+import torch.distributed as dist
+import torch_npu
+
+torch.npu.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("hccl")
+group = dist.new_group(list(range(8)))
+name = group._get_backend(torch.device("npu")).get_hccl_comm_name(dist.get_rank())
+x = torch.empty(256, 2048, device="npu", dtype=torch.bfloat16)
+w = torch.empty(2048, 4096, device="npu", dtype=torch.bfloat16)
+ids = torch.arange(256 * 4, device="npu", dtype=torch.int32).remainder(16).view(256, 4)
+torch_npu.npu_mm_all_reduce_base(x, w, name)
+torch_npu.npu_moe_distribute_dispatch_v2(x, ids, name, 8, 0, 16)
+dist.all_reduce(torch.empty(1 << 20, device="npu"), group=group)
+"""
+
+
+def test_fused_operators_count_their_communication(tmp_path):
+    """And operators without a model take what they take alone."""
+    found, _ = plan(tmp_path, FUSED, options=("--ranks", "16"))
+    (rank,) = found["jobs"][0]["by_rank"]
+    kernels = {kernel["name"]: kernel for kernel in rank["kernels"]}
+    product = kernels["npu::npu_mm_all_reduce_base"]
+    topology = Topology.of(chips.get("Ascend910B3"), 16)
+    members = topology.group(range(8))
+    reduced = collectives.cost("all_reduce", 256 * 4096 * 2, members, topology, DEFAULT)
+    assert (
+        product["seconds"] == pytest.approx(reduced.seconds) and product["bound"] == reduced.bound
+    )
+    assert not [k for k in rank["kernels"] if k["kind"] == "collective"][1:]  # none from inside
+    sent = collectives.exchange(256 * 4 * 2048 * 2, 8, topology, DEFAULT, normal=False)
+    assert kernels["npu::npu_moe_distribute_dispatch_v2"]["seconds"] == pytest.approx(sent.seconds)
+    alone = collectives.cost("all_reduce", 4 << 20, members, topology, DEFAULT)
+    assert kernels["hccl::all_reduce"]["seconds"] == pytest.approx(alone.seconds)
     assert rank["hccl_buffer_bytes"] == 2 * 200 << 20

@@ -8,13 +8,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from softnpu import run, settings
 from softnpu.chips import Chip
 from softnpu.plan.clock import ClockError, Topology
-from softnpu.plan.recording import Recording
+from softnpu.plan.recording import STAGES, Recording
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -27,6 +27,9 @@ class Job:
     chip: Chip
     settings: dict[str, str]
     distributed: bool  # whether the ranks see each other, as under torchrun
+    stages: dict[tuple[int, str], bytes] = field(
+        default_factory=dict
+    )  # what stages of pipelines sent, by world and stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,17 @@ def run_rank(job: Job, ranks: int, rank: int, say: Callable[[str], None]) -> Ran
     settings.read(environment)
     with tempfile.TemporaryDirectory(prefix="softnpu_plan_") as name:
         directory = Path(name)
+        (directory / STAGES).mkdir()
+        for (world, stage), sent in job.stages.items():
+            if world == ranks:
+                (directory / STAGES / stage).write_bytes(sent)
         code = run.execute(
             job.command,
             run.observed(environment, directory, "softnpu.plan", "record"),
             lambda: say(_progress(directory)),
         )
         found = [Recording.read(path) for path in sorted(directory.glob("process_*.json"))]
+        job.stages.update({(ranks, f.name): f.read_bytes() for f in (directory / STAGES).iterdir()})
     used = [one for one in found if one.events or one.launches]
     if not used:
         return Ran(code, None)

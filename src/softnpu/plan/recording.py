@@ -20,6 +20,7 @@ KINDS = (
     PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, TEMPORARIES, COMMUNICATION, OTHER, FRAGMENTATION,
 )  # fmt: skip
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+STAGES = "stages"  # the folder of shapes that stages of a pipeline sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class Steps:
     count: int = 0
     first: int = 0
     ends: list[int] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """No model at all, but operators: nothing stepped, and no module was called."""
+        return self.kind == "program" and self.first == 0
 
 
 @dataclass(slots=True)

@@ -111,7 +111,9 @@ def _times(
     if not found.tasks:
         return nothing, None, ["no predicted time: the program launched nothing"]
     try:
-        prediction = timing.time(found.tasks, chip.name, ranks, calibration)
+        prediction = timing.time(
+            found.tasks, chip.name, ranks, calibration, alone=found.steps.alone
+        )
     except (ClockError, ValueError) as wrong:
         return nothing, None, [f"no predicted time: {wrong}"]
     graphs = sum(task.name.endswith("::compiled_graph") for task in found.tasks)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from softnpu import chips
 from softnpu.plan import sweep
 from softnpu.plan.clock import Calibration, ClockError, Prediction, Topology, fitting, predict
+from softnpu.plan.clock.constants import DEFAULT
 from softnpu.plan.tasks import Task, TensorSpec
 
 
@@ -32,11 +34,13 @@ def read_calibration(file: Path | None, soc: str) -> Calibration | None:
 
 
 def time(
-    tasks: Sequence[Task], soc: str, ranks: int, calibration: Calibration | None = None
-) -> Prediction:
-    """The prediction of one rank's tasks in a job of `ranks` ranks."""
+    tasks: Sequence[Task], soc: str, ranks: int, calibration: Calibration | None = None, *, alone: bool = False
+) -> Prediction:  # fmt: skip
+    """The prediction of one rank's tasks in a job of `ranks` ranks. `alone`: the tasks are no part of a model's step, so they
+    take what single kernels were measured to take."""
     chip = chip_of(soc)
-    return predict(tasks, chip, Topology.of(chip, ranks), calibration=calibration)
+    constants = replace(DEFAULT, in_step=1.0) if alone else DEFAULT
+    return predict(tasks, chip, Topology.of(chip, ranks), constants=constants, calibration=calibration)  # fmt: skip
 
 
 def as_data(tasks: Sequence[Task], found: Prediction) -> dict[str, Any]:

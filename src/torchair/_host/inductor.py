@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from torch_npu import _plan
 from torchair import _streams
 from torchair._calls import boxed
 from torchair._eager import Eager, needs_streams
@@ -31,7 +32,7 @@ def _inner(gm: GraphModule, example_inputs: Sequence[Any], **options: Any) -> An
 
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(allow_non_fake_inputs=True)
     _streams.untie(gm)
-    if needs_streams(gm):
+    if needs_streams(gm) or _plan.on():  # Inductor's code computes
         return boxed(Eager(gm))
     output = next(iter(reversed(gm.graph.nodes)))
     kept = ("static_input_idxs", "is_backward", "is_inference")

@@ -37,6 +37,8 @@ class Collectives:
             see = functools.partial(self._see, overload, kind)
             self._library.impl(name, see, "ADInplaceOrView", with_keyset=True)
         launches.on_collective = self.unseen
+        launches.ranks_of_group = _ranks_of_group
+        launches.on_fused = lambda ranks: self.sizes.setdefault(ranks, _buffer_bytes(None))
 
     def _see(self, overload: Any, name: str, keys: Any, *args: Any) -> Any:
         below = keys & torch._C._after_ADInplaceOrView_keyset
@@ -120,6 +122,18 @@ def _parts(overload: Any, args: Sequence[Any]) -> _Parts:
     return found
 
 
+@functools.cache
+def _ranks_of_group(name: str) -> tuple[int, ...]:
+    """The global ranks of the group whose hccl backend has this name; none for a group of one process alone."""
+    device = torch.device("npu")
+    for group in dist.distributed_c10d._world.pg_map:
+        if device in group._device_types:
+            backend: Any = group._get_backend(device)
+            if backend.get_hccl_comm_name(dist.get_rank()) == name:
+                return tuple(dist.get_process_group_ranks(group))
+    return ()
+
+
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
@@ -131,7 +145,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _buffer_bytes(group: Any) -> int:
     """HCCL's buffers of a communicator, one to send and one to receive: HCCL_BUFFSIZE, or the group's own setting.
 
-    CANN's page of HCCL_BUFFSIZE: in MB, 200 by default, twice for each communicator.
+    CANN's page of HCCL_BUFFSIZE (hiascend.com, document/detail/en/canncommercial/850/commlib/hcclug/hcclug_000076.html): in
+    MB, 200 by default; each communicator occupies twice as much; `hccl_buffer_size` of a group comes first.
     """
     import os
 

@@ -7,6 +7,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ _INPUTS = 0  # the stage of a launch
 _COPIES = ("aten::copy_", "aten::_copy_from")
 _ATTENTION = "_scaled_dot_product_fused_attention"
 _MOST_NUMBERS = 4096  # of a list among the attributes
+_GROUPS = ("hcom", "group", "group_ep")  # arguments that name one
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
@@ -32,6 +34,8 @@ class Launches:
         self._specs: dict[tuple[tuple[int, ...], Any], TensorSpec] = {}
         self._causal: dict[int, bool] = {}  # by the storage of the query
         self.on_collective: Callable[[Any], None] | None = None
+        self.on_fused: Callable[[tuple[int, ...]], None] = lambda ranks: None
+        self.ranks_of_group: Callable[[str], tuple[int, ...]] = lambda name: ()
 
     @contextlib.contextmanager
     def inside_collective(self) -> Iterator[None]:
@@ -91,20 +95,47 @@ class Launches:
                  if records[i][4] == thread and records[i][0].split(".")[0] == local.split(".")[0]),
                 None,
             )  # fmt: skip
+            # a kernel that communicates: the collectives inside of it are its own
+            own = (
+                [r for r in records if _ranks(r) and r[4] == thread]
+                if self._is_fused(local)
+                else []
+            )
             for index, record in enumerate(records):
+                if any(record is one for one in own):
+                    continue
                 if _ranks(record) and self.on_collective is not None:
                     self.on_collective(record)
                 elif index == mine:
-                    self._add(record, name, inputs, outputs)
+                    self._add(record, name, inputs, outputs, self._ranks_of(local, own))
                 else:
                     self._log.add(self._task(record))
 
-    def _add(self, record: Any, name: str, inputs: list[Any], outputs: list[Any]) -> None:
+    def _is_fused(self, name: str) -> bool:
+        """Whether the operator that was launched last on this thread talks to a group."""
+        given, plain = getattr(self._open, "attributes", ("", ()))
+        return given == name and any(key in _GROUPS and value for key, value in plain)
+
+    def _ranks_of(self, name: str, own: Sequence[Any]) -> tuple[int, ...]:
+        """The group of a kernel that communicates: of the collectives inside of it, or by its name."""
+        if own:
+            return _ranks(own[0])
+        if not self._is_fused(name):
+            return ()
+        names = [str(value) for key, value in self._open.attributes[1] if key in _GROUPS and value]
+        return self.ranks_of_group(names[0])
+
+    def _add(
+        self, record: Any, name: str, inputs: list[Any], outputs: list[Any], ranks: tuple[int, ...] = ()
+    ) -> None:  # fmt: skip
         read = [address_of(tensor) for tensor in inputs]
         written = [address_of(tensor) for tensor in outputs] or read
         task = self._copy(record, inputs) if name in _COPIES else None
         if task is None:
             task = self._task(record, [t for t in inputs if t.device.type == "npu"], read)
+        if len(ranks) > 1:
+            task = replace(task, ranks=len(ranks), peers=ranks)
+            self.on_fused(ranks)
         self._log.add(task, filter(None, read), filter(None, written))
 
     def _task(

@@ -21,7 +21,7 @@ from softnpu.plan.record.origins import Origins
 from softnpu.plan.record.owners import Owners
 from softnpu.plan.record.phases import Phases
 from softnpu.plan.record.waits import follow, follow_works
-from softnpu.plan.recording import Event, Recording
+from softnpu.plan.recording import STAGES, Event, Recording
 from torch_npu._patch import Patches
 
 _LIMIT = (
@@ -53,6 +53,7 @@ class Recorder:
     def start(self) -> None:
         import torch.distributed as dist
 
+        from torch_npu import _plan_pipelining
         from torch_npu.npu import _device
         from torch_npu.npu import _observe as launches
 
@@ -63,6 +64,7 @@ class Recorder:
             self.collectives = Collectives(self.log, self.owners, self.launches)
             follow_works(self.collectives.waited, self.patches)
         self._follow_operators()
+        _plan_pipelining.share(self.directory / STAGES)
         launches.add(self._observe)
         _device._lazy_call(self._device_starts)
         self._hook = sys.excepthook
