@@ -31,10 +31,8 @@ def _launch(before: Any) -> Any:
         reference = references.find(self.fn)
 
         def run(*inside: Any, **named: Any) -> None:
-            if reference is None:
+            if reference is None or not _run_reference(reference, self, inside, named):
                 before(self, *inside, **named)
-            else:
-                _run_reference(reference, self, inside, named)
 
         # Numbers and descriptors pass as they are; a capture records the call, since a kernel works on addresses.
         return _C.run_kernel(f"triton::{self.fn.__name__}", run, args, kwargs)
@@ -42,14 +40,14 @@ def _launch(before: Any) -> Any:
     return __call__
 
 
-def _run_reference(reference: Any, launch: Any, args: Any, kwargs: Any) -> None:
-    """Binds the arguments as the interpreter does: settings of the launch (num_warps and the like) are dropped."""
+def _run_reference(reference: Any, launch: Any, args: Any, kwargs: Any) -> bool:
+    """Whether it took the call. Settings of the launch (num_warps and the like) are dropped, as the interpreter does."""
     signature = inspect.signature(launch.fn)
     known = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **known)
     bound.apply_defaults()
     grid = launch.grid(bound.arguments) if callable(launch.grid) else launch.grid
-    reference(grid, **bound.arguments)
+    return reference(grid, **bound.arguments) is not NotImplemented
 
 
 def _restore_gluon() -> None:

@@ -3,7 +3,7 @@
     references.register("package.module.kernel", function, digest)
 
 `function` takes the grid, then the kernel's arguments by their names: tensors on the host that share the bytes of the
-npu tensors, and numbers. It stands for one version of the kernel, the one whose source has the digest
+npu tensors, and numbers; what it does not take it gives back as NotImplemented. It stands for one version of the kernel, the one whose source has the digest
 (`references.digest`); any other is interpreted.
 """
 
@@ -32,15 +32,15 @@ _BLANK = {
 
 @dataclass(frozen=True)
 class Reference:
-    function: Callable[..., None]
+    function: Callable[..., Any]
     digest: str
 
 
 _references: dict[str, Reference] = {}
-_found: dict[Any, Callable[..., None] | None] = {}
+_found: dict[Any, Callable[..., Any] | None] = {}
 
 
-def register(name: str, function: Callable[..., None], digest: str) -> None:
+def register(name: str, function: Callable[..., Any], digest: str) -> None:
     """Makes `function` stand for the kernel `name`, module and name, of this digest."""
     _references[name] = Reference(function, digest)
     _found.clear()
@@ -58,14 +58,14 @@ def digest(source: str) -> str:
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
 
 
-def find(kernel: Any) -> Callable[..., None] | None:
+def find(kernel: Any) -> Callable[..., Any] | None:
     """What stands for the Python function of a kernel, or None."""
     if kernel not in _found:
         _found[kernel] = _match(kernel)
     return _found[kernel]
 
 
-def _match(kernel: Any) -> Callable[..., None] | None:
+def _match(kernel: Any) -> Callable[..., Any] | None:
     reference = _references.get(f"{kernel.__module__}.{kernel.__name__}")
     if reference is None:
         return None

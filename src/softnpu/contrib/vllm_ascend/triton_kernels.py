@@ -6,7 +6,9 @@ import torch
 
 from softnpu.triton import references
 
-__all__ = ["slot_mapping"]
+__all__ = ["rotate", "rotate_one", "slot_mapping"]
+
+_MODULE = "vllm_ascend.ops.triton"
 
 
 def slot_mapping(
@@ -60,8 +62,112 @@ def slot_mapping(
     slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
 
 
-references.register(
-    "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel",
-    slot_mapping,
-    "293575a6d19a1cb5",
-)
+def _rows(tensor, count, stride, width, offset=0):
+    """(count, width) elements, a row every `stride`, of what a pointer points to."""
+    at = tensor.storage_offset() + offset
+    return tensor.as_strided((count, width), (stride, 1), at).float()
+
+
+def _table(tensor, stride):
+    """A table whose rows are `stride` apart."""
+    width = tensor.shape[-1]
+    rows = 1 + (tensor.numel() - width) // stride if tensor.is_contiguous() else tensor.shape[0]
+    return tensor.as_strided((rows, width), (stride, 1), tensor.storage_offset())
+
+
+def _angles(cos, cos_stride, sin, sin_stride, both, position, count, width):
+    """(tokens, 1, width / 2) cosines and sines: rows of two tables, or of one table by the tokens' positions."""
+    half = width // 2
+    if both is None:
+        found = _rows(cos, count, cos_stride, half), _rows(sin, count, sin_stride, half)
+    else:
+        rows = both[position[:count].long()].float()
+        found = rows[:, :half], rows[:, half:width]
+    return tuple(part.unsqueeze(1) for part in found)
+
+
+def _turn(tensor, stride, heads, size, width, cos, sin, halves):
+    """Rotates the first `width` elements of each head in place."""
+    shape = (cos.shape[0], heads, width)
+    x = tensor.as_strided(shape, (stride, size, 1), tensor.storage_offset())
+    half = width // 2
+    first, second = (x[..., :half], x[..., half:]) if halves else (x[..., 0::2], x[..., 1::2])
+    a, b = first.float(), second.float()
+    turned = a * cos - b * sin, b * cos + a * sin  # both before either is written
+    first.copy_(turned[0])
+    second.copy_(turned[1])
+
+
+def rotate(
+    grid,
+    q_ptr,
+    q_row_stride,
+    k_ptr,
+    k_row_stride,
+    cos_ptr,
+    cos_row_stride,
+    sin_ptr,
+    sin_row_stride,
+    cos_sin_ptr,
+    cos_sin_row_stride,
+    pos_ptr,
+    num_tokens,
+    n_qh,
+    n_kh,
+    hd,
+    rope_dim,
+    pad_rope_dim,
+    BLOCK_SIZE_HEAD,
+    IS_NEOX_STYLE,
+    USE_COS_SIN,
+):
+    """Rotary embedding of queries and keys in place; halves of a head are pairs, or neighbors are."""
+    if rope_dim != pad_rope_dim:  # the kernel then reads sines from behind the padding
+        return NotImplemented
+    both = _table(cos_sin_ptr, cos_sin_row_stride) if USE_COS_SIN else None
+    cos, sin = _angles(
+        cos_ptr, cos_row_stride, sin_ptr, sin_row_stride, both, pos_ptr, num_tokens, rope_dim,
+    )  # fmt: skip
+    _turn(q_ptr, q_row_stride, n_qh, hd, rope_dim, cos, sin, IS_NEOX_STYLE)
+    _turn(k_ptr, k_row_stride, n_kh, hd, rope_dim, cos, sin, IS_NEOX_STYLE)
+    return None
+
+
+def rotate_one(
+    grid,
+    qk_ptr,
+    qk_row_stride,
+    cos_ptr,
+    cos_row_stride,
+    sin_ptr,
+    sin_row_stride,
+    cos_sin_ptr,
+    cos_sin_row_stride,
+    pos_ptr,
+    num_tokens,
+    n_h,
+    hd,
+    rope_dim,
+    pad_n_h,
+    pad_rope_dim,
+    BLOCK_SIZE,
+    IS_NEOX_STYLE,
+    USE_COS_SIN,
+):
+    """`rotate` of one tensor."""
+    if rope_dim != pad_rope_dim:
+        return NotImplemented
+    both = _table(cos_sin_ptr, cos_sin_row_stride) if USE_COS_SIN else None
+    cos, sin = _angles(
+        cos_ptr, cos_row_stride, sin_ptr, sin_row_stride, both, pos_ptr, num_tokens, rope_dim,
+    )  # fmt: skip
+    _turn(qk_ptr, qk_row_stride, n_h, hd, rope_dim, cos, sin, IS_NEOX_STYLE)
+    return None
+
+
+for name, function, digest in (
+    ("compute_slot_mapping._compute_slot_mapping_kernel", slot_mapping, "293575a6d19a1cb5"),
+    ("rope._triton_rope", rotate, "b970e49614f5ebd1"),
+    ("rope._triton_rope_siso", rotate_one, "024ad0bb663eea2c"),
+):
+    references.register(f"{_MODULE}.{name}", function, digest)
