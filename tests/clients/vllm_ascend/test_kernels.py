@@ -14,7 +14,7 @@ if not os.environ.get("CLIENT_VLLM_ASCEND"):
         "CLIENT_VLLM_ASCEND does not name a checkout of vllm-ascend", allow_module_level=True
     )
 
-from vllm_ascend.ops.triton import compute_slot_mapping, rope
+from vllm_ascend.ops.triton import compute_slot_mapping, rope, triton_utils
 
 from softnpu.contrib.vllm_ascend import triton_kernels  # noqa: F401
 from softnpu.triton import references
@@ -23,6 +23,7 @@ from softnpu.triton import references
 @pytest.fixture(params=["interpreted", "reference"])
 def way(request, monkeypatch):
     """The interpreter's way forgets the references."""
+    triton_utils.init_device_properties_triton()
     if request.param == "interpreted":
         monkeypatch.setattr(references, "_references", {})
     monkeypatch.setattr(references, "_found", {})
