@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from triton.language.extra.cann.extension import extract_slice, get_element, ins
 
 import torch_npu  # noqa: F401
 from softnpu import chips
+from softnpu.triton import references
 
 
 @triton.jit
@@ -260,3 +262,36 @@ def test_blocks_of_any_size():
     torch.testing.assert_close(
         out.cpu().double(), 48 * x.double() + y.double().sum(), rtol=1e-5, atol=1e-4
     )
+
+
+@triton.jit
+def _double(x, out, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + at, tl.load(x + at) * 2)
+
+
+def test_a_reference_stands_for_one_version_of_a_kernel(monkeypatch):
+    """Found by module, name and source; with another digest the kernel is interpreted."""
+    monkeypatch.setattr(references, "_references", {})
+    monkeypatch.setattr(references, "_found", {})
+    seen = []
+
+    def double(grid, x, out, SIZE):
+        seen.append((grid, SIZE, x.device.type))
+        out.copy_(x * 2)
+
+    name, right = f"{__name__}._double", references.digest(inspect.getsource(_double.fn))
+    x = torch.arange(8.0).npu()
+    for known, launches in ((right, 1), ("another", 1)):
+        references.register(name, double, known)
+        out = torch.zeros(8).npu()
+        _double[(2,)](x, out, SIZE=4, num_warps=1)
+        assert torch.equal(out.cpu(), torch.arange(0.0, 16, 2))
+        assert len(seen) == launches
+    assert seen == [((2,), 4, "cpu")]
+
+
+def test_the_digest_of_a_source():
+    source = "@jit\ndef f(x):  # why\n    return x + 1\n"
+    assert references.digest(source) == references.digest("def f(x):\n\n    return x  +  1  # so\n")
+    assert references.digest(source) != references.digest("def f(x):\n    return x + 2\n")

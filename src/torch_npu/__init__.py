@@ -28,6 +28,7 @@ _register.module(npu)
 from torch_npu import _patch  # noqa: E402
 
 _patch.apply()
+_apply_patches = _patch._apply_patches  # sglang puts the profiler into torch by it
 
 from torch_npu import distributed, dynamo  # noqa: E402, F401
 from torch_npu.ops import _registry as _operators  # noqa: E402

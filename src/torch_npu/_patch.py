@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from multiprocessing.reduction import ForkingPickler
@@ -99,6 +100,15 @@ replace = _device.replace
 replace_entry = _device.replace_entry
 undo = _device.undo
 _applied = _device._undo
+
+
+def _apply_patches(monkey_patches: Iterable[Sequence[Any]]) -> None:
+    """Puts a program's own objects into torch: pairs of a dotted name below torch and what is to stand there."""
+    import torch
+
+    for name, value in monkey_patches:
+        *path, last = name.split(".")
+        _device.replace(functools.reduce(getattr, path, torch), last, value)
 
 
 def apply() -> None:

@@ -155,3 +155,12 @@ def test_empty_strided():
     found = torch_npu._C._empty_strided_npu((2, 3), (1, 2), torch.float16)
     assert (found.shape, found.stride(), found.dtype) == ((2, 3), (1, 2), torch.float16)
     assert found.device == torch.device("npu", torch.npu.current_device())
+
+
+def test_a_program_puts_its_objects_into_torch(monkeypatch):
+    before = torch.profiler.schedule
+    monkeypatch.setattr(torch.profiler, "schedule", before)  # put back at the end
+    torch_npu._apply_patches([["profiler.schedule", torch_npu.profiler.schedule]])
+    assert torch.profiler.schedule is torch_npu.profiler.schedule is not before
+    with pytest.raises(AttributeError, match="nowhere"):
+        torch_npu._apply_patches([["nowhere.schedule", None]])

@@ -27,6 +27,7 @@ from softnpu.contrib.vllm_ascend import (
     speculate,
     streams,
     swiglu,
+    triton_kernels,
 )
 from softnpu.contrib.vllm_ascend._define import define, define_on_host
 
@@ -51,6 +52,7 @@ MODULES = (
     speculate,
     streams,
     swiglu,
+    triton_kernels,
 )
 
 # From torch 2.10 on vLLM wants compiled graphs that can be stored, and loads them when it starts again; the compilers of
