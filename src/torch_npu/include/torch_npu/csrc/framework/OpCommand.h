@@ -18,7 +18,11 @@ namespace at_npu::native {
 using PROC_FUNC = std::function<int()>;
 
 // Where the card's compiler finds a host value; nothing is compiled here.
-enum class CompileType { MEMORY_DEVICE_TYPE = 0, MEMORY_HOST_COMPILE_DEPENDENT = 1, MEMORY_HOST_COMPILE_INDEPENDENT = 2 };
+enum class CompileType {
+  MEMORY_DEVICE_TYPE = 0,
+  MEMORY_HOST_COMPILE_DEPENDENT = 1,
+  MEMORY_HOST_COMPILE_INDEPENDENT = 2
+};
 
 class OpCommand {
  public:

@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
-#define SOFTNPU_NO_LOG(...)                  \
-  do {                                       \
+#define SOFTNPU_NO_LOG(...)                    \
+  do {                                         \
     if (false) (void)std::printf(__VA_ARGS__); \
   } while (false)
 
