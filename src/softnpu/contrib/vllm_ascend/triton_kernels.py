@@ -37,8 +37,12 @@ def slot_mapping(
     requests = grid[0] - 1
     bounds = query_start_loc_ptr[: requests + 1].long()
     first, last = int(bounds[0]), int(bounds[-1])
+    counts = bounds.diff()
+    room = min(positions_ptr.numel(), slot_mapping_ptr.numel())
+    if not 0 <= first <= last <= room or bool((counts < 0).any()):
+        return NotImplemented
     position = positions_ptr[first:last].int()
-    owner = torch.repeat_interleave(torch.arange(requests), bounds.diff())
+    owner = torch.repeat_interleave(torch.arange(requests), counts)
     local = None
     if TOTAL_CP_WORLD_SIZE == 1:
         block, offset = position // block_size, position % block_size
@@ -60,6 +64,7 @@ def slot_mapping(
         slot = slot.where(local, PAD_ID)
     slot_mapping_ptr[first:last] = slot.to(slot_mapping_ptr.dtype)
     slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
+    return None
 
 
 def _rows(tensor, count, stride, width, offset=0):
@@ -81,7 +86,8 @@ def _angles(cos, cos_stride, sin, sin_stride, both, position, count, width):
     if both is None:
         found = _rows(cos, count, cos_stride, half), _rows(sin, count, sin_stride, half)
     else:
-        rows = both[position[:count].long()].float()
+        place = position[:count].long().clamp(0, both.shape[0] - 1)  # the card reads anything there
+        rows = both[place].float()
         found = rows[:, :half], rows[:, half:width]
     return tuple(part.unsqueeze(1) for part in found)
 
