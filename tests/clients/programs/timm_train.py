@@ -4,6 +4,7 @@ import sys
 
 import timm
 import torch
+from timm.optim import create_optimizer_v2
 
 import torch_npu  # noqa: F401
 from torch_npu.contrib import transfer_to_npu  # noqa: F401
@@ -16,7 +17,7 @@ images, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
 if device == "cuda":
     model, images, labels = model.cuda(), images.cuda(), labels.cuda()
     assert images.is_cuda and images.device.type == "npu"
-optimizer = timm.optim.create_optimizer_v2(model, "adamw", lr=1e-3)
+optimizer = create_optimizer_v2(model, "adamw", lr=1e-3)
 for _ in range(3):
     loss = torch.nn.functional.cross_entropy(model(images), labels)
     optimizer.zero_grad()
