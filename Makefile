@@ -32,7 +32,7 @@ test demo bench wheel:
 	@mkdir -p $(PAIR)/kept; mv $(PAIR)/src/softnpu/_C*.so $(PAIR)/kept/ 2>/dev/null || true
 	@rm -rf $(addprefix $(PAIR)/,$(COPIED)); tar -c --exclude='_C*.so' --exclude=__pycache__ $(COPIED) .ci | tar -x -C $(PAIR)
 	@mv $(PAIR)/kept/_C*.so $(PAIR)/src/softnpu/ 2>/dev/null || true
-	@env -u MAKEFLAGS -u MAKEOVERRIDES $(MAKE) --no-print-directory -C $(PAIR) $@ PINNED=$(TORCH) PYTHON=$(PYTHON) \
+	@env -u MAKEFLAGS -u MAKEOVERRIDES make --no-print-directory -C $(PAIR) $@ PINNED=$(TORCH) PYTHON=$(PYTHON) \
 	  PYTEST_ARGS='$(PYTEST_ARGS)' CASE='$(CASE)' OUT='$(OUT)'
 else
 VENV := .venv
@@ -223,7 +223,7 @@ wheels: $(READY)
 	  torch=$${pair%%:*}; python=$${pair#*:}; test "$$python" != "$$pair" || python=$(PYTHON); \
 	  if [ "torch==$$torch $$python" = "$(TORCH) $(PYTHON)" ]; then here=.; with=; \
 	  else here=build/pairs/$$torch-$$(basename $$python); with="TORCH=$$torch PYTHON=$$python"; fi; \
-	  env -u MAKEFLAGS -u MAKEOVERRIDES $(MAKE) --no-print-directory wheel $$with || exit 1; \
+	  env -u MAKEFLAGS -u MAKEOVERRIDES make --no-print-directory wheel $$with || exit 1; \
 	  cp $$here/$(WHEEL)/*.whl dist/; \
 	done; ls dist
 
