@@ -1,0 +1,1 @@
+"""Passes over TorchScript graphs, one a module."""
