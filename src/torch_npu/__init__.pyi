@@ -10,6 +10,7 @@ from torch_npu import (
     contrib as contrib,
     distributed as distributed,
     dynamo as dynamo,
+    jit as jit,
     multiprocessing as multiprocessing,
     npu as npu,
     ops as ops,
