@@ -149,11 +149,9 @@ tsan: $(VENV)/.packages
 	@echo "building build/tsan/device and build/tsan/hccl"
 	@$(TSAN) csrc/device/*.cpp tests/cpp/device_threads.cpp -o build/tsan/device
 	@torch=$$($(BIN)/python -c "import importlib.util as i; print(i.find_spec('torch').submodule_search_locations[0])"); \
-	  python=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('include'))"); \
-	  $(TSAN) -isystem $$torch/include -isystem $$torch/include/torch/csrc/api/include -isystem $$python \
+	  $(TSAN) -isystem $$torch/include -isystem $$torch/include/torch/csrc/api/include \
 	  csrc/hccl/work.cpp csrc/hccl/peers.cpp csrc/device/*.cpp tests/cpp/hccl_threads.cpp \
-	  -L $$torch/lib -Wl,-rpath,$$torch/lib -ltorch -ltorch_cpu -lc10 -o build/tsan/hccl \
-	  -Wl,--unresolved-symbols=ignore-in-object-files  # of Python, in headers: nothing calls them
+	  -L $$torch/lib -Wl,-rpath,$$torch/lib -ltorch -ltorch_cpu -lc10 -o build/tsan/hccl
 	@TSAN_OPTIONS=halt_on_error=1 setarch -R build/tsan/device 2000
 	@TSAN_OPTIONS=halt_on_error=1:report_mutex_bugs=0:suppressions=$(CURDIR)/tests/cpp/tsan.txt setarch -R build/tsan/hccl 10
 

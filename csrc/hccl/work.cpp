@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "device/stream.h"
-#include "hccl/agreement.h"
+#include "hccl/cycles.h"
 #include "hccl/errors.h"
 #include "hccl/interrupt.h"
 
@@ -337,7 +337,7 @@ bool WorkHCCL::wait_for_collective(Milliseconds timeout) {
     const auto time = std::chrono::steady_clock::now();
     if (time >= now + kQuiet) {
       peers_->look_for_failures();
-      if (sanitizer::on()) Agreement::look_for_cycles();
+      if (sanitizer::on()) look_for_cycles();
       if (const auto failure = peers_->failure()) raise(*failure, false);
     }
     if (time >= deadline) {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "hccl/agreement.h"
+#include "hccl/cycles.h"
 #include "hccl/interrupt.h"
 #include "hccl/work.h"
 
@@ -24,7 +24,7 @@ void run_signal_handlers() {}
 bool in_backward() { return true; }
 void notice_interrupts() {}
 bool interrupted_in_backward() { return interrupt; }
-void Agreement::look_for_cycles() {}
+void look_for_cycles() {}
 }  // namespace softnpu::hccl
 
 using namespace softnpu::hccl;

@@ -1,23 +1,49 @@
-"""csrc/device under ThreadSanitizer: a program without Python and PyTorch. `make tsan` runs it for longer, and csrc/hccl."""
+"""csrc/device under ThreadSanitizer, a program without Python and PyTorch, and whether csrc/hccl's still compiles. `make tsan`
+runs both, and for longer."""
 
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
+import sysconfig
 
 import pytest
+from torch.utils import cpp_extension
 
 from tests import ROOT
 
 slow = pytest.mark.slow
-
-
-@slow
-@pytest.mark.skipif(
+needs_gcc = pytest.mark.skipif(
     shutil.which("g++") is None or shutil.which("setarch") is None or platform.system() != "Linux",
     reason="needs g++ and setarch",
 )
+
+
+@slow
+@needs_gcc
+def test_the_program_of_hccl_is_up_to_date():
+    """The transport and the interpreter are the test's own: they must have what csrc/hccl asks for."""
+    includes = [str(ROOT / "csrc"), *cpp_extension.include_paths(), sysconfig.get_path("include")]
+    program = ROOT / "tests" / "cpp" / "hccl_threads.cpp"
+    command = [
+        "g++",
+        "-std=c++20",
+        "-fsyntax-only",
+        "-w",
+        "-pthread",
+        *(f"-I{i}" for i in includes),
+    ]
+    done = subprocess.run([*command, str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    defined = set(re.findall(r"^(?:bool|void) ([\w:]+)\(\) \{", program.read_text(), re.MULTILINE))
+    header = (ROOT / "csrc" / "hccl" / "interrupt.h").read_text()
+    assert set(re.findall(r"^(?:bool|void) (\w+)\(\);", header, re.MULTILINE)) <= defined
+
+
+@slow
+@needs_gcc
 def test_no_thread_of_the_device_races(tmp_path):
     program = tmp_path / "device"
     sources = sorted((ROOT / "csrc" / "device").glob("*.cpp"))

@@ -294,3 +294,20 @@ def test_a_python_kernel_names_the_operator_that_mixes_devices():
         _C.run_kernel(
             "my_operator", lambda a, b: a + b, (torch.ones(2, device="npu"), torch.ones(2)), {}
         )
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+def test_batch_norm_wants_an_element_for_each_channel(place, training):
+    """PyTorch's kernel, called directly, would write beside a vector that is too short."""
+    arguments = [
+        torch.ones(3, 2, 4, device="npu"),
+        *(torch.ones(2, device="npu") for _ in range(4)),
+    ]
+    good = torch.native_batch_norm(*arguments, training, 0.1, 1e-5)[0]
+    assert good.shape == (3, 2, 4)
+    arguments[place] = torch.ones(1, device="npu")
+    with pytest.raises(
+        RuntimeError, match=r"must have 2 elements, one for each channel.*but has 1"
+    ):
+        torch.native_batch_norm(*arguments, training, 0.1, 1e-5)

@@ -80,6 +80,8 @@ FINDINGS = [
     Call("npu.npu_ifmr", 0, 0, (Mutation("args.7", "value", 1e38),)),
     # probabilities that are NaN: nothing passes
     Call("npu.npu_top_k_top_p_sample", 0, 417715030, (Mutation("args.0", "values", ("inf", 653)),)),
+    # no matrix at all
+    Call("npu.npu_mhc_sinkhorn_backward", 0, 0, (Mutation("args.0", "shape", ("zero", 0)),)),
     # a meta tensor beside others
     Call(
         "npu.npu_batch_gather_matmul", 0, 433816596,

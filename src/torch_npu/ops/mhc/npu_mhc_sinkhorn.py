@@ -131,6 +131,7 @@ def _(grad_y, norm, sum):
     must.hold(n == shape[-2], "grad_y", "of square matrices", shape)
     must.dtype("norm", norm, torch.float32)
     must.dtype("sum", sum, torch.float32)
+    must.hold(grad_y.numel() > 0, "grad_y", "not empty", shape)
     once = 2 * layout.ALIGNED * (grad_y.numel() // (n * n))
     received = sum.numel()
     must.hold(
