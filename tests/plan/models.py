@@ -8,11 +8,23 @@ import os
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_npu
 
 DEVICE = "npu"
-PROGRAMS = ("cnn", "lstm", "transformer", "moe", "graph", "decode", "llama", "fsdp2")
+PROGRAMS = (
+    "cnn",
+    "lstm",
+    "transformer",
+    "moe",
+    "graph",
+    "decode",
+    "llama",
+    "generate",
+    "vit",
+    "fsdp2",
+)
 
 
 def _train(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], loss, **options) -> None:
@@ -222,6 +234,51 @@ def decode() -> None:
         tokens = logits.argmax(-1)
         assert len(tokens.tolist()) == 2
         lengths = [length + 1 for length in lengths]
+
+
+@torch.no_grad()
+def generate() -> None:
+    """Tokens one by one with a cache that grows, sampled by top-k and top-p."""
+    width, vocabulary, heads = 64, 100, 4
+    embed = torch.randn(vocabulary, width, device=DEVICE)
+    project = torch.randn(width, 3 * width, device=DEVICE)
+    tokens = torch.randint(vocabulary, (1, 5), device=DEVICE)
+    keys = values = torch.empty(1, heads, 0, width // heads, device=DEVICE)
+    for step in range(4):
+        x = embed[tokens if step == 0 else tokens[:, -1:]]
+        q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in (x @ project).chunk(3, -1))
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        attended = F.scaled_dot_product_attention(q, keys, values)
+        logits = attended.transpose(1, 2).flatten(2)[:, -1] @ embed.t() / 0.8
+        logits = logits.masked_fill(logits < logits.topk(20).values[:, -1:], -torch.inf)
+        chances, order = logits.softmax(-1).sort(descending=True)
+        chances = chances.masked_fill(chances.cumsum(-1) - chances > 0.9, 0)
+        chosen = torch.multinomial(chances / chances.sum(-1, keepdim=True), 1)
+        tokens = torch.cat([tokens, order.gather(-1, chosen)], 1)
+    assert tokens.shape == (1, 9)
+
+
+class _Patches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.head = nn.Conv2d(3, 48, 8, 8), nn.Linear(48, 10)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(48, 4, 96, batch_first=True, activation="gelu")
+            for _ in range(3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.cut(x).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x.mean(1))
+
+
+def vit() -> None:
+    """A vision Transformer whose layers are computed again in the backward pass."""
+    batch = (torch.randn(4, 3, 32, 32, device=DEVICE), torch.randint(10, (4,), device=DEVICE))
+    loss = lambda m, x, y: F.cross_entropy(m(x), y, label_smoothing=0.1)  # noqa: E731
+    _train(_Patches().to(DEVICE), [batch] * 2, loss)
 
 
 def graph() -> None:

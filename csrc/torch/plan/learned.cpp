@@ -1,5 +1,6 @@
 #include "torch/plan/learned.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -12,6 +13,7 @@
 
 #include "torch/dispatch/ivalues.h"
 #include "torch/memory/allocator.h"
+#include "torch/plan/values.h"
 
 namespace softnpu::plan {
 
@@ -105,18 +107,32 @@ std::vector<Tensor> tensors_of(const Stack& stack) {
   return all;
 }
 
+bool takes_generator(const c10::Argument& argument) {
+  return argument.name() == "generator" && argument.type()->str() == "Generator?";
+}
+
+bool has_generator(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    if (takes_generator(argument)) return true;
+  }
+  return false;
+}
+
 Learned learn(const OperatorHandle& op, const Stack& given) {
   Learned found;
   const HostScope host;
   Stack stack(given);
   std::vector<Tensor> copies;
   const std::vector<Tensor> before = tensors_of(given);
+  for (size_t i = 0; i < stack.size(); ++i) {  // the program's generators stay as they are
+    if (takes_generator(op.schema().arguments()[i])) stack[i] = IValue(at::detail::createCPUGenerator());
+  }
   for (IValue& value : stack) {
     map_tensors(value, [&](const Tensor& tensor) {
       Tensor copied = tensor;
       if (tensor.defined()) {
         copied = at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
-        copied.zero_();
+        copied.fill_(is_float(tensor) ? 1 : 0);  // 1.0: a sum of probabilities is not 0
         if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copied.unsafeGetTensorImpl()->set_wrapped_number(true);
       }
       copies.push_back(copied);
@@ -127,7 +143,7 @@ Learned learn(const OperatorHandle& op, const Stack& given) {
   try {
     const LearnHostSteps learning(found.steps, made);
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-  } catch (const c10::Error&) {  // of zeros: a matrix that is singular, probabilities without a sum
+  } catch (const c10::Error&) {  // of ones and zeros: a matrix that is singular
     return found;
   }
   found.usable = true;
@@ -196,7 +212,8 @@ std::vector<Tensor> repeat(const Learned& learned, const std::vector<Tensor>& gi
 bool answer_learned(const OperatorHandle& op, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const bool listed = has_large_temporaries(schema.name());
-  if (!listed && op.hasTag(at::Tag::nondeterministic_seeded)) return false;  // the host's generator stays as it is
+  const bool seeded = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator(schema);
+  if (!listed && seeded) return false;  // it would draw from the host's generator
   for (const auto& result : schema.returns()) {
     if (!result.type()->isSubtypeOf(*c10::TensorType::get())) return false;
   }

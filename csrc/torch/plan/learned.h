@@ -1,4 +1,5 @@
-// What CPU kernels allocate inside, learned from one run on zeros in the host's memory and repeated from the device's.
+// What CPU kernels allocate inside, learned from one run on ones (integers: zeros) in the host's memory, and repeated
+// from the device's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -71,3 +71,19 @@ def test_calibrating_on_it_changes_nothing(written):
     assert fits["row:rmsnorm"].factor == pytest.approx(1.0, rel=0.01)
     assert next(fit for fit in report.fits if fit.kind == "cube").factor == pytest.approx(1, rel=0.01)  # fmt: skip
     assert fits["collective:all_reduce"].factor == pytest.approx(1.0, rel=0.01)
+
+
+def test_the_timeline_has_the_events_of_a_chrome_trace(written):
+    """What Perfetto's import of such traces reads: every slice with its place, begin and length, flows in pairs."""
+    path, tasks, _ = written
+    events = json.loads((path / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").read_text("utf-8"))
+    slices = [event for event in events if event["ph"] == "X"]
+    for event in slices:
+        assert event["name"] and isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        assert float(event["ts"]) > 0 and float(event["dur"]) >= 0
+    named = {event["name"] for event in events if event["ph"] == "M"}
+    assert {"process_name", "thread_name"} <= named
+    flows = {kind: {(e["id"], e["cat"]) for e in events if e["ph"] == kind} for kind in "sf"}
+    assert flows["s"] == flows["f"]
+    assert {event["ph"] for event in events} <= set("XMsf")
+    assert len(slices) >= len(tasks)
