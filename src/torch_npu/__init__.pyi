@@ -6,11 +6,11 @@ from typing import Any as _Any
 from torch import Generator as _Generator, Tensor as _Tensor, device as _device
 
 from torch_npu import (
+    aclnn as aclnn,
     atb as atb,
     contrib as contrib,
     distributed as distributed,
     dynamo as dynamo,
-    jit as jit,
     multiprocessing as multiprocessing,
     npu as npu,
     ops as ops,
