@@ -34,7 +34,7 @@ class Launches:
         self._specs: dict[tuple[tuple[int, ...], Any], TensorSpec] = {}
         self._causal: dict[int, bool] = {}  # by the storage of the query
         self.on_collective: Callable[[Any], None] | None = None
-        self.on_fused: Callable[[tuple[int, ...]], None] = lambda ranks: None
+        self.on_fused: Callable[[tuple[int, ...]], Any] = lambda ranks: None
         self.ranks_of_group: Callable[[str], tuple[int, ...]] = lambda name: ()
 
     @contextlib.contextmanager
