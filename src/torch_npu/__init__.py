@@ -52,6 +52,7 @@ __all__ = ["HiFloat8Tensor", *_operators.exports()]
 #: imported when a program asks for them, or at once where the environment does
 _DEFERRED = {
     "_inductor": (),
+    "aclnn": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
     "jit": (),
     "multiprocessing": (),

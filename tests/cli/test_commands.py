@@ -67,7 +67,7 @@ def test_doctor_finds_the_real_package(monkeypatch):
 
 def test_doctor_finds_another_torch(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.6.0")
-    assert "2.6.0 (supported: 2.10 to 2.14)" in run("doctor", code=1)
+    assert "2.6.0 (supported: 2.7.1 to 2.14)" in run("doctor", code=1)
 
 
 def test_doctor_misses_a_compiler(monkeypatch):

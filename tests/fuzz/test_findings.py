@@ -87,6 +87,11 @@ FINDINGS = [
         "npu.npu_batch_gather_matmul", 0, 433816596,
         (Mutation("args.4", "device", "cpu"), Mutation("args.2", "device", "meta")), mode="gradient",
     ),
+    # lengths without a dimension
+    Call(
+        "npu.npu_sparse_flash_attention", 1, 0,
+        (Mutation("kwargs.actual_seq_lengths_query", "shape", ("drop", 0)),),
+    ),
 ]  # fmt: skip
 
 

@@ -126,6 +126,8 @@ def check_layouts(query, key, layout, kv_layout, lengths, kv_lengths, table, nam
         must.present(names[0], lengths, f"with {name} 'TND'")
     if kv_layout != "BSND":
         must.present(names[1], kv_lengths, f"with {kv_name} {kv_layout!r}")
+    for side, given in ((names[0], lengths), (names[1], kv_lengths)):
+        must.ndim(side, given, 1)
     batch = query.shape[0] if layout == "BSND" else lengths.shape[0]
     for side, given in ((names[0], lengths), (names[1], kv_lengths)):
         must.dtype(side, given, torch.int32)
