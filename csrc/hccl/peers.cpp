@@ -96,6 +96,13 @@ void Peers::learn() {
   }
 }
 
+bool Peers::on_one_host() const {
+  for (int r = 0; r < size_; ++r) {
+    if (processes_[r].pid == 0 || elsewhere(r)) return false;
+  }
+  return !processes_[rank_].host.empty();
+}
+
 bool Peers::gone(int rank) const {
   const Process &other = processes_[rank], &own = processes_[rank_];
   if (other.pid == 0 || own.host.empty() || other.host != own.host) return false;

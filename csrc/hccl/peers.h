@@ -32,6 +32,9 @@ class Peers : public std::enable_shared_from_this<Peers> {
   void publish();  // this process; before the ranks are connected
   void learn();    // the others; after they are connected
 
+  bool on_one_host() const;   // all of them
+  bool gone(int rank) const;  // known for certain: a process of this host that exists no more
+
   // After a failure: says so in the store and returns who is missing, as a sentence.
   std::string missing(const std::string& operation, int peer);
 
@@ -60,7 +63,6 @@ class Peers : public std::enable_shared_from_this<Peers> {
   std::string key(const std::string& what) const;
   std::string describe(int rank) const;
   bool wanted() const;             // whether anybody waits
-  bool gone(int rank) const;       // known for certain: a process of this host that exists no more
   bool elsewhere(int rank) const;  // reached by a network only
   // What rank `r` has said of a failure, in this group.
   struct Told {

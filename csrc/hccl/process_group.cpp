@@ -12,6 +12,7 @@
 #include "hccl/deferred_work.h"
 #include "hccl/errors.h"
 #include "hccl/lone.h"
+#include "hccl/one_host.h"
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/launch.h"
 #include "torch/graph/recording.h"
@@ -90,10 +91,14 @@ void ProcessGroupHCCL::connect() {
     return;
   }
   peers_->publish();
-  inner_ = make_inner(c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_), rank_,
-                      size_, connect_timeout());
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("hccl/" + std::to_string(generation_), store_);
+  inner_ = make_inner(store, rank_, size_, connect_timeout());
   compat::set_timeout(*inner_, timeout_for(kUnsetTimeout));
   peers_->learn();
+  if (peers_->on_one_host()) {
+    auto segment = Segment::share(*store, rank_, size_, [peers = peers_](int rank) { return peers->gone(rank); });
+    if (segment) inner_ = c10::make_intrusive<OneHostBackend>(std::move(inner_), std::move(segment), rank_, size_);
+  }
   ++generation_;
 }
 

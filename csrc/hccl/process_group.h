@@ -1,8 +1,9 @@
 // The c10d backend `hccl`: collectives on NPU tensors over gloo, without copying a byte on this side.
 //
-// NPU tensors are aliased to CPU tensors (torch/dispatch/cpu_alias.h) and given to an inner gloo backend. Data that is
-// only moved travels as bytes, so that every dtype works; reductions use gloo's arithmetic where it has the dtype, and
-// exchange plus local arithmetic in fp32 where it has not (reduce_scatter).
+// NPU tensors are aliased to CPU tensors (torch/dispatch/cpu_alias.h) and given to an inner backend: gloo, and shared
+// memory where all ranks are on one host (one_host.h). Data that is only moved travels as bytes, so that every dtype
+// works; reductions use the inner backend's arithmetic where it has the dtype, and exchange plus local arithmetic in
+// fp32 where it has not (reduce_scatter).
 #pragma once
 
 #include <map>

@@ -88,17 +88,29 @@ void average(const at::Tensor& sum, int ranks) {
   }
 }
 
-// Reduces the rows of a matrix; half precision in fp32, rounded once.
+// Row after row: sums over so few rows are slower as one reduction.
 at::Tensor reduce_rows(const at::Tensor& rows, const ReduceOp& op, int ranks) {
   const auto type = rows.scalar_type();
-  const bool half = type == at::kHalf || type == at::kBFloat16;
-  if (op == ReduceOp::MIN) return rows.amin(0);
-  if (op == ReduceOp::MAX || type == at::kBool) return op == ReduceOp::PRODUCT ? rows.amin(0) : rows.amax(0);
-  const auto wide = half ? at::kFloat : type;
-  if (op == ReduceOp::PRODUCT) return rows.prod(0, false, wide);
-  at::Tensor sum = rows.sum(0, false, wide);
-  if (op == ReduceOp::AVG) average(sum, ranks);
-  return sum;
+  // The sum or product of two rows is rounded once as it is.
+  const bool half = (type == at::kHalf || type == at::kBFloat16) && (rows.size(0) > 2 || op == ReduceOp::AVG);
+  const auto row = [&](int64_t r) { return half ? rows.select(0, r).to(at::kFloat) : rows.select(0, r); };
+  const bool least = op == ReduceOp::MIN || (type == at::kBool && op == ReduceOp::PRODUCT);
+  const bool most = op == ReduceOp::MAX || type == at::kBool;
+  at::Tensor result = row(0);
+  for (int64_t r = 1; r < rows.size(0); ++r) {
+    const at::Tensor next = row(r);
+    if (least) {
+      result = at::minimum(result, next);
+    } else if (most) {
+      result = at::maximum(result, next);
+    } else if (r == 1) {  // the first row is not written to
+      result = op == ReduceOp::PRODUCT ? at::mul(result, next) : at::add(result, next);
+    } else {
+      op == ReduceOp::PRODUCT ? result.mul_(next) : result.add_(next);
+    }
+  }
+  if (op == ReduceOp::AVG) average(result = rows.size(0) == 1 ? result.clone() : result, ranks);
+  return result;
 }
 
 }  // namespace softnpu::hccl

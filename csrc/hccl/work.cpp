@@ -2,13 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <omp.h>
 #include <unistd.h>
 
 #include <condition_variable>
 #include <thread>
 
 #include "device/stream.h"
+#include "hccl/aside.h"
 #include "hccl/cycles.h"
 #include "hccl/errors.h"
 #include "hccl/interrupt.h"
@@ -29,17 +29,6 @@ std::string what(const std::exception_ptr& error) {
     return e.what();
   }
 }
-
-// The arithmetic after a collective runs on a thread of the transport: no gradients, and no team of threads for it.
-class Aside {
- public:
-  Aside() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~Aside() { omp_set_num_threads(threads_); }
-
- private:
-  const int threads_;
-  const at::NoGradGuard no_grad_;
-};
 
 std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
