@@ -1,9 +1,15 @@
 #include "hccl/one_host.h"
 
 #include <ATen/ATen.h>
+#include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
 
 #include "hccl/aside.h"
 #include "hccl/wire.h"
@@ -14,8 +20,7 @@ namespace softnpu::hccl {
 namespace {
 
 enum Kind : int64_t { kBroadcast = 1, kReduce, kAllReduce, kAllGather, kAllToAll };
-constexpr const char* kNames[] = {"nothing",       "a broadcast",     "a reduce",
-                                  "an all_reduce", "a gather to all", "an exchange"};
+constexpr const char* kNames[] = {"nothing", "broadcast", "reduce", "all_reduce", "all_gather", "all_to_all"};
 
 // Up to here every rank reduces all of it, which spares a meeting.
 constexpr int64_t kSmall = 4096;
@@ -23,12 +28,13 @@ constexpr int64_t kSmall = 4096;
 constexpr int64_t kBlock = 16384;
 
 std::string text_of(const Segment::Operation& operation) {
+  if (operation.kind <= 0 || operation.kind > kAllToAll) return kNames[0];
   std::string text = kNames[operation.kind];
   if (operation.kind == kAllToAll) return text;
   text += " of " + std::to_string(operation.bytes) + " bytes";
   if (operation.kind == kReduce || operation.kind == kAllReduce) {
-    text += std::string(" as ") + c10::toString(static_cast<at::ScalarType>(operation.dtype)) + ", reduction " +
-            std::to_string(operation.reduction);
+    text += std::string(" of ") + c10::toString(static_cast<at::ScalarType>(operation.dtype)) + " by " +
+            name_of(static_cast<c10d::ReduceOp::RedOpType>(operation.reduction));
   }
   if (operation.root >= 0) text += ", root " + std::to_string(operation.root);
   return text;
@@ -50,103 +56,136 @@ struct Share {
   int64_t first, last;
 };
 
-}  // namespace
-
 // A work that the thread runs.
-class OneHostBackend::Pending final : public c10d::Work {
+class Pending final : public c10d::Work {
  public:
-  Pending(int rank, Tensors results, Segment::Time deadline, Body body)
-      : c10d::Work(rank), deadline(deadline), body(std::move(body)), results_(std::move(results)) {
-    future_ = make_future(results_);
-  }
+  using Tensors = std::vector<at::Tensor>;
+  Pending(int rank, Tensors results, std::function<void()> body)
+      : c10d::Work(rank), body_(std::move(body)), results_(std::move(results)), future_(make_future(results_)) {}
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return results_; }
-  void end(std::exception_ptr error) {
-    body = nullptr;  // and what it holds
+  bool run() {
+    std::exception_ptr error;
+    try {
+      const Aside aside;
+      body_();
+    } catch (const std::exception&) {
+      error = std::current_exception();
+    }
+    body_ = nullptr;  // and what it holds
     finish(error);
     if (error) {
       future_->setError(error);
     } else {
       future_->markCompleted(c10::IValue(tensor_list(results_)));
     }
+    return !error;
   }
-  const Segment::Time deadline;
-  Body body;
 
  private:
+  std::function<void()> body_;
   const Tensors results_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace
+
+// The thread and the operations. The thread keeps it alive; in the child of a fork, which has no thread, nothing ends.
+class OneHostBackend::Worker : public std::enable_shared_from_this<Worker> {
+ public:
+  Worker(std::unique_ptr<Segment> segment, int rank, int size)
+      : segment_(std::move(segment)), rank_(rank), size_(size), process_(getpid()) {}
+
+  Work submit(Tensors results, std::function<void()> body);
+  void stop();  // when what has been asked for is done
+
+  void broadcast(const at::Tensor& row, int root, Segment::Time deadline);
+  void reduce(const at::Tensor& row, const c10d::ReduceOp& op, int root, Segment::Time deadline);  // root -1: to all
+  void gather(const at::Tensor& own, const Tensors& all, Segment::Time deadline);
+  void exchange(const at::Tensor& output, const at::Tensor& input, const std::vector<int64_t>& receive,
+                const std::vector<int64_t>& send, Segment::Time deadline);
+
+ private:
+  void run();
+  void begin(const Segment::Operation& operation, Segment::Time deadline);
+
+  const std::unique_ptr<Segment> segment_;
+  const int rank_, size_, process_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<c10::intrusive_ptr<Pending>> queue_;
+  bool running_ = false, stopped_ = false;
+  std::thread::id thread_;
 };
 
 OneHostBackend::OneHostBackend(Network network, std::unique_ptr<Segment> segment, int rank, int size)
-    : WithOptions(rank, size), network_(std::move(network)), segment_(std::move(segment)), process_(getpid()) {}
+    : WithOptions(rank, size),
+      network_(std::move(network)),
+      worker_(std::make_shared<Worker>(std::move(segment), rank, size)) {}
 
-OneHostBackend::~OneHostBackend() { stop(); }
+OneHostBackend::~OneHostBackend() { worker_->stop(); }
 
 c10::intrusive_ptr<c10d::Backend::Options> OneHostBackend::getBackendOptions() {
   return c10::make_intrusive<c10d::Backend::Options>("one_host");
 }
 
 void OneHostBackend::shutdown() {
-  stop();
+  worker_->stop();
   network_->shutdown();
 }
 
-void OneHostBackend::stop() {
-  if (getpid() != process_) {  // the child of a fork has no thread: nothing can be waited for
-    static_cast<void>(thread_.release());
-    return;
-  }
-  segment_->leave();
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopped_ = true;
-  }
-  any_.notify_all();
-  if (!thread_) return;
-  if (thread_->get_id() == std::this_thread::get_id()) {  // the last work held the group
-    thread_->detach();
-  } else if (thread_->joinable()) {
-    thread_->join();
-  }
-  thread_.reset();
+OneHostBackend::Work OneHostBackend::submit(Tensors results, Milliseconds timeout, Body body) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Worker& worker = *worker_;
+  return worker.submit(std::move(results), [&worker, deadline, body = std::move(body)] { body(worker, deadline); });
 }
 
-OneHostBackend::Work OneHostBackend::submit(Tensors results, Milliseconds timeout, Body body) {
-  auto work = c10::make_intrusive<Pending>(rank_, std::move(results), std::chrono::steady_clock::now() + timeout,
-                                           std::move(body));
+OneHostBackend::Work OneHostBackend::Worker::submit(Tensors results, std::function<void()> body) {
+  auto work = c10::make_intrusive<Pending>(rank_, std::move(results), std::move(body));
   const std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(!stopped_, "the group was shut down");
-  if (!thread_) thread_ = std::make_unique<std::thread>([this] { run(); });
   queue_.push_back(work);
-  any_.notify_one();
+  changed_.notify_all();
+  if (!std::exchange(running_, true)) {
+    std::thread thread([self = shared_from_this()] { self->run(); });
+    thread_ = thread.get_id();
+    thread.detach();
+  }
   return work;
 }
 
-void OneHostBackend::run() {
+void OneHostBackend::Worker::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    c10::intrusive_ptr<Pending> work;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      any_.wait(lock, [&] { return stopped_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      work = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    std::exception_ptr error;
-    try {
-      const Aside aside;
-      work->body(work->deadline);
-    } catch (const std::exception&) {
-      error = std::current_exception();
-      segment_->leave();  // it is not where the others are any more
-    }
-    work->end(error);
+    changed_.wait(lock, [&] { return stopped_ || !queue_.empty(); });
+    if (queue_.empty()) break;
+    c10::intrusive_ptr<Pending> work = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    if (!work->run()) segment_->leave();  // it is not where the others are any more
+    work.reset();
+    lock.lock();
   }
+  running_ = false;
+  changed_.notify_all();
+}
+
+void OneHostBackend::Worker::stop() {
+  if (getpid() != process_) return;
+  // The thread may need the interpreter's lock, to release a tensor, that this one holds.
+  std::optional<pybind11::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+    if (thread_ != std::this_thread::get_id()) changed_.wait(lock, [&] { return !running_; });
+  }
+  segment_->leave();
 }
 
 // The first meeting of an operation: what it is, and the first round of its data.
-void OneHostBackend::begin(const Segment::Operation& operation, Segment::Time deadline) {
+void OneHostBackend::Worker::begin(const Segment::Operation& operation, Segment::Time deadline) {
   segment_->said(rank_) = operation;
   segment_->meet(deadline);
   for (int r = 0; r < size_; ++r) {
@@ -158,42 +197,47 @@ void OneHostBackend::begin(const Segment::Operation& operation, Segment::Time de
 // --- collectives ---------------------------------------------------------------------------------------------------
 
 OneHostBackend::Work OneHostBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  const at::Tensor row = tensors.at(0);
   const auto root = static_cast<int>(opts.rootRank);
-  return submit(tensors, opts.timeout, [this, row, root](Segment::Time deadline) {
-    const auto total = static_cast<int64_t>(row.nbytes()), slot = static_cast<int64_t>(segment_->slot_bytes());
-    int64_t done = 0;
-    do {
-      const int64_t count = std::min(total - done, slot);
-      segment_->begin_round();
-      if (rank_ == root) copy(segment_->slot(root), data_of(row) + done, count);
-      if (done == 0) {
-        begin({kBroadcast, 0, 0, root, total}, deadline);
-      } else {
-        segment_->meet(deadline);
-      }
-      if (rank_ != root) copy(data_of(row) + done, segment_->slot(root), count);
-      done += count;
-    } while (done < total);
+  return submit(tensors, opts.timeout, [row = tensors.at(0), root](Worker& worker, Segment::Time deadline) {
+    worker.broadcast(row, root, deadline);
   });
 }
 
+void OneHostBackend::Worker::broadcast(const at::Tensor& row, int root, Segment::Time deadline) {
+  const auto total = static_cast<int64_t>(row.nbytes()), slot = static_cast<int64_t>(segment_->slot_bytes());
+  int64_t done = 0;
+  do {
+    const int64_t count = std::min(total - done, slot);
+    segment_->begin_round();
+    if (rank_ == root) copy(segment_->slot(root), data_of(row) + done, count);
+    if (done == 0) {
+      begin({kBroadcast, 0, 0, root, total}, deadline);
+    } else {
+      segment_->meet(deadline);
+    }
+    if (rank_ != root) copy(data_of(row) + done, segment_->slot(root), count);
+    done += count;
+  } while (done < total);
+}
+
 OneHostBackend::Work OneHostBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  return submit(tensors, opts.timeout, [this, row = tensors.at(0), op = opts.reduceOp](Segment::Time deadline) {
-    reduce_to(row, op, -1, deadline);
-  });
+  return submit(tensors, opts.timeout,
+                [row = tensors.at(0), op = opts.reduceOp](Worker& worker, Segment::Time deadline) {
+                  worker.reduce(row, op, -1, deadline);
+                });
 }
 
 OneHostBackend::Work OneHostBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const auto root = static_cast<int>(opts.rootRank);
-  return submit(tensors, opts.timeout, [this, row = tensors.at(0), op = opts.reduceOp, root](Segment::Time deadline) {
-    reduce_to(row, op, root, deadline);
-  });
+  return submit(tensors, opts.timeout,
+                [row = tensors.at(0), op = opts.reduceOp, root](Worker& worker, Segment::Time deadline) {
+                  worker.reduce(row, op, root, deadline);
+                });
 }
 
 // Each rank reduces its share of a round, in the order of the ranks, so that the result is the same wherever it is
 // read.
-void OneHostBackend::reduce_to(const at::Tensor& row, const c10d::ReduceOp& op, int root, Segment::Time deadline) {
+void OneHostBackend::Worker::reduce(const at::Tensor& row, const c10d::ReduceOp& op, int root, Segment::Time deadline) {
   const auto item = static_cast<int64_t>(row.element_size());
   const int64_t most = static_cast<int64_t>(segment_->slot_bytes()) / item;
   const auto part = [&](int rank, int64_t first, int64_t count) {
@@ -239,17 +283,20 @@ void OneHostBackend::reduce_to(const at::Tensor& row, const c10d::ReduceOp& op, 
 OneHostBackend::Work OneHostBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                const c10d::AllgatherOptions& opts) {
   return submit(outputs.at(0), opts.timeout,
-                [this, own = inputs.at(0), all = outputs[0]](Segment::Time deadline) { gather(own, all, deadline); });
+                [own = inputs.at(0), all = outputs[0]](Worker& worker, Segment::Time deadline) {
+                  worker.gather(own, all, deadline);
+                });
 }
 
 OneHostBackend::Work OneHostBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::AllgatherOptions& opts) {
-  return submit({output}, opts.timeout, [this, output, input](Segment::Time deadline) {
-    gather(input, output.view({size_, input.numel()}).unbind(), deadline);
-  });
+  return submit({output}, opts.timeout,
+                [all = output.view({size_, input.numel()}).unbind(), input](Worker& worker, Segment::Time deadline) {
+                  worker.gather(input, all, deadline);
+                });
 }
 
-void OneHostBackend::gather(const at::Tensor& own, const Tensors& all, Segment::Time deadline) {
+void OneHostBackend::Worker::gather(const at::Tensor& own, const Tensors& all, Segment::Time deadline) {
   const auto total = static_cast<int64_t>(own.nbytes()), slot = static_cast<int64_t>(segment_->slot_bytes());
   int64_t done = 0;
   do {
@@ -268,14 +315,15 @@ void OneHostBackend::gather(const at::Tensor& own, const Tensors& all, Segment::
 
 OneHostBackend::Work OneHostBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& receive,
                                                    std::vector<int64_t>& send, const c10d::AllToAllOptions& opts) {
-  return submit({output}, opts.timeout, [this, output, input, receive, send](Segment::Time deadline) {
-    exchange(output, input, receive, send, deadline);
+  return submit({output}, opts.timeout, [output, input, receive, send](Worker& worker, Segment::Time deadline) {
+    worker.exchange(output, input, receive, send, deadline);
   });
 }
 
 // A slot has a lane for each other rank. How many rounds there are is known when all have said what they send.
-void OneHostBackend::exchange(const at::Tensor& output, const at::Tensor& input, const std::vector<int64_t>& receive,
-                              const std::vector<int64_t>& send, Segment::Time deadline) {
+void OneHostBackend::Worker::exchange(const at::Tensor& output, const at::Tensor& input,
+                                      const std::vector<int64_t>& receive, const std::vector<int64_t>& send,
+                                      Segment::Time deadline) {
   const int64_t lane = static_cast<int64_t>(segment_->slot_bytes()) / (size_ - 1) / 64 * 64;
   const auto lane_of = [&](int from, int to) { return segment_->slot(from) + lane * (to < from ? to : to - 1); };
   const auto within = [&](int64_t bytes, int64_t round) { return std::clamp(bytes - round * lane, int64_t{0}, lane); };

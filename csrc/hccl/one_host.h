@@ -4,10 +4,8 @@
 // Operations run on a thread of their own, in the order in which they are asked for: that is the order on all ranks.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <thread>
+#include <functional>
+#include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "hccl/segment.h"
@@ -45,25 +43,12 @@ class OneHostBackend final : public compat::WithOptions<c10d::Backend> {
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool all) override { network_->monitoredBarrier(opts, all); }
 
  private:
-  class Pending;
-  using Body = std::function<void(Segment::Time deadline)>;
+  class Worker;
+  using Body = std::function<void(Worker&, Segment::Time deadline)>;
   Work submit(Tensors results, Milliseconds timeout, Body body);
-  void run();
-  void stop();
-  void begin(const Segment::Operation& operation, Segment::Time deadline);
-  void reduce_to(const at::Tensor& row, const c10d::ReduceOp& op, int root, Segment::Time deadline);
-  void gather(const at::Tensor& own, const Tensors& all, Segment::Time deadline);
-  void exchange(const at::Tensor& output, const at::Tensor& input, const std::vector<int64_t>& receive,
-                const std::vector<int64_t>& send, Segment::Time deadline);
 
   const Network network_;
-  const std::unique_ptr<Segment> segment_;
-  const int process_;
-  std::mutex mutex_;
-  std::condition_variable any_;
-  std::deque<c10::intrusive_ptr<Pending>> queue_;
-  bool stopped_ = false;
-  std::unique_ptr<std::thread> thread_;
+  const std::shared_ptr<Worker> worker_;
 };
 
 }  // namespace softnpu::hccl

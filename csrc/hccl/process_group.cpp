@@ -96,7 +96,8 @@ void ProcessGroupHCCL::connect() {
   compat::set_timeout(*inner_, timeout_for(kUnsetTimeout));
   peers_->learn();
   if (peers_->on_one_host()) {
-    auto segment = Segment::share(*store, rank_, size_, [peers = peers_](int rank) { return peers->gone(rank); });
+    auto segment = Segment::share(
+        *store, rank_, size_, [peers = peers_](int rank) { return peers->failure().has_value() || peers->gone(rank); });
     if (segment) inner_ = c10::make_intrusive<OneHostBackend>(std::move(inner_), std::move(segment), rank_, size_);
   }
   ++generation_;

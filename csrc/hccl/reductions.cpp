@@ -11,11 +11,7 @@ using c10d::ReduceOp;
 
 namespace {
 
-std::string by(const ReduceOp& op) {
-  static constexpr const char* kNames[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
-  const auto number = static_cast<size_t>(op.op_);
-  return number < std::size(kNames) ? std::string(", ") + kNames[number] : "";
-}
+std::string by(const ReduceOp& op) { return std::string(", ") + name_of(op.op_); }
 
 }  // namespace
 

@@ -94,7 +94,7 @@ struct Layout {
 
 }  // namespace
 
-std::unique_ptr<Segment> Segment::share(c10d::Store& store, int rank, int size, std::function<bool(int)> gone) {
+std::unique_ptr<Segment> Segment::share(c10d::Store& store, int rank, int size, std::function<bool(int)> lost) {
   static_assert(sizeof(Member) == kLine && std::atomic<uint32_t>::is_always_lock_free);
   if (size < 2 || size > kMostRanks) return nullptr;
   const size_t bytes = Layout(size).total;
@@ -108,7 +108,7 @@ std::unique_ptr<Segment> Segment::share(c10d::Store& store, int rank, int size, 
   }
   void* memory = file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   const bool mapped = memory != MAP_FAILED;
-  std::unique_ptr<Segment> segment(mapped ? new Segment(memory, rank, size, std::move(gone)) : nullptr);
+  std::unique_ptr<Segment> segment(mapped ? new Segment(memory, rank, size, std::move(lost)) : nullptr);
   store.set("mapped/" + std::to_string(rank), to_bytes(mapped ? "yes" : "no"));
   bool all = true;
   for (int r = 0; r < size; ++r) all &= store.get("mapped/" + std::to_string(r)).size() == 3;
@@ -117,11 +117,11 @@ std::unique_ptr<Segment> Segment::share(c10d::Store& store, int rank, int size, 
   return segment;
 }
 
-Segment::Segment(void* memory, int rank, int size, std::function<bool(int)> gone)
+Segment::Segment(void* memory, int rank, int size, std::function<bool(int)> lost)
     : rank_(rank),
       size_(size),
       slot_bytes_(slot_bytes_for(size)),
-      gone_(std::move(gone)),
+      lost_(std::move(lost)),
       process_(getpid()),
       memory_(static_cast<uint8_t*>(memory)),
       members_(reinterpret_cast<Member*>(memory)) {}
@@ -174,7 +174,7 @@ void Segment::await(int rank, uint32_t turn, Time deadline) {
     const auto now = std::chrono::steady_clock::now();
     TORCH_CHECK(now < deadline, "Timed out waiting for rank ", rank);
     if (now >= look) {
-      TORCH_CHECK(!gone_(rank) || !missing(), "the process of rank ", rank, " is gone");
+      TORCH_CHECK(!lost_(rank) || !missing(), "rank ", rank, " is lost");
       look = now + kLook;
     }
     ++other.sleepers;

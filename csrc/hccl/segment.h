@@ -25,8 +25,9 @@ class Segment {
     bool operator==(const Operation&) const = default;
   };
 
-  // All ranks together; null if one of them cannot map it. `gone` says whether the process of a rank exists no more.
-  static std::unique_ptr<Segment> share(c10d::Store& store, int rank, int size, std::function<bool(int)> gone);
+  // All ranks together; null if one of them cannot map it. `lost` says whether there is no more use in waiting for a
+  // rank.
+  static std::unique_ptr<Segment> share(c10d::Store& store, int rank, int size, std::function<bool(int)> lost);
   ~Segment();
   Segment(const Segment&) = delete;
 
@@ -44,13 +45,13 @@ class Segment {
 
  private:
   struct Member;
-  Segment(void* memory, int rank, int size, std::function<bool(int)> gone);
+  Segment(void* memory, int rank, int size, std::function<bool(int)> lost);
   void await(int rank, uint32_t turn, Time deadline);
   size_t side() const { return round_ % 2; }
 
   const int rank_, size_;
   const size_t slot_bytes_;
-  const std::function<bool(int)> gone_;
+  const std::function<bool(int)> lost_;
   const int process_;  // the child of a fork takes no part
   uint8_t* const memory_;
   Member* const members_;

@@ -70,6 +70,12 @@ int64_t row_of(const at::Tensor& tensor) {  // elements of one row
   return row;
 }
 
+const char* name_of(ReduceOp::RedOpType op) {
+  static constexpr const char* kNames[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
+  const auto number = static_cast<size_t>(op);
+  return number < std::size(kNames) ? kNames[number] : "an unknown reduction";
+}
+
 void premultiply(at::Tensor& tensor, const ReduceOp& op) {
   const auto* by = reinterpret_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (by->tensor_factor.defined()) {

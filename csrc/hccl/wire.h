@@ -12,6 +12,7 @@ Splits sizes_of(const Tensors& rows);
 // Splits of dimension 0 (equal ones where none are given), in units of `unit` a row.
 Splits splits_of(Splits splits, const at::Tensor& tensor, int ranks, int64_t unit);
 int64_t row_of(const at::Tensor& tensor);  // elements of one row
+const char* name_of(c10d::ReduceOp::RedOpType op);
 void premultiply(at::Tensor& tensor, const c10d::ReduceOp& op);
 void average(const at::Tensor& sum, int ranks);
 // Reduces the rows of a matrix; half precision in fp32, rounded once.

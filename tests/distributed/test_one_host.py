@@ -119,8 +119,8 @@ def disagreement(rank: int, kind: str) -> str:
     ("kind", "words"),
     [
         ("size", ["do not agree", "16 bytes", "20 bytes"]),
-        ("reduction", ["do not agree", "an all_reduce of 16 bytes as Float"]),
-        ("operation", ["do not agree", "a broadcast of 16 bytes, root 0", "an all_reduce of 16"]),
+        ("reduction", ["do not agree", "all_reduce of 16 bytes of Float by SUM", "by MAX"]),
+        ("operation", ["do not agree", "broadcast of 16 bytes, root 0", "all_reduce of 16"]),
         ("split", ["rank 0 sends 8 bytes to rank 0, which expects 4"]),
     ],
 )
