@@ -13,8 +13,8 @@ from benchmarks import kernels, report
 
 #: files whose cases make nothing before they run
 FILES = (
-    "arithmetic", "attention", "gemm", "kernels", "llama", "memory", "optimizers", "overhead", "resnet", "routing",
-    "scaling",
+    "arithmetic", "attention", "gemm", "growth", "kernels", "llama", "memory", "optimizers", "overhead", "resnet",
+    "routing", "scaling",
 )  # fmt: skip
 
 
