@@ -92,9 +92,7 @@ def compile_on_host(
         list(range(len(output.args[0]))) if visible is None else list(visible)
     )
     code = compile_fx_inner(lowered.graph, lowered.inputs, **inductor)
-    return HostProgram(
-        code, device_of(gm), cpu_outputs(gm), lowered.constants, written_inputs(gm)
-    )
+    return HostProgram(code, device_of(gm), cpu_outputs(gm), lowered.constants, written_inputs(gm))
 
 
 def written_inputs(gm: GraphModule) -> list[int]:

@@ -173,9 +173,7 @@ def load(
         code = Portable(record["program"], record["kernels"]).load(constants, folder)
     device = record["device"]
     held = [tensor.to(f"npu:{device}") for tensor in held]
-    program: Any = HostProgram(
-        code, device, frozenset(record["on_cpu"]), held, record["written"]
-    )
+    program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held, record["written"])
     if record["plan"] is not None:
         program = Captured(program, Plan(**record["plan"]), config)
     patterns = record["inputs"]
