@@ -118,9 +118,8 @@ def aot_compile(
 ) -> Callable[..., Any]:
     """AOTAutograd around `compile_one` (by default `NpuFxCompiler`), once a phase."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import default_partition
-
     from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+    from torch._functorch.partitioners import default_partition
     from torch._inductor.output_code import OutputCode
 
     from torchair._output_code import output_code
