@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import importlib.util
-import stat
 import sys
 import types
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from softnpu import settings
+from softnpu import ownership, settings
 
 __all__ = ["Kernel", "load", "register", "registered", "unregister"]
 
@@ -107,7 +106,7 @@ def load() -> None:
     if not folder or folder == "0":
         return
     for path in (Path(folder), *sorted(Path(folder).glob("*.py"))):
-        if path.stat().st_mode & stat.S_IWOTH:
+        if ownership.open_to_all(path):
             raise RuntimeError(
                 f"SOFTNPU_KERNELS: {path} may be written by everybody, so it is not run"
             )

@@ -43,6 +43,11 @@ def reason(status: os.stat_result, *, sticky: bool = False) -> str | None:
     return None
 
 
+def open_to_all(path: Path) -> bool:
+    """Whether everybody may write to the file or folder: the least to ask of code that the user has named."""
+    return bool(os.stat(path).st_mode & stat.S_IWOTH)
+
+
 def check(path: Path, status: os.stat_result | None = None, *, sticky: bool = False) -> None:
     """Raises Untrusted if somebody else can change the file or folder itself; links are not followed."""
     wrong = reason(os.lstat(path) if status is None else status, sticky=sticky)

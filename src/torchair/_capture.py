@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchair._host import bodies
+from torchair._host.run import written_inputs
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
 
@@ -31,20 +32,11 @@ class Plan:
     @classmethod
     def of(cls, gm: GraphModule) -> Plan:
         places = gm.graph.find_nodes(op="placeholder")
-        written = [index for index, node in enumerate(places) if _is_written(node)]
+        written = written_inputs(gm)
         return cls(written, _static_inputs(len(places), written), _free_integers(gm, places))
 
     def as_dict(self) -> dict[str, list[int]]:
         return dataclasses.asdict(self)
-
-
-def _is_written(node: torch.fx.Node) -> bool:
-    for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        for argument, value in zip(schema.arguments if schema else (), user.args, strict=False):
-            if value is node and argument.alias_info is not None and argument.alias_info.is_write:
-                return True
-    return False
 
 
 def _static_inputs(count: int, written: list[int]) -> list[int]:

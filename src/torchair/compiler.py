@@ -118,9 +118,12 @@ def aot_compile(
 ) -> Callable[..., Any]:
     """AOTAutograd around `compile_one` (by default `NpuFxCompiler`), once a phase."""
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
     from torch._functorch.partitioners import default_partition
+    from torch._inductor.output_code import OutputCode
 
-    from torchair._output_code import NpuOutputCode  # Inductor's: a warm start does not need it
+    from torchair._output_code import output_code
+    from torchair._program_cache import caching, tagged
 
     model = begin_model(gm)
     gears = _gears.of_inputs(example_inputs, config)
@@ -132,23 +135,36 @@ def aot_compile(
                 return compile_one(graph, inputs, config, **options)
             made = NpuFxCompiler(config, **options)._get_compiled_gm(graph, inputs)
             again = functools.partial(compile_graph, config=config, **options)
-            return NpuOutputCode(made.run or boxed(made), graph, again)
+            own = gears if not flags.get("is_backward") else None
+            return output_code(made.run or boxed(made), graph, inputs, again, config, own)
 
-        return compile_phase
+        if compile_one is not None:
+            return compile_phase
+        return SerializableAOTDispatchCompiler(OutputCode, tagged(compile_phase))
 
     clones_mutations = config.debug.aclgraph.disable_reinplace_input_mutated_ops_pass
-    backend = aot_autograd(
-        fw_compiler=phase("forward"),
-        bw_compiler=phase("backward", is_backward=True),
-        inference_compiler=phase("forward", is_inference=True),
-        decompositions=decompositions,
-        partition_fn=default_partition,
-        keep_inference_input_mutations=bool(
-            config.experimental_config.keep_inference_input_mutations
+    seen = None if compile_one is None and _unwrapped() else "its graphs are looked at"
+    with caching(gm, config, decompositions, gears, seen):
+        backend = aot_autograd(
+            fw_compiler=phase("forward"),
+            bw_compiler=phase("backward", is_backward=True),
+            inference_compiler=phase("forward", is_inference=True),
+            decompositions=decompositions,
+            partition_fn=default_partition,
+            keep_inference_input_mutations=bool(
+                config.experimental_config.keep_inference_input_mutations
+            )
+            and not clones_mutations,
         )
-        and not clones_mutations,
-    )
-    return backend(gm, example_inputs)
+        return backend(gm, example_inputs)
+
+
+def _unwrapped() -> bool:
+    """Whether no program has replaced the steps that upstream's programs replace to see each graph."""
+    from torchair import npu_fx_compiler
+
+    steps = (npu_fx_compiler._optimize_fx, NpuFxCompiler._get_compiled_gm, NpuFxCompiler.__call__)
+    return steps == npu_fx_compiler._STEPS and npu_fx_compiler._NpuFxCompiler is NpuFxCompiler
 
 
 def compile_graph(

@@ -49,6 +49,10 @@ def _optimize_fx(
     return graph_module
 
 
+#: the steps as they are; with others in their place every graph is compiled anew
+_STEPS = (_optimize_fx, _NpuFxCompiler._get_compiled_gm, _NpuFxCompiler.__call__)
+
+
 def _view_to_reshape(
     graph_module: GraphModule, example_inputs: Sequence[Any] = (), config: Any = None
 ) -> None:

@@ -20,6 +20,8 @@ from torchair.core.utils import logger
 __all__ = ["register_replacement"]
 
 _lock = threading.RLock()
+#: what programs look for, besides what is built in
+_registered: list[Callable[..., Any]] = []
 
 
 def _always(match: Any) -> bool:
@@ -48,6 +50,27 @@ def register_replacement(
         scalar_workaround: values of scalar arguments of `search_fn`, for the trace.
         skip_duplicates: a pattern that is registered already is skipped, not refused.
     """
+    _register(
+        search_fn,
+        replace_fn,
+        list(example_inputs),
+        trace_fn,
+        extra_check=extra_check,
+        scalar_workaround=scalar_workaround,
+        search_fn_pattern=search_fn_pattern,
+        skip_duplicates=skip_duplicates,
+    )
+    _registered.append(search_fn)
+
+
+def _register(
+    search_fn: Callable[..., Any],
+    replace_fn: Callable[..., Any],
+    example_inputs: list[Any],
+    trace_fn: Callable[..., Any] | None = None,
+    extra_check: Callable[[Any], bool] = _always,
+    **options: Any,
+) -> None:
     from torch._inductor import pattern_matcher
 
     trace_fn = pattern_matcher.fwd_only if trace_fn is None else trace_fn
@@ -58,13 +81,11 @@ def register_replacement(
         pattern_matcher.register_replacement(
             search_fn,
             replace_fn,
-            list(example_inputs),
+            example_inputs,
             trace_fn,
             _passes(),
             extra_check=lambda match: _one_stream(match) and extra_check(match),
-            scalar_workaround=scalar_workaround,
-            search_fn_pattern=search_fn_pattern,
-            skip_duplicates=skip_duplicates,
+            **options,
         )
 
 
@@ -91,8 +112,14 @@ def apply(gm: GraphModule) -> int:
     return count
 
 
+def has_registered() -> bool:
+    """Whether a program has registered patterns of its own."""
+    return bool(_registered)
+
+
 def reset() -> None:
     """Forgets every registered pattern."""
+    _registered.clear()
     _passes.cache_clear()
     _register_built_in.cache_clear()
 
@@ -131,7 +158,7 @@ def _register_built_in() -> None:
         three = (x(), x(), weight())
         rules = [(norm_cast, fused_norm_cast, three), *_with_dynamic_quant(npu, three, weight())]
         for search, replace, inputs in rules:
-            register_replacement(search, replace, inputs, skip_duplicates=True)
+            _register(search, replace, list(inputs), skip_duplicates=True)
 
 
 def _with_dynamic_quant(npu: Any, three: tuple[Any, ...], smooth_scale: Any) -> list[Any]:

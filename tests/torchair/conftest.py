@@ -10,8 +10,10 @@ import torchair  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo():
+    """Every graph is compiled: AOTAutograd's cache would find those of earlier tests; its own tests switch it on."""
     torch._dynamo.reset()
-    yield
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
     torch._dynamo.reset()
 
 

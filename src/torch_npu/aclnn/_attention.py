@@ -16,42 +16,61 @@ _OPTIONS = (
 )
 
 
-def _forward(
-    query, key, value, pse, drop_mask, padding_mask, atten_mask, prefix, q_lengths, kv_lengths, q_start, kv_start,
-    scale, keep_prob, pre_tokens, next_tokens, head_num, layout, inner_precise, sparse_mode, pse_type,
-):  # fmt: skip
-    out, largest, total, softmax = torch.ops.npu.npu_fusion_attention_v2(
-        query,
-        key,
-        value,
+def _options(
+    pse, padding_mask, atten_mask, prefix, q_lengths, kv_lengths, q_start, kv_start, options
+):
+    """Number of heads and layout, the scale, and what attention and gradient take by the same names."""
+    (
+        scale,
+        keep_prob,
+        pre_tokens,
+        next_tokens,
         head_num,
         layout,
-        pse=pse,
-        padding_mask=padding_mask,
-        atten_mask=atten_mask,
-        scale=scale,
-        keep_prob=keep_prob,
-        pre_tokens=pre_tokens,
-        next_tokens=next_tokens,
-        inner_precise=inner_precise,
-        prefix=prefix,
-        actual_seq_qlen=q_lengths,
-        actual_seq_kvlen=kv_lengths,
-        sparse_mode=sparse_mode,
-        pse_type=pse_type,
-        q_start_idx=q_start,
-        kv_start_idx=kv_start,
-        dropout_mask=drop_mask,
+        inner_precise,
+        sparse_mode,
+        pse_type,
+    ) = options
+    named = {
+        "pse": pse,
+        "padding_mask": padding_mask,
+        "atten_mask": atten_mask,
+        "keep_prob": keep_prob,
+        "pre_tokens": pre_tokens,
+        "next_tokens": next_tokens,
+        "inner_precise": inner_precise,
+        "prefix": prefix,
+        "actual_seq_qlen": q_lengths,
+        "actual_seq_kvlen": kv_lengths,
+        "sparse_mode": sparse_mode,
+        "pse_type": pse_type,
+        "q_start_idx": q_start,
+        "kv_start_idx": kv_start,
+    }
+    return (head_num, layout), scale, named
+
+
+def _forward(
+    query, key, value, pse, drop_mask, padding_mask, atten_mask, prefix, q_lengths, kv_lengths, q_start, kv_start,
+    *options,
+):  # fmt: skip
+    heads, scale, named = _options(
+        pse, padding_mask, atten_mask, prefix, q_lengths, kv_lengths, q_start, kv_start, options
+    )
+    out, largest, total, softmax = torch.ops.npu.npu_fusion_attention_v2(
+        query, key, value, *heads, scale=scale, dropout_mask=drop_mask, **named
     )[:4]
     return largest, total, softmax if softmax.numel() else None, out
 
 
 def _backward(
     query, key, value, dy, pse, drop_mask, padding_mask, atten_mask, softmax_max, softmax_sum, softmax_in,
-    attention_in, prefix, q_lengths, kv_lengths, q_start, kv_start, scale, keep_prob, pre_tokens, next_tokens,
-    head_num, layout, inner_precise, sparse_mode, pse_type,
+    attention_in, prefix, q_lengths, kv_lengths, q_start, kv_start, *options,
 ):  # fmt: skip
-    if drop_mask is not None and keep_prob < 1:
+    heads, scale, named = _options(
+        pse, padding_mask, atten_mask, prefix, q_lengths, kv_lengths, q_start, kv_start, options
+    )
+    if drop_mask is not None and named["keep_prob"] < 1:
         raise NotImplementedError(
             "aclnnFlashAttentionScoreGradV2: a dropout mask of the program's own (keep_prob < 1) has no gradient here"
         )
@@ -60,27 +79,13 @@ def _backward(
         key,
         value,
         dy,
-        head_num,
-        layout,
-        pse=pse,
-        padding_mask=padding_mask,
-        atten_mask=atten_mask,
+        *heads,
         softmax_max=softmax_max,
         softmax_sum=softmax_sum,
         softmax_in=softmax_in,
         attention_in=attention_in,
         scale_value=scale,
-        keep_prob=keep_prob,
-        pre_tokens=pre_tokens,
-        next_tokens=next_tokens,
-        inner_precise=inner_precise,
-        prefix=prefix,
-        actual_seq_qlen=q_lengths,
-        actual_seq_kvlen=kv_lengths,
-        sparse_mode=sparse_mode,
-        pse_type=pse_type,
-        q_start_idx=q_start,
-        kv_start_idx=kv_start,
+        **named,
     )[:4]
     return *grads[:3], grads[3] if grads[3].numel() else None
 

@@ -19,7 +19,7 @@ class HostProgram:
     """A graph that Inductor compiled for the host, called with the device's tensors.
 
     Its temporaries and results are drawn from the device's memory; results that the graph leaves on the CPU are
-    brought out of it.
+    brought out of it. `written` are the inputs that it changes in place.
     """
 
     def __init__(
@@ -28,12 +28,14 @@ class HostProgram:
         device: int,
         on_cpu: frozenset[int] = frozenset(),
         held: Sequence[torch.Tensor] = (),
+        written: Sequence[int] = (),
     ):
         self._boxed_call = True  # of the instance: wrappers copy it from there
         self.code = code
         self.device = device
         self.on_cpu = on_cpu
         self.held = tuple(held)  # the graph's own tensors, its last inputs
+        self.written = tuple(written)
         #: Inductor's output as text and the tensors it names; None if there was nothing to generate
         self.source: str | None = getattr(code, "source_code", None) or None
         self.constants: dict[str, torch.Tensor] = dict(getattr(code, "constants", None) or {})
@@ -44,8 +46,15 @@ class HostProgram:
         given = (*(inputs[i] for i in places), *self.held)
         body = functools.partial(self._body, inputs, places)
         with torch.npu.device(self.device):
+            kept = []
+            if self.written and torch.npu.is_current_stream_capturing():
+                written = (inputs[i] for i in self.written)
+                views = [_C.host_view(t) if t.device.type == "npu" else t for t in written]
+                kept = [(view, view.clone()) for view in views]
             # There is more to it than the operators that a capture sees: a graph calls it as a whole.
             results = _C.run_kernel("compiled_graph", body, given, {}, host_ok=True, whole=True)
+            for view, before in kept:  # a capture computes nothing
+                view.copy_(before)
         if not self.on_cpu:
             return results
         return [r.cpu() if i in self.on_cpu else r for i, r in enumerate(results)]
@@ -83,7 +92,22 @@ def compile_on_host(
         list(range(len(output.args[0]))) if visible is None else list(visible)
     )
     code = compile_fx_inner(lowered.graph, lowered.inputs, **inductor)
-    return HostProgram(code, device_of(gm), cpu_outputs(gm), lowered.constants)
+    return HostProgram(code, device_of(gm), cpu_outputs(gm), lowered.constants, written_inputs(gm))
+
+
+def written_inputs(gm: GraphModule) -> list[int]:
+    """The positions of inputs that the graph changes in place."""
+    places = gm.graph.find_nodes(op="placeholder")
+    return [index for index, node in enumerate(places) if _is_written(node)]
+
+
+def _is_written(node: torch.fx.Node) -> bool:
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        for argument, value in zip(schema.arguments if schema else (), user.args, strict=False):
+            if value is node and argument.alias_info is not None and argument.alias_info.is_write:
+                return True
+    return False
 
 
 def cpu_outputs(gm: GraphModule) -> frozenset[int]:

@@ -56,6 +56,11 @@ def register_fx_node_ge_converter(
     return register
 
 
+def has_registered() -> bool:
+    """Whether a program has registered converters of its own."""
+    return any(not str(one.__module__).startswith("torchair.") for one in _converters.values())
+
+
 def has_converter(target: Any) -> bool:
     """Whether a graph may hold the operator."""
     return target in _converters or _supported.by_schema(target)

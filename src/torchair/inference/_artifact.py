@@ -106,6 +106,7 @@ class Saver:
             "operators": operators.originals(program.source),
             "device": program.device,
             "on_cpu": sorted(program.on_cpu),
+            "written": program.written,
             "inputs": [_pattern(value) for value in inputs],
             "plan": captured.plan.as_dict() if captured is not None else None,
         }
@@ -172,7 +173,7 @@ def load(
         code = Portable(record["program"], record["kernels"]).load(constants, folder)
     device = record["device"]
     held = [tensor.to(f"npu:{device}") for tensor in held]
-    program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held)
+    program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held, record["written"])
     if record["plan"] is not None:
         program = Captured(program, Plan(**record["plan"]), config)
     patterns = record["inputs"]

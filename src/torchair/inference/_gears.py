@@ -84,6 +84,8 @@ class Gears:
             self.check([tuple(v.shape) if isinstance(v, torch.Tensor) else () for v in values])
             return run(values)
 
+        call._boxed_call = True  # type: ignore[attr-defined]
+        call.program = run  # type: ignore[attr-defined]
         return call
 
     def check(self, shapes: Sequence[tuple[int, ...]]) -> None:

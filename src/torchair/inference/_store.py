@@ -30,7 +30,7 @@ from softnpu import ownership
 
 FILE = "compiled_module"
 _LIBRARIES = "host."
-_MAGIC = b"softnpu torchair cache 3\n"
+_MAGIC = b"softnpu torchair cache 4\n"
 
 
 class BadCache(Exception):

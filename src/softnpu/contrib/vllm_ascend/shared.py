@@ -16,6 +16,7 @@ from torch_npu.ops.attention import _indexer, _sparse, _sparse_attend
 
 __all__ = [
     "attend",
+    "check_attention",
     "metadata",
     "npu_sparse_attn_sharedkv",
     "npu_sparse_attn_sharedkv_metadata",
@@ -154,64 +155,50 @@ def _(q):
     return out, q.new_empty(0, dtype=torch.float32)
 
 
-@npu_sparse_attn_sharedkv.check
-def _(
-    q,
-    ori_kv,
-    cmp_kv,
-    ori_sparse_indices,
-    cmp_sparse_indices,
-    ori_block_table,
-    cmp_block_table,
-    cu_seqlens_q,
-    cu_seqlens_ori_kv,
-    cu_seqlens_cmp_kv,
-    seqused_q,
-    seqused_kv,
-    sinks,
-    metadata,
-    cmp_ratio,
-    ori_mask_mode,
-    cmp_mask_mode,
-    ori_win_left,
-    ori_win_right,
-    layout_q,
-    layout_kv,
-    return_softmax_lse,
-):
-    must.anything(cu_seqlens_ori_kv, cu_seqlens_cmp_kv, seqused_q, metadata)  # without effect
-    must.choice("layout_q", layout_q, ("BSND", "TND"))
-    must.choice("layout_kv", layout_kv, ("PA_ND", "BSND"))
-    must.choice("ori_mask_mode", ori_mask_mode, (_WINDOW,))
-    must.choice("cmp_mask_mode", cmp_mask_mode, (_CAUSAL,))
-    must.unset("ori_sparse_indices", ori_sparse_indices)
-    must.unset("return_softmax_lse", return_softmax_lse, False)
-    must.dtype("q", q, torch.float16, torch.bfloat16)
-    must.ndim("q", q, 3 if layout_q == "TND" else 4)
-    for name, value in (("ori_win_left", ori_win_left), ("ori_win_right", ori_win_right)):
-        must.hold(value >= 0, name, "not negative", value)
-    if layout_q == "TND":
-        must.present("cu_seqlens_q", cu_seqlens_q, "with layout_q 'TND'")
+def check_attention(q, ori_kv, cmp_kv, cmp_ratio, layouts, rest):
+    """What is asked of queries, lengths and caches of any dtype; returns the caches, as (name, cache)."""
+    must.anything(*(rest[n] for n in ("cu_seqlens_ori_kv", "cu_seqlens_cmp_kv", "seqused_q")))
+    must.choice("layout_q", rest["layout_q"], ("BSND", "TND"))
+    must.choice("layout_kv", rest["layout_kv"], layouts)
+    must.choice("ori_mask_mode", rest["ori_mask_mode"], (_WINDOW,))
+    must.choice("cmp_mask_mode", rest["cmp_mask_mode"], (_CAUSAL,))
+    must.unset("return_softmax_lse", rest["return_softmax_lse"], False)
+    packed = rest["layout_q"] == "TND"
+    must.ndim("q", q, 3 if packed else 4)
+    for name in ("ori_win_left", "ori_win_right"):
+        must.hold(rest[name] >= 0, name, "not negative", rest[name])
+    if packed:
+        must.present("cu_seqlens_q", rest["cu_seqlens_q"], "with layout_q 'TND'")
     must.present("ori_kv", ori_kv, "always")
-    must.present("seqused_kv", seqused_kv, "always")
-    batch = q.shape[0] if layout_q == "BSND" else cu_seqlens_q.shape[0] - 1
-    must.dtype("seqused_kv", seqused_kv, torch.int32)
-    must.shape("seqused_kv", seqused_kv, (batch,))
-    caches = [("ori", ori_kv, ori_block_table)]
+    lengths = must.present("seqused_kv", rest["seqused_kv"], "always")
+    must.dtype("seqused_kv", lengths, torch.int32)
+    must.shape(
+        "seqused_kv", lengths, (rest["cu_seqlens_q"].shape[0] - 1 if packed else q.shape[0],)
+    )
+    caches = [("ori", ori_kv)]
     if cmp_kv is not None:
         must.hold(cmp_ratio > 0, "cmp_ratio", "positive with 'cmp_kv'", cmp_ratio)
-        caches.append(("cmp", cmp_kv, cmp_block_table))
-    for name, cache, table in caches:
+        caches.append(("cmp", cmp_kv))
+    for name, _ in caches if rest["layout_kv"] == "PA_ND" else ():
+        table = rest[f"{name}_block_table"]
+        must.present(f"{name}_block_table", table, "with layout_kv 'PA_ND'")
+        must.dtype(f"{name}_block_table", table, torch.int32)
+        must.ndim(f"{name}_block_table", table, 2)
+    must.dtype("cmp_sparse_indices", rest["cmp_sparse_indices"], torch.int32)
+    must.shape("cmp_sparse_indices", rest["cmp_sparse_indices"], (*q.shape[:-2], 1, None))
+    must.dtype("sinks", rest["sinks"], torch.float32)
+    must.shape("sinks", rest["sinks"], (q.shape[-2],))
+    return caches
+
+
+@npu_sparse_attn_sharedkv.check
+def _(q, ori_kv, cmp_kv, cmp_ratio, ori_sparse_indices, **rest):
+    must.anything(rest["metadata"])  # without effect
+    must.unset("ori_sparse_indices", ori_sparse_indices)
+    must.dtype("q", q, torch.float16, torch.bfloat16)
+    for name, cache in check_attention(q, ori_kv, cmp_kv, cmp_ratio, ("PA_ND", "BSND"), rest):
         must.same_dtype(f"{name}_kv", cache, "q", q)
         must.shape(f"{name}_kv", cache, (None, None, 1, q.shape[-1]))
-        if layout_kv == "PA_ND":
-            must.present(f"{name}_block_table", table, "with layout_kv 'PA_ND'")
-            must.dtype(f"{name}_block_table", table, torch.int32)
-            must.ndim(f"{name}_block_table", table, 2)
-    must.dtype("cmp_sparse_indices", cmp_sparse_indices, torch.int32)
-    must.shape("cmp_sparse_indices", cmp_sparse_indices, (*q.shape[:-2], 1, None))
-    must.dtype("sinks", sinks, torch.float32)
-    must.shape("sinks", sinks, (q.shape[-2],))
 
 
 @ascend_op(

@@ -76,34 +76,18 @@ def _(q):
 
 @npu_kv_quant_sparse_attn_sharedkv.check
 def _(q, kv_quant_mode, ori_kv, cmp_kv, tile_size, rope_head_dim, cmp_ratio, **rest):
-    for name in ("cu_seqlens_ori_kv", "cu_seqlens_cmp_kv", "seqused_q", "ori_sparse_indices"):
-        must.anything(rest[name])  # without effect
+    must.anything(rest["ori_sparse_indices"])  # without effect
     must.choice("kv_quant_mode", kv_quant_mode, (1,))
-    must.choice("layout_q", rest["layout_q"], ("BSND", "TND"))
-    must.choice("layout_kv", rest["layout_kv"], ("PA_ND",))
-    must.choice("ori_mask_mode", rest["ori_mask_mode"], (4,))
-    must.choice("cmp_mask_mode", rest["cmp_mask_mode"], (3,))
-    must.unset("return_softmax_lse", rest["return_softmax_lse"], False)
     must.dtype("q", q, torch.bfloat16)
-    packed = rest["layout_q"] == "TND"
-    must.ndim("q", q, 3 if packed else 4)
-    for name in ("ori_win_left", "ori_win_right"):
-        must.hold(rest[name] >= 0, name, "not negative", rest[name])
-    if packed:
-        must.present("cu_seqlens_q", rest["cu_seqlens_q"], "with layout_q 'TND'")
     for name in ("seqused_kv", "sinks", "metadata"):
         must.present(name, rest[name], "always")
-    must.present("ori_kv", ori_kv, "always")
+    caches = shared.check_attention(q, ori_kv, cmp_kv, cmp_ratio, ("PA_ND",), rest)
     width = q.shape[-1]
     must.hold(0 < rope_head_dim < width, "rope_head_dim", f"from 1 to {width - 1}", rope_head_dim)
     plain = width - rope_head_dim
     fits = tile_size > 0 and plain % tile_size == 0
     must.hold(fits, "tile_size", f"a divisor of {plain}", tile_size)
     least = 2 * rope_head_dim + plain + plain // tile_size
-    caches = [("ori", ori_kv)]
-    if cmp_kv is not None:
-        must.hold(cmp_ratio > 0, "cmp_ratio", "positive with 'cmp_kv'", cmp_ratio)
-        caches.append(("cmp", cmp_kv))
     batch = rest["seqused_kv"].shape[0]
     for name, cache in caches:
         must.dtype(f"{name}_kv", cache, torch.float8_e4m3fn)
@@ -113,16 +97,7 @@ def _(q, kv_quant_mode, ori_kv, cmp_kv, tile_size, rope_head_dim, cmp_ratio, **r
         block = cache.shape[1]
         must.hold(block % 16 == 0 and 0 < block <= 1024, f"{name}_kv",
                   "of blocks of a multiple of 16 tokens up to 1024", block)  # fmt: skip
-        table = must.present(f"{name}_block_table", rest[f"{name}_block_table"], "always")
-        must.dtype(f"{name}_block_table", table, torch.int32)
-        must.shape(f"{name}_block_table", table, (batch, None))
-    must.dtype("seqused_kv", rest["seqused_kv"], torch.int32)
-    expected = rest["cu_seqlens_q"].shape[0] - 1 if packed else q.shape[0]
-    must.shape("seqused_kv", rest["seqused_kv"], (expected,))
-    must.dtype("cmp_sparse_indices", rest["cmp_sparse_indices"], torch.int32)
-    must.shape("cmp_sparse_indices", rest["cmp_sparse_indices"], (*q.shape[:-2], 1, None))
-    must.dtype("sinks", rest["sinks"], torch.float32)
-    must.shape("sinks", rest["sinks"], (q.shape[-2],))
+        must.shape(f"{name}_block_table", rest[f"{name}_block_table"], (batch, None))
 
 
 @ascend_op(

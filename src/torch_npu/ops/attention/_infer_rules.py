@@ -163,34 +163,39 @@ def lengths(call: Call) -> None:
             _cumulative(names[1], kv_ends, sizes(call.key, call.layout, call.kv_heads)[2])
         return
     if not call.decode:
-        _bounded(names[0], given[0], batch, rows)
+        bounded(names[0], given[0], batch, rows)
     if not call.paged:
-        _bounded(names[1], given[1], batch, sizes(call.key, call.layout, call.kv_heads)[2])
+        bounded(names[1], given[1], batch, call.key_sizes[2])
 
 
-def _bounded(name: str, values: Sequence[int] | None, batch: int, most: int) -> None:
+def bounds(call: Call) -> list[tuple[str, int, int]]:
+    """What `lengths` and `paged` ask of lengths that are not cumulative: (argument, sequences, tokens at most)."""
+    batch, _, rows, _ = call.queries
+    most = call.capacity if call.paged else call.key_sizes[2]
+    found = [(call.name("actual_seq_lengths_kv"), batch, most)]
+    return found if call.decode else [(call.name("actual_seq_lengths"), batch, rows), *found]
+
+
+def bounded(name: str, values: Sequence[int] | None, batch: int, most: int) -> None:
+    """Lengths: one for all sequences or one each, of at most so many tokens."""
     if values is None:
         return
     must.hold(
         len(values) == 1 or len(values) >= batch, name, f"of 1 or {batch} entries", len(values)
     )
-    for value in each(values, batch):
-        must.hold(not _plain(value) or 0 <= value <= most, name, f"from 0 to {most}", value)
+    for value in values if len(values) <= batch else each(values, batch):
+        if isinstance(value, int) and not 0 <= value <= most:
+            must.hold(False, name, f"from 0 to {most}", value)
 
 
 def _cumulative(name: str, values: Sequence[int], most: int) -> None:
     before = 0
     for value in values:
-        if not _plain(value):
+        if not isinstance(value, int):
             return
-        must.hold(
-            before <= value <= most, name, f"cumulative (from {before} to {most} here)", value
-        )
+        if not before <= value <= most:
+            must.hold(False, name, f"cumulative (from {before} to {most} here)", value)
         before = value
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, int)
 
 
 def paged(call: Call, floats: Callable[[Call], tuple[bool, str]] | None = None) -> None:
@@ -232,7 +237,7 @@ def paged(call: Call, floats: Callable[[Call], tuple[bool, str]] | None = None) 
         "of H up to 65535",
         call.key.shape[-1],
     )
-    _bounded(name, call.actual_seq_lengths_kv, call.batch, call.capacity)
+    bounded(name, call.actual_seq_lengths_kv, call.batch, call.capacity)
     absent(call, "with block_table", "query_padding_size", "kv_padding_size", "key_shared_prefix")
 
 
@@ -314,7 +319,7 @@ def prefix(call: Call) -> None:
     must.hold(counts[0] == counts[1], "value_shared_prefix", f"of {counts[0]} tokens", counts[1])
     length = call.actual_shared_prefix_len
     if length is not None:
-        fits = len(length) == 1 and (not _plain(length[0]) or 0 <= length[0] <= counts[0])
+        fits = len(length) == 1 and (not isinstance(length[0], int) or 0 <= length[0] <= counts[0])
         must.hold(fits, "actual_shared_prefix_len", f"one number up to {counts[0]}", list(length))
     absent(call, "with a shared prefix", "query_padding_size", "kv_padding_size", "block_table")
     must.hold(not call.ragged, "input_layout", "not ragged with a shared prefix", call.input_layout)

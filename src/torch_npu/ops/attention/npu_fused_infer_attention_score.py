@@ -24,6 +24,7 @@ from torch_npu.ops.attention._call import (
     empty_outputs,
 )
 from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_once import once
 from torch_npu.ops.attention._infer_small_rules import small_floats
 
 _ARGUMENTS = (
@@ -166,9 +167,12 @@ def npu_fused_infer_attention_score(query, key, value, **options):
     return solve(Call(query, key, value, **options), in_blocks)
 
 
+_checked = once(_check, lambda query, key, value, options: Call(query, key, value, **options))
+
+
 @npu_fused_infer_attention_score.check
 def _(query, key, value, **options):
-    _check(Call(query, key, value, **options))
+    _checked(query, key, value, options)
 
 
 @npu_fused_infer_attention_score.native

@@ -13,6 +13,7 @@ from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
 from torch_npu.ops.attention._call import Call, empty_outputs
 from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_once import once
 
 #: the names of npu_fused_infer_attention_score -> the names here
 _NAMES = {"actual_seq_lengths_kv": "actual_seq_lengths", "scale": "scale_value"}
@@ -103,10 +104,8 @@ def npu_incre_flash_attention(query, key, value, **options):
     return solve(_call(query, key, value, options), in_blocks)[0]
 
 
-@npu_incre_flash_attention.check
-def _(query, key, value, padding_mask, **options):
-    must.unset("padding_mask", padding_mask)
-    call = _call(query, key, value, options)
+def _check(call: Call) -> None:
+    query, key = call.query, call.key
     rules.product(call, "A2", "A3", "310P")
     rules.layout(call, ("BSH", "BSND", "BNSD"))
     must.dtype("query", query, *rules.FLOATS)
@@ -126,6 +125,15 @@ def _(query, key, value, padding_mask, **options):
     quantized.integers(call)
     quantized.output(call)
     quantized.cache(call)
+
+
+_checked = once(_check, _call)
+
+
+@npu_incre_flash_attention.check
+def _(query, key, value, padding_mask, **options):
+    must.unset("padding_mask", padding_mask)
+    _checked(query, key, value, options)
 
 
 @npu_incre_flash_attention.native

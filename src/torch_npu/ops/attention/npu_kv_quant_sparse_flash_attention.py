@@ -9,11 +9,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _formats
 from torch_npu.ops.attention import _sparse, _sparse_attend
-from torch_npu.ops.attention.npu_sparse_flash_attention import (
-    check_heads,
-    check_indices,
-    check_sinks,
-)
+from torch_npu.ops.attention import _sparse_rules as rules
 
 NOPE, ROPE, TILE = 512, 64, 128
 #: bytes of a key: the latent, its rope in 16 bits, a float32 scale for each tile
@@ -218,11 +214,11 @@ def _(
     lengths = (actual_seq_lengths_query, actual_seq_lengths_kv, block_table)
     names = ("actual_seq_lengths_query", "actual_seq_lengths_kv", "layout_query", "layout_kv")
     _sparse.check_layouts(query, key, layout_query, layout_kv, *lengths, names)
-    check_heads(query.shape[-2], NEW_HEADS)
+    rules.heads(query.shape[-2], NEW_HEADS)
     must.hold(query.shape[-1] == NOPE + ROPE, "query", "of head size 576", query.shape[-1])
     fits = tuple(key.shape[-2:]) == (1, WIDTH)
     must.hold(fits, "key", f"of 1 head of {WIDTH}", tuple(key.shape))
-    check_indices(query, key, sparse_indices, sparse_block_size, layout_kv, 16)
+    rules.indices(query, key, sparse_indices, sparse_block_size, layout_kv, 16)
     for name, mode in (("key_quant_mode", key_quant_mode), ("value_quant_mode", value_quant_mode)):
         must.choice(name, mode, (2,))
     must.anything(key_dequant_scale, value_dequant_scale)
@@ -232,7 +228,7 @@ def _(
     must.choice("rope_head_dim", rope_head_dim, (ROPE,))
     must.choice("sparse_mode", sparse_mode, (0, 3))
     _sparse.check_tokens_limits(pre_tokens, next_tokens)
-    check_sinks(sinks, query)
+    rules.sinks(sinks, query)
 
 
 def packed(latent, rope, scales):
