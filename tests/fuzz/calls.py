@@ -30,6 +30,8 @@ _RAW = (
     TypeError, IndexError, KeyError, AttributeError, AssertionError, ZeroDivisionError, UnboundLocalError,
     RecursionError, SystemError, OverflowError, StopIteration, MemoryError,
 )  # fmt: skip
+#: PyTorch's own words for an argument of a constructor or a function: they name it
+_NAMES_IT = re.compile(r"^TypeError: (?!int|float|bool)\w+\(\): (argument|invalid data type)")
 _OURS = str(ROOT / "src")
 
 
@@ -165,7 +167,7 @@ class Call:
 
     def _same_on_cpu(self, outcome: Outcome) -> bool:
         """Whether PyTorch itself says the same on the CPU device: then it is not the npu device's fault."""
-        if self.target.startswith("npu.") or self.device == "cpu":
+        if not targets.on_cpu_too(self.target) or self.device == "cpu":
             return False
         return self.on_cpu().judged().kind == outcome.kind
 
@@ -221,6 +223,7 @@ def _judge_error(wrong: BaseException, strict: int) -> Outcome:
     if strict and isinstance(wrong, _RAW):
         last = traceback.extract_tb(wrong.__traceback__)[-1]
         meant = (last.line or "").startswith("raise ") and "__init__()" not in text
+        meant = meant or _NAMES_IT.match(text) is not None
         if last.filename.startswith(_OURS) and not meant:
             where = f"{last.filename.removeprefix(_OURS)}:{last.lineno}"
             return Outcome("internal", f"{where}: {text[:400]}")
