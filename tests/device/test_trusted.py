@@ -108,3 +108,122 @@ def test_a_replayed_graph_looks_again():
     with pytest.raises(RuntimeError, match="must hold indices from 0 to 35, but holds 1000"):
         graph.replay()
         torch.npu.synchronize()
+
+
+def test_a_required_tensor_is_there():
+    """PyTorch's own check is part of autograd; below it the kernel is asked."""
+    x = torch.ones(3, device="npu")
+    with torch.inference_mode():
+        with pytest.raises(RuntimeError, match="_fft_r2c: argument 'self' must be a tensor, but is None"):
+            aten._fft_r2c.out(None, [0], 0, True, out=x)
+        with pytest.raises(RuntimeError, match="backward_data: argument 'output' must be a tensor"):
+            aten._softmax_backward_data(x, None, 0, torch.float32)
+
+
+def normalized():
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 2, 4), torch.randn(2)
+    _, mean, invstd = aten.native_batch_norm(x, weight, None, None, None, True, 0.1, 1e-5)
+    return [torch.randn(3, 2, 4), x, weight, torch.zeros(2), torch.ones(2), mean, invstd]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_statistics_of_batch_norm(train):
+    given = normalized()
+    rest = train, 1e-5, [True, True, True]
+    npu = [t.npu() for t in given]
+    found, expected = (aten.native_batch_norm_backward(*g, *rest) for g in (npu, given))
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs)
+    missing = 5 if train else 3
+    label = "save_mean" if train else "running_mean"
+    with pytest.raises(RuntimeError, match=f"argument '{label}' must be a tensor (after|without) training"):
+        aten.native_batch_norm_backward(*npu[:missing], None, *npu[missing + 1 :], *rest)
+    with pytest.raises(RuntimeError, match=r"argument 'grad_out' must have the sizes \[3, 2, 4\]"):
+        aten.native_batch_norm_backward(npu[0][:1], *npu[1:], *rest)
+    if not train:
+        with pytest.raises(RuntimeError, match="argument 'running_mean' must be a tensor without training"):
+            aten._native_batch_norm_legit.no_stats(npu[1], npu[2], None, False, 0.1, 1e-5)
+
+
+def test_rows_of_layer_norm():
+    x, grad, weight = torch.randn(4, 6), torch.randn(4, 6), torch.randn(6)
+    _, mean, rstd = aten.native_layer_norm(x, [6], weight, None, 1e-5)
+
+    def call(grad, x, mean, rstd, weight, shape=(6,)):
+        return aten.native_layer_norm_backward(grad, x, shape, mean, rstd, weight, None, [True, True, False])
+
+    given = grad, x, mean, rstd, weight
+    npu = [t.npu() for t in given]
+    for mine, theirs in zip(call(*npu)[:2], call(*given)[:2], strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs)
+    with pytest.raises(RuntimeError, match="argument 'rstd' must have 4 elements, one for each row"):
+        call(*npu[:3], npu[3][:2], npu[4])
+    with pytest.raises(RuntimeError, match="argument 'normalized_shape' must be the last sizes of 'input'"):
+        call(*npu, shape=[4])
+    with pytest.raises(RuntimeError, match="argument 'grad_out' must have the sizes"):
+        call(npu[0][:2], *npu[1:])
+
+
+def test_numbers_of_group_norm():
+    x = torch.randn(2, 4, 3)
+    found = aten.native_group_norm(x.npu(), None, None, 2, 4, 3, 2, 1e-5)
+    torch.testing.assert_close(found[0].cpu(), F.group_norm(x, 2))
+    with pytest.raises(RuntimeError, match="arguments 'N', 'C' and 'HxW' must be the sizes of 'input'"):
+        aten.native_group_norm(x.npu(), None, None, 2, 4, 30, 2, 1e-5)
+    with pytest.raises(RuntimeError, match=r"argument 'group' must divide 'C' \(4\), but is 0"):
+        aten.native_group_norm(x.npu(), None, None, 2, 4, 3, 0, 1e-5)
+    with pytest.raises(RuntimeError, match="argument 'mean' must have 4 elements, one for each group"):
+        short = torch.ones(2, 1, device="npu")
+        aten.native_group_norm_backward(x.npu(), x.npu(), short, short, None, 2, 4, 3, 2, [True] * 3)
+
+
+def test_dimensions_of_transforms():
+    x = torch.randn(3, 8)
+    spectrum = torch.fft.rfft(x)
+    torch.testing.assert_close(aten._fft_r2c(x.npu(), [1], 0, True).cpu(), spectrum)
+    torch.testing.assert_close(aten._fft_c2r(spectrum.npu(), [1], 2, 8).cpu(), x)
+    for dim in (-1, 2, 2**40):
+        with pytest.raises(RuntimeError, match=f"must hold dimensions from 0 to 1, but holds {dim}"):
+            aten._fft_r2c(x.npu(), [dim], 0, True)
+    with pytest.raises(RuntimeError, match="'last_dim_size' must be from 1 to 9 for 5 frequencies, but is 40"):
+        aten._fft_c2r(spectrum.npu(), [1], 2, 40)
+
+
+def test_paddings_and_planes():
+    grad, x = torch.ones(1, 2, 6, device="npu"), torch.ones(1, 2, 4, device="npu")
+    assert aten.reflection_pad1d_backward(grad, x, [1, 1]).shape == (1, 2, 4)
+    with pytest.raises(RuntimeError, match="reflection_pad1d_backward: argument 'padding' must have 2 numbers"):
+        aten.reflection_pad1d_backward(grad, x, [])
+    with pytest.raises(RuntimeError, match="'grad_output' must have the batch and the channels of 'self'"):
+        grads = torch.ones(1, 8, 1, 5, device="npu")
+        aten._adaptive_avg_pool2d_backward(grads, torch.ones(0, 8, 1, 8, device="npu"))
+
+
+def test_pivots():
+    a, b = torch.randn(4, 4), torch.randn(4, 2)
+    factors, pivots = torch.linalg.lu_factor(a)
+    found = torch.linalg.lu_solve(factors.npu(), pivots.npu(), b.npu())
+    torch.testing.assert_close(found.cpu(), torch.linalg.solve(a, b), rtol=1e-3, atol=1e-4)
+    pivots[2] = 2**30
+    with pytest.raises(RuntimeError, match=f"'pivots' must hold indices from 1 to 4, but holds {2**30}"):
+        torch.linalg.lu_solve(factors.npu(), pivots.npu(), b.npu())
+    with pytest.raises(RuntimeError, match="'LU_pivots' must hold indices from 1 to 4"):
+        torch.lu_unpack(factors.npu(), pivots.npu())
+
+
+def test_states_of_optimizers():
+    full, short = torch.ones(8, device="npu"), torch.ones(2, device="npu")
+    step = torch.ones((), device="npu")
+    numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
+    flags = {"amsgrad": False, "maximize": False}
+    with pytest.raises(RuntimeError, match="tensor 0 of argument 'exp_avgs' must have the elements of tensor 0"):
+        aten._fused_adam_([full], [full], [short], [full], [], [step], **numbers, **flags)
+    with pytest.raises(RuntimeError, match="argument 'grads' must have 1 tensors, as many as 'self', but has 0"):
+        aten._fused_adam_([full], [], [full], [full], [], [step], **numbers, **flags)
+
+
+def test_numbers_that_stay_symbolic():
+    x = torch.ones(1, 2, 4, 4, device="npu")
+    with pytest.raises(RuntimeError, match="sizes should be greater than 0"):
+        aten._upsample_bilinear2d_aa(x, [-(2**62) - 1, 3], False)

@@ -119,6 +119,7 @@ def _restored(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> None:
         try:
             made = function(*args, **kwargs)
+            _free(function, made)
             if isinstance(made, contextlib.AbstractContextManager):
                 with made:
                     _tensor().add_(1)
@@ -126,6 +127,15 @@ def _restored(function: Callable[..., Any]) -> Callable[..., Any]:
             _restore()
 
     return called
+
+
+def _free(function: Callable[..., Any], made: Any) -> None:
+    """What acl.rt.malloc and its kind returned: an address and a code."""
+    import acl.rt
+
+    name = getattr(function, "__name__", "")
+    if getattr(acl.rt, name, None) is function and name.startswith("malloc") and made[1] == 0:
+        (acl.rt.free_host if name == "malloc_host" else acl.rt.free)(made[0])
 
 
 def _restore() -> None:

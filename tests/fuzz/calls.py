@@ -37,14 +37,14 @@ _OURS = str(ROOT / "src")
 
 @dataclasses.dataclass
 class Outcome:
-    """`kind`: ok, refused, or a finding: internal, write, crash, hang, memory."""
+    """`kind`: ok, refused, no sample (nothing to judge), or a finding: internal, write, crash, hang, memory."""
 
     kind: str
     message: str = ""
 
     @property
     def found(self) -> bool:
-        return self.kind not in ("ok", "refused")
+        return self.kind not in ("ok", "refused", "no sample")
 
 
 @dataclasses.dataclass
@@ -140,6 +140,8 @@ class Call:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = self.arguments()
+            if self._leaves_the_device(made):
+                return Outcome("no sample", "every tensor is on another device")
             before = (
                 storages(made) if self.target.startswith("npu.") and self.mode != "fake" else {}
             )
@@ -161,6 +163,13 @@ class Call:
         if damaged:
             return Outcome("write", f"bytes beside {damaged} allocations were changed")
         return outcome
+
+    def _leaves_the_device(self, made: dict[str, Any]) -> bool:
+        """Whether the mutations have made it a call of PyTorch's CPU device alone."""
+        if not targets.on_cpu_too(self.target) or self.device == "cpu":
+            return False
+        places = {t.device.type for t in tensors((made["args"], made["kwargs"]))}
+        return bool(places) and "npu" not in places
 
     def on_cpu(self) -> Call:
         return dataclasses.replace(self, device="cpu")

@@ -108,11 +108,13 @@ struct Plan {  // what a call must do, worked out once per operator
       host_ok.push_back(takes_host_tensor(name, argument));
       any_mutable |= is_written;
       auto type = argument.type();
+      if (type->kind() == c10::TypeKind::TensorType) required.push_back(i);
       if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
       if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
       if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
       if (argument.name() == "dtype") dtype = static_cast<int>(i);
       if (const int64_t most = members(argument)) enumerations.emplace_back(i, most);
+      if (argument.real_type()->str().find("SymInt") != std::string::npos) sizes.push_back(i);
     }
   }
   // Of the enumeration that the argument is; 0 if it is none.
@@ -137,6 +139,26 @@ struct Plan {  // what a call must do, worked out once per operator
                   op.schema().arguments()[at].name(), "' received a number that means nothing (", value.toInt(), ")");
     }
   }
+  void check_required(const c10::OperatorHandle& op, const Stack& stack) const {
+    for (const size_t at : required) {
+      const IValue& value = stack[stack.size() - arguments + at];
+      TORCH_CHECK(!value.isTensor() || value.toTensor().defined(), name, ": argument '",
+                  op.schema().arguments()[at].name(), "' must be a tensor, but is None");
+    }
+  }
+  // A number below -2^62 stays symbolic though nothing traces, and no kernel takes such a list apart.
+  void plain_sizes(Stack& stack) const {
+    for (const size_t at : sizes) {
+      IValue& value = stack[stack.size() - arguments + at];
+      if (C10_UNLIKELY(value.isSymInt())) {
+        value = value.toSymInt().guard_int(__FILE__, __LINE__);
+      } else if (C10_UNLIKELY(value.isSymIntList())) {
+        std::vector<int64_t> plain;
+        for (const c10::SymInt& one : value.toSymIntVector()) plain.push_back(one.guard_int(__FILE__, __LINE__));
+        value = std::move(plain);
+      }
+    }
+  }
   const Operation& operation;
   const std::string& name;
   const size_t arguments, returns;
@@ -147,6 +169,7 @@ struct Plan {  // what a call must do, worked out once per operator
   std::vector<bool> is_mutable, host_ok;
   bool any_mutable = false, draws_normal = false, fills = false;
   int generator = -1, device = -1;
+  std::vector<size_t> required, sizes;                   // arguments that must be tensors; that may be symbolic
   std::vector<std::pair<size_t, int64_t>> enumerations;  // arguments, and how many members their enumeration has
   int host_result = -1;                                  // a result that PyTorch wants on the CPU whatever the device
 };
@@ -258,7 +281,9 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
 // Plans and their operators live as long as the process.
 void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
   if (C10_UNLIKELY(!plan.on_host.empty())) tell_of_fallback(plan.on_host);
+  plan.check_required(op, *stack);
   plan.check_enumerations(op, *stack);
+  plan.plain_sizes(*stack);
   if (C10_UNLIKELY(plan.trust.sizes != nullptr)) {
     plan.trust.sizes({op.schema(), stack->data() + stack->size() - plan.arguments});
   }

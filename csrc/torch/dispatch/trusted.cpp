@@ -77,32 +77,113 @@ void expect_range(const Given& given, const char* label, int64_t low, int64_t hi
               " to ", high - 1, ", but holds ", least < low ? least : most);
 }
 
-// Batch norm: an element for each channel.
+void expect_tensor(const Given& given, const char* label, const char* when) {
+  TORCH_CHECK(given.tensor(label).defined(), given.schema.name(), ": argument '", label, "' must be a tensor ", when,
+              ", but is None");
+}
+
+bool flag(const Given& given, const char* label, bool otherwise) {
+  const c10::IValue* value = given.find(label);
+  return value != nullptr && value->isBool() ? value->toBool() : otherwise;
+}
+
+int64_t number(const Given& given, const char* label) {
+  const c10::IValue* value = given.find(label);
+  return value != nullptr && value->isInt() ? value->toInt() : 0;
+}
+
+// Batch norm: an element for each channel, and statistics where nothing is computed from the batch.
 void channels(const Given& given) {
-  at::Tensor input = given.tensor("input");
+  const at::Tensor input = given.tensor("input");
   if (!input.defined() || input.dim() < 2) return;
-  for (const char* label : {"weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd"}) {
+  for (const char* label : {"weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd", "save_var"}) {
     const at::Tensor vector = given.tensor(label);
-    if (!vector.defined()) continue;
-    if (vector.numel() == 0 && std::string(label).rfind("save", 0) == 0) continue;  // without training nothing is saved
+    const bool saved = std::string(label).rfind("save", 0) == 0;
+    if (!vector.defined() || (saved && vector.numel() == 0)) continue;  // without training nothing is saved
+    if (saved && given.schema.arguments()[given.find(label) - given.first].alias_info() != nullptr)
+      continue;  // a result
     expect_elements(given, label, input.size(1), "one for each channel of 'input'");
   }
+  if (!flag(given, "training", true)) {
+    expect_tensor(given, "running_mean", "without training");
+    expect_tensor(given, "running_var", "without training");
+  }
+  if (given.find("grad_out") == nullptr) return;
+  expect_sizes(given, "grad_out", input.sizes(), " of 'input'");
+  const bool trained = flag(given, "train", flag(given, "update", true));
+  const bool saves_variance = given.find("save_var") != nullptr;
+  for (const char* label : {trained ? "save_mean" : "running_mean",
+                            !trained ? "running_var" : (saves_variance ? "save_var" : "save_invstd")}) {
+    expect_tensor(given, label, trained ? "after training" : "without training");
+    expect_elements(given, label, input.size(1), "one for each channel of 'input'");
+  }
+}
+
+// Layer norm: a mean for each row, a weight for each column.
+void rows(const Given& given) {
+  const at::Tensor input = given.tensor("input");
+  const c10::IValue* shape = given.find("normalized_shape");
+  if (!input.defined() || shape == nullptr || !shape->isIntList()) return;
+  const std::vector<int64_t> normalized = shape->toIntVector();
+  const auto count = static_cast<int64_t>(normalized.size());
+  TORCH_CHECK(count > 0 && input.dim() >= count && input.sizes().slice(input.dim() - count).equals(normalized),
+              given.schema.name(), ": argument 'normalized_shape' must be the last sizes of 'input' (", input.sizes(),
+              "), but is ", c10::IntArrayRef(normalized));
+  int64_t columns = 1;
+  for (const int64_t size : normalized) columns *= size;
+  const int64_t means = columns == 0 ? 0 : input.numel() / columns;
+  expect_sizes(given, "grad_out", input.sizes(), " of 'input'");
+  if (columns != 0) {
+    for (const char* label : {"mean", "rstd"}) expect_elements(given, label, means, "one for each row of 'input'");
+  }
+  for (const char* label : {"weight", "bias"}) expect_elements(given, label, columns, "as 'normalized_shape' says");
+}
+
+// Group norm: numbers that say how the input is laid out.
+void groups(const Given& given) {
+  const at::Tensor input = given.tensor("input");
+  const int64_t batch = number(given, "N"), channel = number(given, "C"), plane = number(given, "HxW");
+  const int64_t group = number(given, "group");
+  int64_t elements = 0;
+  const bool overflow =
+      __builtin_mul_overflow(batch, channel, &elements) || __builtin_mul_overflow(elements, plane, &elements);
+  TORCH_CHECK(input.defined() && batch >= 0 && channel >= 0 && plane >= 0 && !overflow && elements == input.numel(),
+              given.schema.name(), ": arguments 'N', 'C' and 'HxW' must be the sizes of 'input' (",
+              input.defined() ? input.sizes() : c10::IntArrayRef(), "), but are ", batch, ", ", channel, " and ",
+              plane);
+  TORCH_CHECK(group > 0 && channel % group == 0, given.schema.name(), ": argument 'group' must divide 'C' (", channel,
+              "), but is ", group);
+  for (const char* label : {"weight", "bias"}) expect_elements(given, label, channel, "one for each channel");
+  for (const char* label : {"mean", "rstd"}) expect_elements(given, label, batch * group, "one for each group");
+  if (given.find("grad_out") != nullptr) expect_elements(given, "grad_out", elements, "as 'input' has");
 }
 
 // Gradients of pooling: a position in its plane for each element.
 int64_t planar(const Given& given) { return given.schema.name().find("3d") == std::string::npos ? 2 : 3; }
 
-void pooled_sizes(const Given& given) {
+// The gradient has the batch and the channels of the input.
+void planes(const Given& given) {
   const at::Tensor self = given.tensor("self"), grad = given.tensor("grad_output");
   const int64_t dims = planar(given);
   TORCH_CHECK(self.defined() && (self.dim() == dims + 1 || self.dim() == dims + 2), given.schema.name(),
               ": argument 'self' must have ", dims + 1, " or ", dims + 2, " dimensions, but has ",
               self.defined() ? self.dim() : 0);
+  bool same = grad.defined() && grad.dim() == self.dim();
+  for (int64_t i = 0; same && i < self.dim() - dims; ++i) same = grad.size(i) == self.size(i);
+  TORCH_CHECK(same, given.schema.name(), ": argument 'grad_output' must have the batch and the channels of 'self' (",
+              self.sizes(), "), but has the sizes ", grad.defined() ? grad.sizes() : c10::IntArrayRef());
+}
+
+void pooled_sizes(const Given& given) {
+  planes(given);
+  const at::Tensor grad = given.tensor("grad_output");
   expect_sizes(given, "indices", grad.sizes(), " of 'grad_output'");
-  bool planes = grad.dim() == self.dim();
-  for (int64_t i = 0; planes && i < self.dim() - dims; ++i) planes = grad.size(i) == self.size(i);
-  TORCH_CHECK(planes, given.schema.name(), ": argument 'grad_output' must have the batch and the channels of 'self' (",
-              self.sizes(), "), but has the sizes ", grad.sizes());
+  const c10::IValue* output = given.find("output_size");
+  if (output == nullptr || !output->isIntList()) return;
+  const auto sizes = output->toIntVector();
+  TORCH_CHECK(grad.sizes().slice(grad.dim() - planar(given)).equals(sizes), given.schema.name(),
+              ": argument 'output_size' must be the last sizes of 'grad_output' (", grad.sizes(), "), but is ",
+              c10::IntArrayRef(sizes));
 }
 
 void pooled_values(const Given& given) {
@@ -143,6 +224,65 @@ void bags_values(const Given& given) {
   if (weight.defined()) expect_range(given, "indices", 0, weight.size(0));
 }
 
+// Gradients of padding: two numbers for each dimension.
+void padding(const Given& given) {
+  const c10::IValue* value = given.find("padding");
+  const std::string& name = given.schema.name();
+  const size_t wanted = 2 * static_cast<size_t>(name[name.find("pad") + 3] - '0');
+  const size_t count = value != nullptr && value->isIntList() ? value->toIntVector().size() : 0;
+  TORCH_CHECK(count == wanted, name, ": argument 'padding' must have ", wanted, " numbers, but has ", count);
+}
+
+// Transforms: dimensions that there are, counted from the first one, and half of the frequencies.
+void transformed(const Given& given) {
+  const at::Tensor self = given.tensor("self");
+  const c10::IValue* value = given.find("dim");
+  if (!self.defined() || value == nullptr || !value->isIntList()) return;
+  const auto dims = value->toIntVector();
+  for (const int64_t dim : dims) {
+    TORCH_CHECK(dim >= 0 && dim < self.dim(), given.schema.name(), ": argument 'dim' must hold dimensions from 0 to ",
+                self.dim() - 1, ", but holds ", dim);
+  }
+  const c10::IValue* last = given.find("last_dim_size");
+  if (last == nullptr || !last->isInt() || dims.empty()) return;
+  TORCH_CHECK(last->toInt() >= 1 && self.size(dims.back()) >= last->toInt() / 2 + 1, given.schema.name(),
+              ": argument 'last_dim_size' must be from 1 to ", 2 * self.size(dims.back()) - 1, " for ",
+              self.size(dims.back()), " frequencies, but is ", last->toInt());
+}
+
+// Pivots of a factorization: rows, counted from 1; negative ones belong to a block of two rows.
+void pivots(const Given& given) {
+  const bool unpacked = given.find("LU_pivots") != nullptr, symmetric = given.find("LD") != nullptr;
+  const at::Tensor factors = given.tensor(unpacked ? "LU_data" : (symmetric ? "LD" : "LU"));
+  if (!factors.defined() || factors.dim() < 2) return;
+  if (unpacked && !flag(given, "unpack_pivots", true)) return;
+  const int64_t count = factors.size(-2);
+  expect_range(given, unpacked ? "LU_pivots" : "pivots", symmetric ? -count : 1, count + 1);
+}
+
+// Optimizers: states of the sizes of their parameters.
+void states(const Given& given) {
+  const c10::IValue* params = given.find("self");
+  if (params == nullptr || !params->isTensorList()) return;
+  const auto self = params->toTensorVector();
+  const auto compare = [&](const char* label) {
+    const c10::IValue* value = given.find(label);
+    if (value == nullptr || !value->isTensorList()) return;
+    const auto members = value->toTensorVector();
+    TORCH_CHECK(members.size() == self.size(), given.schema.name(), ": argument '", label, "' must have ", self.size(),
+                " tensors, as many as 'self', but has ", members.size());
+    for (size_t i = 0; i < self.size(); ++i) {
+      TORCH_CHECK(self[i].defined() && members[i].defined() && members[i].numel() == self[i].numel(),
+                  given.schema.name(), ": tensor ", i, " of argument '", label, "' must have the elements of tensor ",
+                  i, " of 'self'");
+    }
+  };
+  for (const char* label : {"grads", "exp_avgs", "exp_avg_sqs", "state_sums"}) compare(label);
+  if (flag(given, "amsgrad", false)) compare("max_exp_avg_sqs");
+  const c10::IValue* momentum = given.find("momentum");
+  if (momentum != nullptr && momentum->isDouble() && momentum->toDouble() != 0) compare("momentum_buffer_list");
+}
+
 std::unordered_map<std::string, Trusted> rules() {
   std::unordered_map<std::string, Trusted> table;
   for (const char* name : {"native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
@@ -156,6 +296,21 @@ std::unordered_map<std::string, Trusted> rules() {
         "adaptive_max_pool3d_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward"}) {
     table[name] = {pooled_sizes, pooled_values};
   }
+  for (const char* name :
+       {"_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_avg_pool3d_backward"}) {
+    table[name] = {planes, nullptr};
+  }
+  for (const char* dims : {"1d", "2d", "3d"}) {
+    for (const char* kind : {"reflection_pad", "replication_pad"}) {
+      table[std::string(kind) + dims + "_backward"] = {padding, nullptr};
+    }
+  }
+  for (const char* name : {"_fft_c2c", "_fft_r2c", "_fft_c2r"}) table[name] = {transformed, nullptr};
+  for (const char* name : {"linalg_lu_solve", "linalg_ldl_solve", "lu_unpack"}) table[name] = {nullptr, pivots};
+  for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
+    table[name] = {states, nullptr};
+  table["native_layer_norm_backward"] = {rows, nullptr};
+  table["native_group_norm"] = table["native_group_norm_backward"] = {groups, nullptr};
   table["_cdist_backward"] = {distances, nullptr};
   for (const char* name :
        {"_embedding_bag_backward", "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward"}) {

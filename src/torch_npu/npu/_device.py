@@ -329,7 +329,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
                 f"but received {debug_mode!r}" + pta_error(ErrCode.PARAM)
             )
         debug_mode = _SYNC_MODES[debug_mode]
-    if isinstance(debug_mode, bool) or debug_mode not in _SYNC_MODES.values():
+    if type(debug_mode) is not int or debug_mode not in _SYNC_MODES.values():
         raise RuntimeError(
             f"invalid value of debug_mode, expected one of 0,1,2, but received {debug_mode!r}"
             + pta_error(ErrCode.PARAM)

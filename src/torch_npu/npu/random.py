@@ -64,8 +64,9 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 def _number(call: str, seed: Any) -> int:
     try:
         return int(seed)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{call}: argument 'seed' must be an integer, but received {seed!r}") from None
+    except (TypeError, ValueError, OverflowError) as wrong:
+        text = f"{call}: argument 'seed' must be an integer, but received {seed!r} ({wrong})"
+        raise type(wrong)(text) from None
 
 
 def manual_seed(seed: int) -> None:
