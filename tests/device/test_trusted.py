@@ -118,6 +118,27 @@ def test_a_required_tensor_is_there():
             aten._fft_r2c.out(None, [0], 0, True, out=x)
         with pytest.raises(RuntimeError, match="backward_data: argument 'output' must be a tensor"):
             aten._softmax_backward_data(x, None, 0, torch.float32)
+        with pytest.raises(RuntimeError, match="aten::copy: argument 'self' must be a tensor, but is None"):
+            aten.copy.out(None, x, out=x)
+        with pytest.raises(RuntimeError, match="aten::copy: argument 'self' must be a tensor, but is None"):
+            aten.copy(None, x)
+
+
+def test_copies_between_devices_go_on():
+    x, y = torch.randn(2, 3), torch.zeros(2, 3, device="npu")
+    assert torch.equal(aten.copy(y, x).cpu(), x) and not y.any()
+    aten.copy.out(y, x, out=(z := torch.empty(2, 3, device="npu")))
+    assert torch.equal(z.cpu(), x)
+    assert torch.equal(aten.copy(torch.empty(2, 3), z), x)
+
+
+def test_points_of_a_grid():
+    x, grid, grad = torch.randn(2, 3, 5, 5), torch.rand(2, 4, 4, 2), torch.randn(2, 3, 4, 4)
+    rest = 0, 0, False, [True, True]
+    found = aten.grid_sampler_2d_backward(grad.npu(), x.npu(), grid.npu(), *rest)
+    torch.testing.assert_close(found[0].cpu(), aten.grid_sampler_2d_backward(grad, x, grid, *rest)[0])
+    with pytest.raises(RuntimeError, match=r"argument 'grad_output' must have the sizes \[2, 3, 4, 4\]"):
+        aten.grid_sampler_2d_backward(grad[..., :2].npu(), x.npu(), grid.npu(), *rest)
 
 
 def normalized():
@@ -227,3 +248,23 @@ def test_numbers_that_stay_symbolic():
     x = torch.ones(1, 2, 4, 4, device="npu")
     with pytest.raises(RuntimeError, match="sizes should be greater than 0"):
         aten._upsample_bilinear2d_aa(x, [-(2**62) - 1, 3], False)
+
+
+def test_rows_that_an_embedding_counts():
+    grad, indices = torch.randn(3, 2), torch.tensor([0, 4, 1])
+    rest = 5, -1, True
+    found = aten.embedding_dense_backward(grad.npu(), indices.npu(), *rest)
+    torch.testing.assert_close(found.cpu(), aten.embedding_dense_backward(grad, indices, *rest))
+    for wrong in (5, -1):
+        indices[1] = wrong
+        with pytest.raises(RuntimeError, match=f"'indices' must hold indices from 0 to 4, but holds {wrong}"):
+            aten.embedding_dense_backward(grad.npu(), indices.npu(), *rest)
+
+
+def test_pairs_of_rows():
+    x = torch.randn(4, 3)
+    distances, grad = F.pdist(x), torch.randn(6)
+    found = aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances.npu())
+    torch.testing.assert_close(found.cpu(), aten._pdist_backward(grad, x, 2.0, distances))
+    with pytest.raises(RuntimeError, match="argument 'pdist' must have 6 elements, one for each pair of rows"):
+        aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances[:2].npu())

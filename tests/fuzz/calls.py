@@ -21,7 +21,7 @@ from tests.fuzz.mutations import Mutation
 from tests.fuzz.writes import changed_outside, flat, mapped, storages, tensors
 
 #: fake tensors touch no memory, and a call with them takes twenty times as long
-MODES = ("plain",) * 12 + ("inference",) * 4 + ("autocast",) * 4 + ("gradient",) * 4 + ("fake",)
+MODES = (("plain",) * 12 + ("inference", "autocast", "gradient") * 4) * 2 + ("fake",)
 _INTERNAL = re.compile(
     r"INTERNAL ASSERT|please report a bug|bad_alloc|bad_function_call|vector::_M|map::at|basic_string::"
 )

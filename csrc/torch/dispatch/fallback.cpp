@@ -303,6 +303,19 @@ class CpuKernel final : public c10::OperatorKernel {
   DispatchKey host_;
 };
 
+// An operator that stays made of others, and whose first step would take a missing tensor apart.
+class CompositeKernel final : public c10::OperatorKernel {
+ public:
+  explicit CompositeKernel(const c10::OperatorHandle& op) : plan_(op) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
+    plan_.check_required(op, *stack);
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);  // the same kernel on every device
+  }
+
+ private:
+  Plan plan_;
+};
+
 // For operators registered later (other libraries), the plan is looked up.
 const Plan& plan_of(const c10::OperatorHandle& op) {
   static auto* plans = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<Plan>>;
@@ -386,6 +399,9 @@ void register_fallbacks() {
       return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(*op, host));
     };
     if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel(DispatchKey::CPU));
+    if (name.name == "aten::copy") {
+      dense->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositeKernel>(*op)));
+    }
     for (const auto& [host, other] : others) {
       if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel(host));
     }

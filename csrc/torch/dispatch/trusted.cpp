@@ -195,6 +195,16 @@ void pooled_values(const Given& given) {
   expect_range(given, "indices", empty_windows ? -1 : 0, plane);
 }
 
+// Gradients of sampling: an element for each channel of the input and each point of the grid.
+void sampled(const Given& given) {
+  const at::Tensor input = given.tensor("input"), grid = given.tensor("grid");
+  const int64_t dims = planar(given);
+  if (!input.defined() || !grid.defined() || input.dim() != dims + 2 || grid.dim() != dims + 2) return;
+  std::vector<int64_t> sizes = grid.sizes().slice(0, static_cast<size_t>(dims) + 1).vec();
+  sizes.insert(sizes.begin() + 1, input.size(1));
+  expect_sizes(given, "grad_output", sizes, " that 'input' and 'grid' say");
+}
+
 // Gradient of cdist: a distance for each pair of rows.
 void distances(const Given& given) {
   const at::Tensor x1 = given.tensor("x1"), x2 = given.tensor("x2"), cdist = given.tensor("cdist");
@@ -283,6 +293,19 @@ void states(const Given& given) {
   if (momentum != nullptr && momentum->isDouble() && momentum->toDouble() != 0) compare("momentum_buffer_list");
 }
 
+// Gradient of an embedding that counts how often each row is asked for.
+void counted(const Given& given) {
+  if (flag(given, "scale_grad_by_freq", false)) expect_range(given, "indices", 0, number(given, "num_weights"));
+}
+
+// Gradient of pdist: a distance for each pair of rows.
+void pairs(const Given& given) {
+  const at::Tensor self = given.tensor("self");
+  if (!self.defined() || self.dim() != 2) return;
+  const int64_t count = self.size(0) * (self.size(0) - 1) / 2;
+  for (const char* label : {"grad", "pdist"}) expect_elements(given, label, count, "one for each pair of rows");
+}
+
 std::unordered_map<std::string, Trusted> rules() {
   std::unordered_map<std::string, Trusted> table;
   for (const char* name : {"native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
@@ -311,6 +334,9 @@ std::unordered_map<std::string, Trusted> rules() {
     table[name] = {states, nullptr};
   table["native_layer_norm_backward"] = {rows, nullptr};
   table["native_group_norm"] = table["native_group_norm_backward"] = {groups, nullptr};
+  table["grid_sampler_2d_backward"] = table["grid_sampler_3d_backward"] = {sampled, nullptr};
+  table["embedding_dense_backward"] = {nullptr, counted};
+  table["_pdist_backward"] = {pairs, nullptr};
   table["_cdist_backward"] = {distances, nullptr};
   for (const char* name :
        {"_embedding_bag_backward", "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward"}) {
