@@ -231,6 +231,8 @@ def test_pivots():
         torch.linalg.lu_solve(factors.npu(), pivots.npu(), b.npu())
     with pytest.raises(RuntimeError, match="'LU_pivots' must hold indices from 1 to 4"):
         torch.lu_unpack(factors.npu(), pivots.npu())
+    with pytest.raises(RuntimeError, match=r"'LU_pivots' must have the sizes \[4\] that 'LU_data' says"):
+        torch.lu_unpack(factors.npu(), pivots[:0].npu())
 
 
 def test_states_of_optimizers():
@@ -268,3 +270,27 @@ def test_pairs_of_rows():
     torch.testing.assert_close(found.cpu(), aten._pdist_backward(grad, x, 2.0, distances))
     with pytest.raises(RuntimeError, match="argument 'pdist' must have 6 elements, one for each pair of rows"):
         aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances[:2].npu())
+
+
+def test_segments():
+    data, lengths = torch.randn(6, 2), torch.tensor([1, 3, 2])
+    found = torch.segment_reduce(data.npu(), "sum", lengths=lengths.npu())
+    expected = torch.stack([part.sum(0) for part in data.split(lengths.tolist())])
+    torch.testing.assert_close(found.cpu(), expected)
+    grad = torch.randn(3, 2)
+
+    def backward(grad, output, data, lengths):
+        return aten._segment_reduce_backward(grad, output, data, "sum", lengths=lengths, axis=0)
+
+    npu = [t.npu() for t in (grad, expected, data, lengths)]
+    torch.testing.assert_close(backward(*npu).cpu(), backward(grad, expected, data, lengths))
+    for call in (
+        lambda lengths: backward(*npu[:3], lengths),
+        lambda lengths: torch.segment_reduce(data.npu(), "sum", lengths=lengths, unsafe=True),
+    ):
+        with pytest.raises(RuntimeError, match="'lengths' must sum up to at most 6, .* but sums up to 7"):
+            call(torch.tensor([1, 3, 3], device="npu"))
+        with pytest.raises(RuntimeError, match="'lengths' must hold indices from 0 to 6, but holds -1"):
+            call(torch.tensor([1, 3, -1], device="npu"))
+    with pytest.raises(RuntimeError, match=r"argument 'output' must have the sizes \[3, 2\]"):
+        backward(npu[0], npu[1][:2], *npu[2:])

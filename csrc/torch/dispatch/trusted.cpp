@@ -270,6 +270,50 @@ void pivots(const Given& given) {
   expect_range(given, unpacked ? "LU_pivots" : "pivots", symmetric ? -count : 1, count + 1);
 }
 
+void pivot_sizes(const Given& given) {
+  const at::Tensor factors = given.tensor("LU_data");
+  if (!factors.defined() || factors.dim() < 2 || !flag(given, "unpack_pivots", true)) return;
+  std::vector<int64_t> sizes = factors.sizes().slice(0, static_cast<size_t>(factors.dim()) - 2).vec();
+  sizes.push_back(std::min(factors.size(-2), factors.size(-1)));
+  expect_sizes(given, "LU_pivots", sizes, " that 'LU_data' says");
+}
+
+// Segments of data: as many as there are results, and all of them inside.
+void segment_sizes(const Given& given) {
+  const at::Tensor data = given.tensor("data"), output = given.tensor("output");
+  const at::Tensor lengths = given.tensor("lengths"), offsets = given.tensor("offsets");
+  const at::Tensor parts = lengths.defined() ? lengths : offsets;
+  if (!parts.defined() || !data.defined()) return;
+  const int64_t axis = parts.dim() - 1;
+  bool fits = axis >= 0 && axis < data.dim();
+  for (int64_t i = 0; fits && i < axis; ++i) fits = parts.size(i) == data.size(i);
+  TORCH_CHECK(fits, given.schema.name(), ": argument '", lengths.defined() ? "lengths" : "offsets",
+              "' must have the first sizes of 'data' (", data.sizes(), ") before its last one, but has ",
+              parts.sizes());
+  if (!output.defined()) return;
+  std::vector<int64_t> sizes = data.sizes().vec();
+  sizes[static_cast<size_t>(axis)] = std::max<int64_t>(parts.size(-1) - (lengths.defined() ? 0 : 1), 0);
+  expect_sizes(given, "output", sizes, " that 'data' and its segments say");
+  expect_sizes(given, "grad", sizes, " of 'output'");
+}
+
+void segment_values(const Given& given) {
+  const at::Tensor data = given.tensor("data"), lengths = given.tensor("lengths");
+  const at::Tensor parts = lengths.defined() ? lengths : given.tensor("offsets");
+  if (!parts.defined() || parts.numel() == 0) return;
+  const int64_t size = data.size(parts.dim() - 1);
+  expect_range(given, lengths.defined() ? "lengths" : "offsets", 0, size + 1);
+  if (!lengths.defined()) return;
+  const at::Tensor wide = lengths.to(at::kLong).contiguous();
+  const int64_t count = wide.size(-1);
+  for (int64_t row = 0; row < wide.numel() / count; ++row) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += wide.const_data_ptr<int64_t>()[row * count + i];
+    TORCH_CHECK(sum <= size, given.schema.name(), ": argument 'lengths' must sum up to at most ", size,
+                ", the size of 'data', but sums up to ", sum);
+  }
+}
+
 // Optimizers: states of the sizes of their parameters.
 void states(const Given& given) {
   const c10::IValue* params = given.find("self");
@@ -332,6 +376,8 @@ std::unordered_map<std::string, Trusted> rules() {
   for (const char* name : {"linalg_lu_solve", "linalg_ldl_solve", "lu_unpack"}) table[name] = {nullptr, pivots};
   for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
     table[name] = {states, nullptr};
+  table["lu_unpack"].sizes = pivot_sizes;
+  table["segment_reduce"] = table["_segment_reduce_backward"] = {segment_sizes, segment_values};
   table["native_layer_norm_backward"] = {rows, nullptr};
   table["native_group_norm"] = table["native_group_norm_backward"] = {groups, nullptr};
   table["grid_sampler_2d_backward"] = table["grid_sampler_3d_backward"] = {sampled, nullptr};
