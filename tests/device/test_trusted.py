@@ -207,6 +207,8 @@ def test_dimensions_of_transforms():
     for dim in (-1, 2, 2**40):
         with pytest.raises(RuntimeError, match=f"must hold dimensions from 0 to 1, but holds {dim}"):
             aten._fft_r2c(x.npu(), [dim], 0, True)
+    with pytest.raises(RuntimeError, match=r"must hold each dimension once, but is \[1, 1\]"):
+        aten._fft_c2c(spectrum.npu(), [1, 1], 0, True)
     with pytest.raises(RuntimeError, match="'last_dim_size' must be from 1 to 9 for 5 frequencies, but is 40"):
         aten._fft_c2r(spectrum.npu(), [1], 2, 40)
 
@@ -294,3 +296,32 @@ def test_segments():
             call(torch.tensor([1, 3, -1], device="npu"))
     with pytest.raises(RuntimeError, match=r"argument 'output' must have the sizes \[3, 2\]"):
         backward(npu[0], npu[1][:2], *npu[2:])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_the_least_integer_divided_by_minus_one(dtype):
+    least = torch.iinfo(dtype).min
+    x, ones = torch.tensor([least, 7, least], dtype=dtype), torch.tensor([3, -1, 1], dtype=dtype)
+    found = torch.div(x.npu(), ones.npu(), rounding_mode="trunc")
+    assert found.tolist() == [-(-least // 3), -7, least]
+    minus = torch.tensor([3, 1, -1], dtype=dtype)
+    for call in (
+        lambda: torch.div(x.npu(), minus.npu(), rounding_mode="trunc"),
+        lambda: torch.div(x.npu(), -1, rounding_mode="trunc"),
+        lambda: x.npu().div_(minus.npu(), rounding_mode="trunc"),
+    ):
+        with pytest.raises(RuntimeError, match="aten::div_?: argument 'self' must not hold the least"):
+            call()
+    with pytest.raises(RuntimeError, match="aten::lcm: argument 'self' must not hold the least"):
+        torch.lcm(x.npu(), x.npu() + 1)
+    assert torch.lcm(torch.tensor([4, 6], dtype=dtype).npu(), 10 + x.npu()[:1] * 0).tolist() == [20, 30]
+
+
+def test_windows():
+    grad = torch.randn(3, 2, 4)
+    found = aten.unfold_backward(grad.npu(), [8, 2], 0, 4, 2)
+    torch.testing.assert_close(found.cpu(), aten.unfold_backward(grad, [8, 2], 0, 4, 2))
+    with pytest.raises(RuntimeError, match="'size' and 'step' must be from 0 to 8 and positive, but are 255 and 2"):
+        aten.unfold_backward(grad.npu(), [8, 2], 0, 255, 2)
+    with pytest.raises(RuntimeError, match=r"argument 'grad_in' must have the sizes \[3, 2, 4\]"):
+        aten.unfold_backward(grad[:1].npu(), [8, 2], 0, 4, 2)

@@ -205,11 +205,11 @@ class Call:
 
 
 def _on_host(x: torch.Tensor) -> torch.Tensor:
-    return (
-        torch.empty_strided(x.size(), x.stride(), dtype=x.dtype).copy_(x)
-        if x.device.type == "npu"
-        else x
-    )
+    """With its strides, also where elements lie on the same bytes."""
+    if x.device.type != "npu":
+        return x
+    copy = torch.empty(0, dtype=x.dtype)
+    return copy.set_(x.untyped_storage().cpu(), x.storage_offset(), x.size(), x.stride())
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:

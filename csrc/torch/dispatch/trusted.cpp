@@ -1,6 +1,6 @@
 #include "torch/dispatch/trusted.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <limits>
@@ -234,6 +234,27 @@ void bags_values(const Given& given) {
   if (weight.defined()) expect_range(given, "indices", 0, weight.size(0));
 }
 
+// Gradient of unfold: windows of the size and the step that the input has room for.
+void unfolded(const Given& given) {
+  const at::Tensor grad = given.tensor("grad_in");
+  const c10::IValue* shape = given.find("input_sizes");
+  if (!grad.defined() || shape == nullptr || !shape->isIntList()) return;
+  std::vector<int64_t> sizes = shape->toIntVector();
+  const int64_t size = number(given, "size"), step = number(given, "step");
+  const auto rank = static_cast<int64_t>(sizes.size());
+  int64_t dim = number(given, "dim");
+  if (dim < 0) dim += rank;
+  TORCH_CHECK(dim >= 0 && dim < rank, given.schema.name(), ": argument 'dim' must be a dimension of 'input_sizes' (",
+              c10::IntArrayRef(sizes), "), but is ", number(given, "dim"));
+  int64_t& along = sizes[static_cast<size_t>(dim)];
+  TORCH_CHECK(size >= 0 && size <= along && step > 0, given.schema.name(),
+              ": arguments 'size' and 'step' must be from 0 to ", along, " and positive, but are ", size, " and ",
+              step);
+  along = (along - size) / step + 1;
+  sizes.push_back(size);
+  expect_sizes(given, "grad_in", sizes, " that 'input_sizes', 'size' and 'step' say");
+}
+
 // Gradients of padding: two numbers for each dimension.
 void padding(const Given& given) {
   const c10::IValue* value = given.find("padding");
@@ -252,6 +273,8 @@ void transformed(const Given& given) {
   for (const int64_t dim : dims) {
     TORCH_CHECK(dim >= 0 && dim < self.dim(), given.schema.name(), ": argument 'dim' must hold dimensions from 0 to ",
                 self.dim() - 1, ", but holds ", dim);
+    TORCH_CHECK(std::count(dims.begin(), dims.end(), dim) == 1, given.schema.name(),
+                ": argument 'dim' must hold each dimension once, but is ", c10::IntArrayRef(dims));
   }
   const c10::IValue* last = given.find("last_dim_size");
   if (last == nullptr || !last->isInt() || dims.empty()) return;
@@ -312,6 +335,31 @@ void segment_values(const Given& given) {
     TORCH_CHECK(sum <= size, given.schema.name(), ": argument 'lengths' must sum up to at most ", size,
                 ", the size of 'data', but sums up to ", sum);
   }
+}
+
+bool holds_least(const at::Tensor& tensor) {
+  int64_t least = 0, most = 0;
+  if (!tensor.defined() || tensor.numel() == 0) return false;
+  if (tensor.scalar_type() == at::kLong) {
+    extremes(tensor.const_data_ptr<int64_t>(), tensor.sizes(), tensor.strides(), least, most);
+    return least == std::numeric_limits<int64_t>::min();
+  }
+  if (tensor.scalar_type() != at::kInt) return false;  // narrower ones are divided as int
+  extremes(tensor.const_data_ptr<int32_t>(), tensor.sizes(), tensor.strides(), least, most);
+  return least == std::numeric_limits<int32_t>::min();
+}
+
+// The processor's division of the least integer by -1 ends the program.
+void quotients(const Given& given) {
+  const at::Tensor self = given.tensor("self"), other = given.tensor("other");
+  const bool multiple = given.schema.name().rfind("aten::lcm", 0) == 0;
+  const c10::IValue* mode = given.find("rounding_mode");
+  if (!multiple && (mode == nullptr || !mode->isString() || mode->toStringRef() != "trunc")) return;
+  if (!other.defined() || !at::isIntegralType(other.scalar_type(), true) || !holds_least(self)) return;
+  const at::Tensor least = self.eq(self.min()), divisor = multiple ? at::gcd(self, other) : other;
+  TORCH_CHECK(!least.logical_and(divisor.eq(-1)).any().item<bool>(), given.schema.name(),
+              ": argument 'self' must not hold the least ", self.scalar_type(), " where ",
+              multiple ? "the multiple" : "the quotient", " has none of its size");
 }
 
 // Optimizers: states of the sizes of their parameters.
@@ -377,6 +425,8 @@ std::unordered_map<std::string, Trusted> rules() {
   for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
     table[name] = {states, nullptr};
   table["lu_unpack"].sizes = pivot_sizes;
+  table["unfold_backward"] = {unfolded, nullptr};
+  for (const char* name : {"div", "div_", "lcm", "lcm_"}) table[name] = {nullptr, quotients};
   table["segment_reduce"] = table["_segment_reduce_backward"] = {segment_sizes, segment_values};
   table["native_layer_norm_backward"] = {rows, nullptr};
   table["native_group_norm"] = table["native_group_norm_backward"] = {groups, nullptr};
