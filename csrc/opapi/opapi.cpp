@@ -128,7 +128,17 @@ T read(const void* from) {
   return value;
 }
 
+// Callers are C programs: a null pointer and a size that is none have to be told from a list before it is read.
+template <class T>
+c10::ArrayRef<T> listed(const char* label, const T* values, uint64_t size, uint64_t most = 1ULL << 32) {
+  TORCH_CHECK(size <= most, "expected at most ", most, " elements of '", label, "', received ", size);
+  TORCH_CHECK(values != nullptr || size == 0, "expected '", label, "' with ", size,
+              " elements, received a null pointer");
+  return c10::ArrayRef<T>(values, static_cast<size_t>(size));
+}
+
 c10::Scalar scalar(const void* value, aclDataType type) {
+  TORCH_CHECK(value != nullptr, "expected the address of a value, received a null pointer");
   switch (scalar_type(type)) {
     case at::kFloat:
       return read<float>(value);
@@ -165,12 +175,38 @@ c10::Scalar scalar(const void* value, aclDataType type) {
   }
 }
 
-at::Tensor tensor(const int64_t* sizes, uint64_t count, aclDataType type, const int64_t* strides, int64_t offset,
+constexpr uint64_t kMostDimensions = 64;  // of PyTorch's loops
+
+// The bytes that the elements reach to from the first one on; refuses what 64 bits do not hold.
+void check_extent(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset, int64_t width) {
+  int64_t last = offset, elements = 1;
+  TORCH_CHECK(offset >= 0, "expected an 'offset' of 0 or more, received ", offset);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    TORCH_CHECK(sizes[i] >= 0, "expected sizes of 0 or more in 'viewDims', received ", sizes);
+    TORCH_CHECK(strides.empty() || strides[i] >= 0, "expected steps of 0 or more in 'stride', received ", strides);
+  }
+  bool overflow = false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    int64_t step = 0;
+    overflow |= __builtin_mul_overflow(elements, sizes[i], &elements);
+    if (strides.empty() || sizes[i] == 0) continue;
+    overflow |= __builtin_mul_overflow(sizes[i] - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last);
+  }
+  int64_t bytes = 0;
+  overflow |= __builtin_add_overflow(last, elements, &last) || __builtin_mul_overflow(last, width, &bytes);
+  TORCH_CHECK(!overflow, "expected a tensor whose bytes 64 bits can count, received 'viewDims' ", sizes, ", 'stride' ",
+              strides, " and 'offset' ", offset);
+}
+
+at::Tensor tensor(const int64_t* dims, uint64_t count, aclDataType type, const int64_t* strides, int64_t offset,
                   void* data) {
+  const c10::IntArrayRef sizes = listed("viewDims", dims, count, kMostDimensions);
+  const c10::IntArrayRef steps(strides, strides == nullptr ? 0 : static_cast<size_t>(count));
+  check_extent(sizes, steps, offset, static_cast<int64_t>(c10::elementSize(scalar_type(type))));
   const c10::Device device = softnpu_headers::guard().getDevice();
   const auto options = at::TensorOptions(scalar_type(type)).device(device);
-  auto maker = at::for_blob(data, {sizes, count});
-  if (strides != nullptr) maker.strides(c10::IntArrayRef(strides, count));
+  auto maker = at::for_blob(data, sizes);
+  if (strides != nullptr) maker.strides(steps);
   return maker.storage_offset(offset).options(options).target_device(device).make_tensor();
 }
 
@@ -179,15 +215,25 @@ const T* given(const Argument& argument) {
   return static_cast<const T*>(argument.pointer);
 }
 
+// A tensor may be made without an address, but not used so.
+const at::Tensor& usable(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.numel() == 0 || tensor.storage().data() != nullptr,
+              "expected a tensor with memory, received one of ", tensor.sizes(), " without an address");
+  return tensor;
+}
+
 c10::IValue values(const aclTensorList& list) {
   c10::List<at::Tensor> made;
-  for (const auto& member : list.value) made.push_back(member ? member->value : at::Tensor());
+  for (const auto& member : list.value) made.push_back(member ? usable(member->value) : at::Tensor());
   return made;
 }
 
 c10::IValue values(const aclScalarList& list) {
   c10::List<c10::Scalar> made;
-  for (const auto& member : list.value) made.push_back(member->value);
+  for (const auto& member : list.value) {
+    TORCH_CHECK(member != nullptr, "expected a scalar for each member of an aclScalarList, received a null pointer");
+    made.push_back(member->value);
+  }
   return c10::IValue(made);
 }
 
@@ -202,7 +248,7 @@ c10::IValue value(const Argument& argument) {
   if (argument.pointer == nullptr) return {};
   switch (kind) {
     case Argument::tensor:
-      return given<aclTensor>(argument)->value;
+      return usable(given<aclTensor>(argument)->value);
     case Argument::tensor_list:
       return values(*given<aclTensorList>(argument));
     case Argument::int_array:
@@ -242,11 +288,33 @@ aclnnStatus copy(c10::IntArrayRef numbers, int64_t** out, uint64_t* size) {
   return kOk;
 }
 
+// What a function that creates something returns: it, or null and a message.
+template <class Body>
+auto created(const char* name, Body body) -> decltype(body()) {
+  decltype(body()) made = nullptr;
+  guarded(kInvalid, name, [&] {
+    made = body();
+    return kOk;
+  });
+  return made;
+}
+
+template <class Made, class T>
+Made* array_of(const char* name, const T* values, uint64_t size) {
+  return created(name, [&] {
+    const auto given = listed("value", values, size);
+    decltype(Made::value) copied(given.begin(), given.end());  // not in braces: a list of two bools
+    return new Made{std::move(copied)};
+  });
+}
+
 template <class List, class Member>
-List* list_of(const Member* const* members, uint64_t size) {
-  auto made = std::make_unique<List>();
-  for (uint64_t i = 0; i < size; ++i) made->value.emplace_back(members[i]);
-  return made.release();
+List* list_of(const char* name, const Member* const* members, uint64_t size) {
+  return created(name, [&] {
+    auto made = std::make_unique<List>();
+    for (const Member* member : listed("value", members, size)) made->value.emplace_back(member);
+    return made.release();
+  });
 }
 
 }  // namespace
@@ -299,37 +367,28 @@ EXPORTED const char* aclGetRecentErrMsg() { return recent().c_str(); }
 EXPORTED aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType,
                                     const int64_t* stride, int64_t offset, aclFormat /*format*/,
                                     const int64_t* /*storageDims*/, uint64_t /*storageDimsNum*/, void* tensorData) {
-  aclTensor* made = nullptr;
-  guarded(kInvalid, "aclCreateTensor", [&] {
-    made = new aclTensor{tensor(viewDims, viewDimsNum, dataType, stride, offset, tensorData)};
-    return kOk;
-  });
-  return made;
+  return created("aclCreateTensor",
+                 [&] { return new aclTensor{tensor(viewDims, viewDimsNum, dataType, stride, offset, tensorData)}; });
 }
 
 EXPORTED aclScalar* aclCreateScalar(void* value, aclDataType dataType) {
-  aclScalar* made = nullptr;
-  guarded(kInvalid, "aclCreateScalar", [&] {
-    made = new aclScalar{scalar(value, dataType)};
-    return kOk;
-  });
-  return made;
+  return created("aclCreateScalar", [&] { return new aclScalar{scalar(value, dataType)}; });
 }
 
 EXPORTED aclIntArray* aclCreateIntArray(const int64_t* value, uint64_t size) {
-  return new aclIntArray{std::vector<int64_t>(value, value + size)};
+  return array_of<aclIntArray>("aclCreateIntArray", value, size);
 }
 EXPORTED aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size) {
-  return new aclFloatArray{std::vector<double>(value, value + size)};
+  return array_of<aclFloatArray>("aclCreateFloatArray", value, size);
 }
 EXPORTED aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t size) {
-  return new aclBoolArray{std::vector<bool>(value, value + size)};
+  return array_of<aclBoolArray>("aclCreateBoolArray", value, size);
 }
 EXPORTED aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size) {
-  return list_of<aclTensorList>(value, size);
+  return list_of<aclTensorList>("aclCreateTensorList", value, size);
 }
 EXPORTED aclScalarList* aclCreateScalarList(const aclScalar* const* value, uint64_t size) {
-  return list_of<aclScalarList>(value, size);
+  return list_of<aclScalarList>("aclCreateScalarList", value, size);
 }
 
 EXPORTED aclnnStatus aclDestroyTensor(const aclTensor* tensor) { return destroy(tensor); }

@@ -222,3 +222,60 @@ def test_a_repeatable_executor_runs_again():
         assert library.aclnnMul(None, size, executor, None) == 0
         close(out, x.cpu().double() * y.cpu().double())
     assert library.aclDestroyAclOpExecutor(executor) == 0
+
+
+def refused(made):
+    """What the library says of something that it did not make."""
+    assert made is None
+    return opapi.library.aclGetRecentErrMsg().decode()
+
+
+def test_null_pointers_and_sizes_that_nothing_has():
+    null, library = ctypes.c_void_p(None), opapi.library
+    numbers = (ctypes.c_int64 * 2)(2, 3)
+    for kind in ("IntArray", "FloatArray", "BoolArray", "TensorList", "ScalarList"):
+        create = getattr(library, f"aclCreate{kind}")
+        create.restype = ctypes.c_void_p
+        said = refused(create(null, ctypes.c_uint64(3)))
+        assert f"aclCreate{kind}: expected 'value' with 3 elements, received a null pointer" in said
+        assert f"received {2**63}" in refused(create(numbers, ctypes.c_uint64(2**63)))
+        assert create(null, ctypes.c_uint64(0)) is not None
+    assert "received a null pointer" in refused(library.aclCreateScalar(null, 0))
+
+
+@pytest.mark.parametrize(
+    ("dims", "strides", "offset", "said"),
+    [
+        (None, None, 0, "expected 'viewDims' with 2 elements, received a null pointer"),
+        ((2, -3), None, 0, "expected sizes of 0 or more in 'viewDims', received"),
+        ((2, 3), (3, -1), 0, "expected steps of 0 or more in 'stride', received"),
+        ((2, 3), None, -1, "expected an 'offset' of 0 or more, received -1"),
+        ((2**40, 2**40), None, 0, "whose bytes 64 bits can count"),
+        ((2, 3), (2**62, 2**62), 0, "whose bytes 64 bits can count"),
+    ],
+)
+def test_tensors_that_cannot_be(dims, strides, offset, said):
+    pair = ctypes.c_int64 * 2
+    x = torch.ones(2, 3, device="npu")
+    made = opapi.library.aclCreateTensor(
+        None if dims is None else pair(*dims), ctypes.c_uint64(2), 0, None if strides is None else pair(*strides),
+        ctypes.c_int64(offset), 2, None, ctypes.c_uint64(0), ctypes.c_void_p(x.data_ptr()),
+    )  # fmt: skip
+    assert said in refused(made)
+
+
+def test_a_tensor_without_an_address_is_refused_when_it_is_used():
+    sizes = (ctypes.c_int64 * 2)(2, 3)
+    made = opapi.library.aclCreateTensor(
+        sizes, ctypes.c_uint64(2), 0, None, ctypes.c_int64(0), 2, sizes, ctypes.c_uint64(2), None
+    )
+    assert made is not None
+    with pytest.raises(opapi.Error, match=r"aclnnAbs: expected a tensor with memory, received one of \[2, 3\]"):
+        opapi.call("aclnnAbs", ctypes.c_void_p(made), torch.ones(2, 3, device="npu"))
+
+
+def test_a_list_of_bools_keeps_its_members():
+    given = (ctypes.c_bool * 3)(False, True, True)
+    made = ctypes.c_void_p(opapi.library.aclCreateBoolArray(given, ctypes.c_uint64(3)))
+    size = ctypes.c_uint64()
+    assert opapi.library.aclGetBoolArraySize(made, ctypes.byref(size)) == 0 and size.value == 3

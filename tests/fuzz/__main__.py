@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--match", default="", help="only operators whose name contains this")
     parser.add_argument(
-        "--what", choices=("npu", "torch", "all"), default="all", help="whose operators"
+        "--what", choices=(*targets.KINDS, "all"), default="all", help="whose operators"
     )
     parser.add_argument(
         "--only", type=int, help="make this call of the seed alone, in this process"
@@ -33,8 +33,8 @@ def main() -> int:
     parser.add_argument("--no-guard", action="store_true", help="without guard pages")
     given = parser.parse_args()
     run.prepare()
-    names = list(targets.ours()) if given.what != "torch" else []
-    names += list(targets.pytorchs()) if given.what != "npu" else []
+    chosen = [given.what] if given.what != "all" else list(targets.KINDS)
+    names = [name for kind in chosen for name in targets.KINDS[kind]()]
     names = [name for name in names if given.match in name]
     if not names:
         parser.error(f"no operator's name contains {given.match!r}")
@@ -79,6 +79,11 @@ def report(result: run.Result, plan: run.Plan, seconds: float) -> None:
         )
         print(f"# {finding.outcome.message}")
         print(smaller.program(), flush=True)
+    for finding in result.alike:
+        print(
+            f"\n--- on the CPU device too: {finding.outcome.kind} in {finding.call.target}, call {finding.index}"
+        )
+        print(finding.call.program(), flush=True)
     shown = ", ".join(f"{kind} {count}" for kind, count in sorted(result.counts.items()))
     pages = "on guard pages" if plan.guard else "without guard pages"
     print(

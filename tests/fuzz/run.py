@@ -27,6 +27,7 @@ from unittest import SkipTest
 
 import torch
 
+from tests.fuzz import targets
 from tests.fuzz.calls import Call, Outcome
 from tests.fuzz.guard import LIMIT, Guard
 from tests.fuzz.isolate import isolated, judged_apart, unpacked
@@ -58,6 +59,7 @@ class Result:
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     by_target: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     findings: dict[Any, Finding] = dataclasses.field(default_factory=dict)
+    alike: list[Finding] = dataclasses.field(default_factory=list)  # the CPU device does it too
 
     def count(self, counts: dict[str, int]) -> None:
         self.counts.update({kind: count for kind, count in counts.items() if count})
@@ -217,8 +219,9 @@ class Plan:
         call = self.call(index)
         # A call apart has no limit of memory: there it goes on until its time is over.
         alike = (outcome.kind, "hang") if outcome.kind == "memory" else (outcome.kind,)
-        if not call.target.startswith("npu.") and judged_apart(call.on_cpu(), None).kind in alike:
+        if targets.on_cpu_too(call.target) and judged_apart(call.on_cpu(), None).kind in alike:
             result.counts[f"{outcome.kind} on the CPU device too"] += 1
+            result.alike.append(Finding(index, call, outcome))
         else:
             result.counts[outcome.kind] += 1
             result.add(Finding(index, call, outcome))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tests.fuzz import forms
+from tests.fuzz import api, aten, forms
 from tests.fuzz.writes import tensors
 from tests.ops.support import make
 from torch_npu.ops._registry import operators
@@ -138,6 +138,32 @@ def pytorchs() -> dict[str, Target]:
     return found
 
 
+@functools.cache
+def direct() -> dict[str, Target]:
+    """PyTorch's operators, as its dispatcher calls them."""
+    found = {}
+    for name, (overload, samples) in aten.recorded().items():
+
+        def build(index: int, samples: Any = samples) -> dict[str, Any]:
+            args, kwargs = samples[index]
+            return {
+                "args": _moved(_plain(args)),
+                "kwargs": {k: _moved(_plain(v)) for k, v in kwargs.items()},
+            }
+
+        found[name] = Target(name, overload, overload._schema, len(samples), build)
+    return found
+
+
+@functools.cache
+def others() -> dict[str, Target]:
+    """What is no operator."""
+    return {
+        name: Target(name, function, None, api.SAMPLES, build)
+        for name, (function, build) in api.functions().items()
+    }
+
+
 def _of_database(info: Any) -> list[Any]:
     dtype = torch.float32 if info.supports_dtype(torch.float32, "cpu") else torch.int64
     samples = []
@@ -163,4 +189,19 @@ def _moved(value: Any) -> Any:
 
 
 def named(name: str) -> Target:
-    return ours()[name] if name.startswith("npu.") else pytorchs()[name]
+    kind = name.partition(".")[0]
+    return KINDS[kind]()[name]
+
+
+#: by the first part of a name
+KINDS: dict[str, Callable[[], dict[str, Target]]] = {
+    "npu": ours,
+    "torch": pytorchs,
+    "aten": direct,
+    "api": others,
+}
+
+
+def on_cpu_too(name: str) -> bool:
+    """Whether the CPU device has it: then what it does there says whose fault a finding is."""
+    return name.startswith(("torch.", "aten."))

@@ -25,6 +25,7 @@
 #include "torch/dispatch/kernel_frame.h"
 #include "torch/dispatch/launch.h"
 #include "torch/dispatch/reads_data.h"
+#include "torch/dispatch/trusted.h"
 #include "torch/graph/capture.h"
 #include "torch/graph/recording.h"
 #include "torch/runtime/generator.h"
@@ -94,11 +95,10 @@ struct Plan {  // what a call must do, worked out once per operator
         returns(operation.returns),
         widens(operation.traits.widens),
         accumulates(operation.traits.accumulates),
-        on_host(card_fallback(op)) {
+        on_host(card_fallback(op)),
+        trust(trusted(operation.name)) {
     const c10::FunctionSchema& schema = op.schema();
     draws_normal = name == "aten::normal_";
-    normalizes_channels =
-        name.find("native_batch_norm") != std::string::npos || name == "aten::_batch_norm_with_update";
     fills = name == "aten::zero_" || (name == "aten::fill_" && schema.overload_name() == "Scalar");
     if (name == "aten::_pack_padded_sequence") host_result = 1;  // batch_sizes
     for (size_t i = 0; i < arguments; ++i) {
@@ -108,11 +108,13 @@ struct Plan {  // what a call must do, worked out once per operator
       host_ok.push_back(takes_host_tensor(name, argument));
       any_mutable |= is_written;
       auto type = argument.type();
+      if (type->kind() == c10::TypeKind::TensorType) required.push_back(i);
       if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
       if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
       if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
       if (argument.name() == "dtype") dtype = static_cast<int>(i);
       if (const int64_t most = members(argument)) enumerations.emplace_back(i, most);
+      if (argument.real_type()->str().find("SymInt") != std::string::npos) sizes.push_back(i);
     }
   }
   // Of the enumeration that the argument is; 0 if it is none.
@@ -130,27 +132,6 @@ struct Plan {  // what a call must do, worked out once per operator
         return 0;
     }
   }
-  // PyTorch's kernels of batch norm trust that every vector has an element for each channel; its front end looks.
-  void check_channels(const c10::OperatorHandle& op, const Stack& stack) const {
-    const size_t first = stack.size() - arguments;
-    const at::Tensor* input = nullptr;
-    for (size_t i = 0; i < arguments; ++i) {
-      const IValue& value = stack[first + i];
-      const std::string& label = op.schema().arguments()[i].name();
-      if (!value.isTensor() || !value.toTensor().defined()) continue;
-      if (label == "input") input = &value.toTensor();
-      if (input == nullptr || input->dim() < 2 || channel_vectors().count(label) == 0) continue;
-      const int64_t channels = input->size(1), given = value.toTensor().numel();
-      if (given == 0 && label.rfind("save", 0) == 0) continue;  // without training nothing is saved
-      TORCH_CHECK(given == channels, name, ": argument '", label, "' must have ", channels,
-                  " elements, one for each channel of 'input', but has ", given);
-    }
-  }
-  static const std::unordered_set<std::string>& channel_vectors() {
-    static const std::unordered_set<std::string> labels{"weight",      "bias",      "running_mean",
-                                                        "running_var", "save_mean", "save_invstd"};
-    return labels;
-  }
   void check_enumerations(const c10::OperatorHandle& op, const Stack& stack) const {
     for (const auto& [at, most] : enumerations) {
       const IValue& value = stack[stack.size() - arguments + at];
@@ -158,15 +139,37 @@ struct Plan {  // what a call must do, worked out once per operator
                   op.schema().arguments()[at].name(), "' received a number that means nothing (", value.toInt(), ")");
     }
   }
+  void check_required(const c10::OperatorHandle& op, const Stack& stack) const {
+    for (const size_t at : required) {
+      const IValue& value = stack[stack.size() - arguments + at];
+      TORCH_CHECK(!value.isTensor() || value.toTensor().defined(), name, ": argument '",
+                  op.schema().arguments()[at].name(), "' must be a tensor, but is None");
+    }
+  }
+  // A number below -2^62 stays symbolic though nothing traces, and no kernel takes such a list apart.
+  void plain_sizes(Stack& stack) const {
+    for (const size_t at : sizes) {
+      IValue& value = stack[stack.size() - arguments + at];
+      if (C10_UNLIKELY(value.isSymInt())) {
+        value = value.toSymInt().guard_int(__FILE__, __LINE__);
+      } else if (C10_UNLIKELY(value.isSymIntList())) {
+        std::vector<int64_t> plain;
+        for (const c10::SymInt& one : value.toSymIntVector()) plain.push_back(one.guard_int(__FILE__, __LINE__));
+        value = std::move(plain);
+      }
+    }
+  }
   const Operation& operation;
   const std::string& name;
   const size_t arguments, returns;
   const bool widens, accumulates;
   const std::string on_host;  // what the card runs on the host instead; mostly empty
+  const Trusted trust;        // what its CPU kernel does not look at
   int dtype = -1;             // the argument of the result's dtype
   std::vector<bool> is_mutable, host_ok;
-  bool any_mutable = false, draws_normal = false, fills = false, normalizes_channels = false;
+  bool any_mutable = false, draws_normal = false, fills = false;
   int generator = -1, device = -1;
+  std::vector<size_t> required, sizes;                   // arguments that must be tensors; that may be symbolic
   std::vector<std::pair<size_t, int64_t>> enumerations;  // arguments, and how many members their enumeration has
   int host_result = -1;                                  // a result that PyTorch wants on the CPU whatever the device
 };
@@ -242,6 +245,9 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     if (plan.accumulates && !asks_dtype) half = common_half(stack->data() + first, plan.arguments);
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
     auto call = [op, &plan, host, half, common, integers](Stack* on) {
+      if (plan.trust.values != nullptr && !plan::on()) {
+        plan.trust.values({op.schema(), on->data() + on->size() - plan.arguments});
+      }
       if (half.has_value()) {
         call_half(op, *half, on);
       } else if (common.has_value()) {
@@ -275,8 +281,12 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
 // Plans and their operators live as long as the process.
 void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
   if (C10_UNLIKELY(!plan.on_host.empty())) tell_of_fallback(plan.on_host);
+  plan.check_required(op, *stack);
   plan.check_enumerations(op, *stack);
-  if (plan.normalizes_channels) plan.check_channels(op, *stack);
+  plan.plain_sizes(*stack);
+  if (C10_UNLIKELY(plan.trust.sizes != nullptr)) {
+    plan.trust.sizes({op.schema(), stack->data() + stack->size() - plan.arguments});
+  }
   if (C10_LIKELY(!plan.operation.asked())) return run(op, plan, host, stack);
   OperatorTask task(plan.operation, stack, [op, &plan, host](Stack* on) { run(op, plan, host, on); });
   launch(task);
@@ -291,6 +301,19 @@ class CpuKernel final : public c10::OperatorKernel {
  private:
   Plan plan_;
   DispatchKey host_;
+};
+
+// An operator that stays made of others, and whose first step would take a missing tensor apart.
+class CompositeKernel final : public c10::OperatorKernel {
+ public:
+  explicit CompositeKernel(const c10::OperatorHandle& op) : plan_(op) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
+    plan_.check_required(op, *stack);
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);  // the same kernel on every device
+  }
+
+ private:
+  Plan plan_;
 };
 
 // For operators registered later (other libraries), the plan is looked up.
@@ -376,6 +399,9 @@ void register_fallbacks() {
       return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(*op, host));
     };
     if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel(DispatchKey::CPU));
+    if (name.name == "aten::copy") {
+      dense->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositeKernel>(*op)));
+    }
     for (const auto& [host, other] : others) {
       if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel(host));
     }

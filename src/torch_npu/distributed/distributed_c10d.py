@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -105,10 +106,35 @@ def monitored_barrier(before: Any) -> Any:
             return before(group, timeout, wait_all_ranks)
         limit = timeout or c10d._get_default_timeout(dist.Backend("hccl"))
         c10d._check_valid_timeout(limit)
-        backend_of(group)._monitored_barrier(limit, wait_all_ranks)
+        backend = backend_of(group)
+        _interruptible(backend, lambda: backend._monitored_barrier(limit, wait_all_ranks))
         return None
 
     return patched
+
+
+def _interruptible(backend: Any, wait: Callable[[], None]) -> None:
+    """Runs what waits inside gloo, on a thread of its own, so that Ctrl-C is noticed; it aborts the group."""
+    if threading.current_thread() is not threading.main_thread():
+        return wait()
+    wrong: list[BaseException] = []
+
+    def waits() -> None:
+        try:
+            wait()
+        except BaseException as error:  # raised by the thread that asked
+            wrong.append(error)
+
+    thread = threading.Thread(target=waits, name="monitored_barrier", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        backend.abort()
+        raise
+    if wrong:
+        raise wrong[0]
+    return None
 
 
 def sequence_number(before: Any) -> Any:

@@ -92,6 +92,11 @@ def index_of(device: Any) -> int:
     if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
         raise TypeError(f"expected an npu device, an index or None, but received {device!r}")
     if isinstance(device, int):
+        if not -(2**31) <= device < 2**31:
+            raise RuntimeError(
+                f"invalid NPU device index {device}: this process has {_C.device_count()} NPU device(s)."
+                + pta_error(ErrCode.PARAM)
+            )
         return device
     device = torch.device(device)
     if device.type != "npu":
@@ -165,6 +170,11 @@ class device_of(device):
     """Context manager: the device of a tensor or storage; nothing if it is not on an NPU."""
 
     def __init__(self, obj: Any) -> None:
+        if not hasattr(obj, "is_npu"):
+            raise TypeError(
+                "device_of: argument 'obj' must be a tensor or a storage, but received "
+                f"{type(obj).__name__}" + pta_error(ErrCode.TYPE)
+            )
         super().__init__(obj.get_device() if obj.is_npu else -1)
 
 
@@ -319,7 +329,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
                 f"but received {debug_mode!r}" + pta_error(ErrCode.PARAM)
             )
         debug_mode = _SYNC_MODES[debug_mode]
-    if isinstance(debug_mode, bool) or debug_mode not in _SYNC_MODES.values():
+    if type(debug_mode) is not int or debug_mode not in _SYNC_MODES.values():
         raise RuntimeError(
             f"invalid value of debug_mode, expected one of 0,1,2, but received {debug_mode!r}"
             + pta_error(ErrCode.PARAM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,13 @@ class NpuGraphOpHandler:
 
 def register_npu_graph_handler(op_names: Any) -> Callable[[type], type]:
     """Class decorator: the handler of the named operators ("name", "name.overload")."""
-    names = [op_names] if isinstance(op_names, str) else list(op_names)
+    names = [op_names] if isinstance(op_names, str) else op_names
+    names = list(names) if isinstance(names, Iterable) else [names]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            "register_npu_graph_handler: argument 'op_names' must be a name or a list of names, "
+            f"but received {op_names!r}"
+        )
 
     def register(handler: type) -> type:
         if not (isinstance(handler, type) and issubclass(handler, NpuGraphOpHandler)):

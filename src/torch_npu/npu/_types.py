@@ -98,7 +98,13 @@ class _TensorType(type):
             if data.dtype != cls.dtype or data.device.type != "npu":
                 raise TypeError(f"expected {cls.__name__} (got {data.type()})")
             return data.detach()
-        return torch.tensor(data, dtype=cls.dtype, device=where)
+        try:
+            return torch.tensor(data, dtype=cls.dtype, device=where)
+        except TypeError as wrong:
+            raise TypeError(
+                f"new(): invalid data for {cls.__name__}, expected sizes, numbers in lists, a tensor or "
+                f"a storage, but received {type(data).__name__} ({wrong})"
+            ) from None
 
     def __instancecheck__(cls, value: Any) -> bool:
         return (

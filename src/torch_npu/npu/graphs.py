@@ -204,6 +204,11 @@ class graph:
         auto_dispatch_capture: bool = False,
         capture_error_mode: str = "global",
     ) -> None:
+        if not hasattr(npu_graph, "capture_begin"):
+            raise TypeError(
+                "graph: argument 'npu_graph' must be an NPUGraph, but received "
+                f"{type(npu_graph).__name__}" + pta_error(ErrCode.TYPE)
+            )
         if stream is None:
             if graph.default_capture_stream is None:
                 graph.default_capture_stream = streams.Stream()

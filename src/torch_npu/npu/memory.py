@@ -97,6 +97,8 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
 
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Frees what `caching_allocator_alloc` returned."""
+    if isinstance(mem_ptr, bool) or not isinstance(mem_ptr, int) or not 0 <= mem_ptr < 2**64:
+        raise TypeError(f"mem_ptr must be an address, but received {mem_ptr!r}")
     _C.raw_free(mem_ptr)
 
 

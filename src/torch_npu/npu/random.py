@@ -52,20 +52,33 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Puts all devices' generators into states that `get_rng_state_all` returned."""
+    if not isinstance(new_states, Iterable):
+        raise TypeError(
+            "set_rng_state_all: argument 'new_states' must be a list of ByteTensors, but received "
+            f"{type(new_states).__name__}"
+        )
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
+def _number(call: str, seed: Any) -> int:
+    try:
+        return int(seed)
+    except (TypeError, ValueError, OverflowError) as wrong:
+        text = f"{call}: argument 'seed' must be an integer, but received {seed!r} ({wrong})"
+        raise type(wrong)(text) from None
+
+
 def manual_seed(seed: int) -> None:
     """Seeds the current device; does nothing where there is none."""
-    seed = int(seed)
+    seed = _number("manual_seed", seed)
     if _C.device_count():
         _C.default_generator(_C.current_device()).manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
     """Seeds every device with the same number."""
-    seed = int(seed)
+    seed = _number("manual_seed_all", seed)
     for index in range(_C.device_count()):
         _C.default_generator(index).manual_seed(seed)
 

@@ -23,20 +23,32 @@ def _device_type() -> int:
     return torch._C._accelerator_getStream(0).device_type
 
 
+def _expect(call: str, label: str, value: Any, method: str, kind: str) -> None:
+    """Streams and events are known by what they can do: programs hand over their own."""
+    if not hasattr(value, method):
+        raise TypeError(
+            f"{call}: argument '{label}' must be {kind}, but received {type(value).__name__}"
+            + pta_error(ErrCode.TYPE)
+        )
+
+
 class _BaseStream(torch.Stream):
     """What every kind of stream can do."""
 
     def wait_event(self, event: Any) -> None:
         """Makes later work of this stream wait for the event."""
+        _expect("Stream.wait_event", "event", event, "wait", "an event")
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:
         """Makes later work of this stream wait for all work given to the other one so far."""
+        _expect("Stream.wait_stream", "stream", stream, "record_event", "a stream")
         self.wait_event(stream.record_event())
 
     def record_event(self, event: Any = None) -> Any:
         """Records an event on this stream, a new one if none is given."""
         event = Event() if event is None else event
+        _expect("Stream.record_event", "event", event, "record", "an event")
         event.record(self)
         return event
 
@@ -194,7 +206,10 @@ class ExternalStream(Stream):
 def _managed(stream: Any, what: str) -> Any:
     if isinstance(stream, ExternalStream):
         stream._refuse(what)
-    return current_stream() if stream is None else stream
+    if stream is None:
+        return current_stream()
+    _expect(what, "stream", stream, "device_index", "a stream")
+    return stream
 
 
 class Event(torch.Event):
@@ -353,8 +368,14 @@ def default_stream(device: Any = None) -> Stream:
 
 def set_stream(stream: Any) -> None:
     """Makes a stream the current one of its device; None changes nothing."""
-    if stream is not None:
-        torch._C._accelerator_setStream(stream)
+    if stream is None:
+        return
+    if not isinstance(stream, torch.Stream):
+        raise TypeError(
+            "set_stream: argument 'stream' must be a stream or None, but received "
+            f"{type(stream).__name__}" + pta_error(ErrCode.TYPE)
+        )
+    torch._C._accelerator_setStream(stream)
 
 
 class StreamContext:
@@ -366,6 +387,7 @@ class StreamContext:
     def __enter__(self) -> None:
         if self.stream is None:
             return
+        _expect("stream", "stream", self.stream, "device_index", "a stream or None")
         self.before = torch._C._accelerator_getStream(self.stream.device_index)
         self.device_before = _C.exchange_device(self.stream.device_index)
         set_stream(self.stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Real
 from typing import Any
 
 import torch
@@ -45,6 +46,12 @@ class GradScaler(torch.amp.GradScaler):
                 stacklevel=2,
             )
             enabled = False
+        for label, value in (("growth_factor", growth_factor), ("backoff_factor", backoff_factor)):
+            if enabled and not isinstance(value, (Real, torch.Tensor)):
+                raise TypeError(
+                    f"GradScaler: argument '{label}' must be a number, but received {value!r}"
+                    + pta_error(ErrCode.TYPE)
+                )
         if enabled and growth_factor <= 1.0:
             raise ValueError("The growth factor must be > 1.0." + pta_error(ErrCode.VALUE))
         if enabled and backoff_factor >= 1.0:
