@@ -2,34 +2,31 @@
 
 Most tests are written for the default chip. As another one, a test whose call the chip refuses runs again as the default
 chip, if upstream's facts say that the refusal is right (`refusals.py`); the summary counts such tests. All others must pass
-as the chip that was asked for. Tests marked `infinities` look at infinite results, which chips in saturation mode never
-give: they run in INF/NAN mode.
+as the chip that was asked for, but for those marked with another `family`: they are about its rules, or about infinite
+results, which chips in saturation mode never give.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from softnpu import _C, chips, settings
+from softnpu import chips, settings
 from tests.ops import refusals
-from tests.ops.families import as_chip
-from torch_npu.npu._overflow import inf_nan_mode
+from tests.ops.families import as_chip, on
 
 DEFAULT = settings.Settings().soc
 _refused: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def _infinities(request: pytest.FixtureRequest) -> Iterator[None]:
-    marked = request.node.get_closest_marker("infinities") is not None
-    if marked:
-        _C.set_saturate(False)
-    yield
-    if marked:
-        _C.set_saturate(not inf_nan_mode())
+def _family(request: pytest.FixtureRequest) -> Iterator[None]:
+    marked = request.node.get_closest_marker("family")
+    with on(marked.args[0]) if marked and settings.current().soc != DEFAULT else nullcontext():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,7 +17,7 @@ from typing import Any
 from softnpu import chips
 from tests import ROOT
 from tools import rules
-from torch_npu._errors import BadArgument
+from torch_npu._errors import BadArgument, ErrCode
 from torch_npu.ops._registry import operators
 
 #: how a family is called in api/rules; a rule for A2 and A3 says that the others differ
@@ -29,7 +29,9 @@ WORDS = {
     "A5": r"Ascend950|\bA5\b|A2 and A3",
 }
 _WHOLE = re.compile(r"on an? (chip|Atlas)|of the family|Ascend950$")
-_OPERATOR = re.compile(r"([\w.:]+): argument '")
+_REFUSED = re.compile(
+    r"([\w.:]+): argument '(\w+)' must be (.*?), but received (.*?)\.?(?:\n|\\n|$)"
+)
 
 
 @cache
@@ -44,13 +46,13 @@ def _rules() -> dict[str, Any]:
 
 
 def refusal(error: BaseException | None) -> tuple[str, BadArgument] | None:
-    """The operator and the reason, if an operator's check is behind an error, be it that a test expected other words."""
-    operator = ""
+    """The operator and the reason, if an operator's check is behind an error: of another rank, or of a compiler that
+    quotes it, too, or where a test expected other words."""
     while error is not None:
-        if found := _OPERATOR.search(str(error)):
-            operator = found[1]
-        if isinstance(error, BadArgument):
-            return operator, error
+        # A test that expected other words has its expectation in the text first.
+        if found := _REFUSED.findall(str(error)):
+            operator, argument, expected, received = found[-1]
+            return operator, BadArgument(argument, expected, received, ErrCode.VALUE)
         error = error.__cause__ or error.__context__
     return None
 

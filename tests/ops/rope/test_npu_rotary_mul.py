@@ -170,6 +170,7 @@ def test_quarter_needs_ascend950():
         torch_npu.npu_rotary_mul(*inputs((5, 3, 8), (5, 1, 8)), "quarter")
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "shape,r_shape,mode",
     [
@@ -208,6 +209,7 @@ def test_what_the_card_takes_beyond_its_page(shape, r_shape, mode):
     check(inputs(shape, r_shape), mode)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "shape,accepted",
     [
