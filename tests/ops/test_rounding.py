@@ -312,3 +312,37 @@ def test_mrope(dtype):
     cos, sin = (single(table)[:5, None, part] for part in (slice(0, 16), slice(16, 32)))
     a, b = np.split(single(query).reshape(5, 2, 32), 2, -1)
     same(y, np.concatenate((a * cos - b * sin, b * cos + a * sin), -1))
+
+
+def halves_away(values):
+    return np.trunc(values.astype(np.float64) + np.copysign(0.5, values))
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN, torch.float32])
+@pytest.mark.parametrize("family", ["A2", "A5"])
+def test_moe_init_routing_quant(dtype, family):
+    """Static: scaled in float16. Dynamic: quotients cut to float16, halves away from zero."""
+    x = make(6, 640, dtype=dtype, low=-3, high=3)
+    experts = torch.arange(6, dtype=torch.int32).view(6, 1).npu()
+    scale, offset = torch.tensor([30.1], device=x.device), torch.tensor([0.3], device=x.device)
+    with on(family):
+        static = torch_npu.npu_moe_init_routing_quant(
+            x, experts, scale=scale, offset=offset, quant_mode=0, active_num=0
+        )[0]
+        dynamic, *_, tops = torch_npu.npu_moe_init_routing_quant(x, experts, active_num=0)
+    half = single(x).astype(np.float16)
+    expected = half * np.float16(30.1) + np.float16(0.3)
+    assert np.array_equal(static.cpu().numpy(), integers(expected.astype(np.float32)))
+    top = np.abs(single(x)).max(-1, keepdims=True) / np.float32(127)
+    quotient = single(x) / top
+    nearest = quotient.astype(np.float16)
+    past = np.abs(nearest.astype(np.float32)) > np.abs(quotient)
+    cut = np.where(past, np.nextafter(nearest, np.float16(0)), nearest).astype(np.float32)
+    same(tops, top[:, 0])
+    assert np.array_equal(dynamic.cpu().numpy(), halves_away(cut).astype(np.int8))
+
+
+def test_moe_init_routing_quant_takes_halves_away_from_zero():
+    x = torch.tensor([[127.0, 2.5, -2.5, 0.5, 1.5]], device="npu")
+    experts = torch.zeros(1, 1, dtype=torch.int32, device="npu")
+    assert torch_npu.npu_moe_init_routing_quant(x, experts)[0].tolist() == [[127, 3, -3, 1, 2]]
