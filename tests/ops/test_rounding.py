@@ -346,3 +346,33 @@ def test_moe_init_routing_quant_takes_halves_away_from_zero():
     x = torch.tensor([[127.0, 2.5, -2.5, 0.5, 1.5]], device="npu")
     experts = torch.zeros(1, 1, dtype=torch.int32, device="npu")
     assert torch_npu.npu_moe_init_routing_quant(x, experts)[0].tolist() == [[127, 3, -3, 1, 2]]
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_dequant_rope_quant_kvcache(dtype):
+    """float16 rounds queries and keys, both products and the sum; values reach their cache unrounded."""
+    x = make(2, 3, 3 * 32, dtype=torch.int32, low=-900, high=900)
+    cos, sin = make(2, 3, 1, 32, dtype=dtype, seed=1), make(2, 3, 1, 32, dtype=dtype, seed=2)
+    weight = make(96, low=0.001, high=0.01, seed=3)
+    caches = [torch.zeros(2, 8, 1, 32, dtype=torch.int8, device=x.device) for _ in range(2)]
+    scale = make(32, low=0.01, high=0.03, seed=4)
+    q, k, _, k_cache, v_cache = torch_npu.npu_dequant_rope_quant_kvcache(
+        x, cos, sin, *caches, torch.zeros(2, dtype=torch.int32, device=x.device), scale, scale,
+        [32, 32, 32], weight_scale=weight, kv_output=True,
+    )  # fmt: skip
+    values = x.cpu().numpy().astype(F) * single(weight)
+    working = np.float16 if dtype == HALF else F
+    c, s = single(cos).astype(working), single(sin).astype(working)
+
+    def rotated(part):
+        part = part.astype(working)[:, :, None]
+        turned = np.concatenate([-part[..., 16:], part[..., :16]], -1)
+        return (part * c + turned * s).astype(F)
+
+    same(q, rotated(values[..., :32]))
+    same(k, rotated(values[..., 32:64]))
+    keys = integers(rotated(values[..., 32:64]) / single(scale))
+    assert np.array_equal(k_cache[:, :3].cpu().numpy(), keys)
+    assert np.array_equal(
+        v_cache[:, :3, 0].cpu().numpy(), integers(values[..., 64:] / single(scale))
+    )
