@@ -11,6 +11,7 @@ import torch
 
 import torch_npu
 from tests.ops.families import on
+from tests.ops.quant import plain
 from tests.ops.support import make
 
 HALF, BRAIN = torch.float16, torch.bfloat16
@@ -376,3 +377,17 @@ def test_dequant_rope_quant_kvcache(dtype):
     assert np.array_equal(
         v_cache[:, :3, 0].cpu().numpy(), integers(values[..., 64:] / single(scale))
     )
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_kronecker_quant_scales_in_float16(dtype):
+    """Integers are y * (7 / clip / max), rounded to float16 and then to int4; y, too, is float16 for any dtype."""
+    x = make(3, 16, 16, dtype=dtype)
+    one = torch.eye(16, dtype=dtype, device=x.device)
+    packed, scale = torch_npu.npu_kronecker_quant(x, one, one, clip_ratio=0.7)
+    y = single(x).astype(np.float16).astype(F)
+    top = np.abs(y).max((1, 2))
+    same(scale, top * F(0.7) / F(7))
+    scaled = (y * (F(7) / F(0.7) / top)[:, None, None]).astype(np.float16)
+    want = np.clip(np.rint(scaled), -8, 7).astype(np.int8)
+    assert np.array_equal(plain.nibbles(packed.cpu()).numpy().reshape(want.shape), want)
