@@ -15,9 +15,11 @@ import pytest
 import torch
 
 import torch_npu  # noqa: F401
+from softnpu import _C
 from softnpu.python_versions import tomllib
 from softnpu.torch_versions import numbers
 from tests import ROOT
+from torch_npu.npu._overflow import inf_nan_mode
 from torch_npu.ops._registry import operators
 
 EXCEPTIONS = tomllib.loads((ROOT / "tests" / "torch_exceptions.toml").read_text("utf-8")).get(
@@ -45,6 +47,8 @@ def _chip_of_the_operator(request: pytest.FixtureRequest) -> Iterator[None]:
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
     operator = operators.get(str(parameters.get("name")))
     with operator.on_its_chip() if operator else nullcontext():
+        if operator and operator.chips is not None:
+            _C.set_saturate(not inf_nan_mode())
         yield
 
 

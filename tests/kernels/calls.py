@@ -216,7 +216,7 @@ CALLS: dict[str, Callable[[], Arguments]] = {
         "x": randn(4, 16), "scales": randn(16), "zero": None, "axis": 1, "divide": False,
         "dtype": torch.int8, "int4": True,
     },
-    "round_to_hf32_": lambda: {"dense": randn(5, 37)},
+    "round_to_hf32_": lambda: {"dense": randn(5, 37), "mantissa": 11},
     "rms_norm": lambda: {
         "x": randn(3, 4, 19, dtype=torch.bfloat16), "addend": randn(3, 4, 19, dtype=torch.bfloat16),
         "gamma": randn(4, 19), "epsilon": 1e-6, "shift": 1.0,

@@ -5,14 +5,17 @@ import pytest
 import torch
 
 import torch_npu
+from softnpu import settings
 from torch_npu.npu import CubeMathType
 
 
-def hf32(values):
-    """To nearest at 11 mantissa bits, ties to even, by way of float64."""
+def hf32(values, mantissa=11):
+    """To nearest at so many bits of mantissa, ties to even, by way of float64."""
     wide = values.detach().cpu().numpy().astype(np.float64)
     fraction, exponent = np.frexp(wide)
-    return torch.from_numpy(np.ldexp(np.rint(fraction * 2**12) / 2**12, exponent))
+    return torch.from_numpy(
+        np.ldexp(np.rint(fraction * 2 ** (mantissa + 1)) / 2 ** (mantissa + 1), exponent)
+    )
 
 
 def random(*shape):
@@ -40,6 +43,16 @@ def test_matmul_rounds_its_factors_to_hf32(name):
     assert not torch.equal(with_hf32, exact.cpu())
     torch.npu.matmul.allow_hf32 = False
     assert torch.equal(PRODUCTS[name](a, b), exact)
+
+
+def test_hf32_of_ascend950_has_a_bit_less():
+    a, b = random(3, 7), random(7, 3)
+    with settings.override(soc="Ascend950"):
+        torch.npu.matmul.allow_hf32 = True
+        found = (a @ b).cpu()
+        torch.npu.matmul.allow_hf32 = False
+    torch.testing.assert_close(found, (hf32(a, 10) @ hf32(b, 10)).float(), rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(found, (hf32(a) @ hf32(b)).float(), rtol=1e-6, atol=1e-6)
 
 
 def test_gradients_round_too_and_inputs_stay():

@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from softnpu.torch_versions import size_hint
+from tests.ops.families import on
 from tests.ops.support import assert_same, make
 from torch_npu.ops._operator import Sample
 from torch_npu.ops._registry import operators
@@ -139,6 +140,11 @@ def test_shapes_of_the_other_samples_are_symbols(name, index):
             for size, actual in zip(fake.shape, real.shape, strict=True):
                 # a size that depends on values has no hint
                 assert size_hint(size) in (None, actual)
+
+
+def test_a_rule_of_another_chip_takes_symbols():
+    with on("310P"):
+        test_shapes_of_the_other_samples_are_symbols("atb::_npu_flash_attention_v3", 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -11,6 +11,7 @@ import torch
 
 import torch_npu
 from tests.ops.families import on
+from tests.ops.quant import plain
 from tests.ops.support import make
 
 HALF, BRAIN = torch.float16, torch.bfloat16
@@ -312,3 +313,81 @@ def test_mrope(dtype):
     cos, sin = (single(table)[:5, None, part] for part in (slice(0, 16), slice(16, 32)))
     a, b = np.split(single(query).reshape(5, 2, 32), 2, -1)
     same(y, np.concatenate((a * cos - b * sin, b * cos + a * sin), -1))
+
+
+def halves_away(values):
+    return np.trunc(values.astype(np.float64) + np.copysign(0.5, values))
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN, torch.float32])
+@pytest.mark.parametrize("family", ["A2", "A5"])
+def test_moe_init_routing_quant(dtype, family):
+    """Static: scaled in float16. Dynamic: quotients cut to float16, halves away from zero."""
+    x = make(6, 640, dtype=dtype, low=-3, high=3)
+    experts = torch.arange(6, dtype=torch.int32).view(6, 1).npu()
+    scale, offset = torch.tensor([30.1], device=x.device), torch.tensor([0.3], device=x.device)
+    with on(family):
+        static = torch_npu.npu_moe_init_routing_quant(
+            x, experts, scale=scale, offset=offset, quant_mode=0, active_num=0
+        )[0]
+        dynamic, *_, tops = torch_npu.npu_moe_init_routing_quant(x, experts, active_num=0)
+    half = single(x).astype(np.float16)
+    expected = half * np.float16(30.1) + np.float16(0.3)
+    assert np.array_equal(static.cpu().numpy(), integers(expected.astype(np.float32)))
+    top = np.abs(single(x)).max(-1, keepdims=True) / np.float32(127)
+    quotient = single(x) / top
+    nearest = quotient.astype(np.float16)
+    past = np.abs(nearest.astype(np.float32)) > np.abs(quotient)
+    cut = np.where(past, np.nextafter(nearest, np.float16(0)), nearest).astype(np.float32)
+    same(tops, top[:, 0])
+    assert np.array_equal(dynamic.cpu().numpy(), halves_away(cut).astype(np.int8))
+
+
+def test_moe_init_routing_quant_takes_halves_away_from_zero():
+    x = torch.tensor([[127.0, 2.5, -2.5, 0.5, 1.5]], device="npu")
+    experts = torch.zeros(1, 1, dtype=torch.int32, device="npu")
+    assert torch_npu.npu_moe_init_routing_quant(x, experts)[0].tolist() == [[127, 3, -3, 1, 2]]
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_dequant_rope_quant_kvcache(dtype):
+    """float16 rounds queries and keys, both products and the sum; values reach their cache unrounded."""
+    x = make(2, 3, 3 * 32, dtype=torch.int32, low=-900, high=900)
+    cos, sin = make(2, 3, 1, 32, dtype=dtype, seed=1), make(2, 3, 1, 32, dtype=dtype, seed=2)
+    weight = make(96, low=0.001, high=0.01, seed=3)
+    caches = [torch.zeros(2, 8, 1, 32, dtype=torch.int8, device=x.device) for _ in range(2)]
+    scale = make(32, low=0.01, high=0.03, seed=4)
+    q, k, _, k_cache, v_cache = torch_npu.npu_dequant_rope_quant_kvcache(
+        x, cos, sin, *caches, torch.zeros(2, dtype=torch.int32, device=x.device), scale, scale,
+        [32, 32, 32], weight_scale=weight, kv_output=True,
+    )  # fmt: skip
+    values = x.cpu().numpy().astype(F) * single(weight)
+    working = np.float16 if dtype == HALF else F
+    c, s = single(cos).astype(working), single(sin).astype(working)
+
+    def rotated(part):
+        part = part.astype(working)[:, :, None]
+        turned = np.concatenate([-part[..., 16:], part[..., :16]], -1)
+        return (part * c + turned * s).astype(F)
+
+    same(q, rotated(values[..., :32]))
+    same(k, rotated(values[..., 32:64]))
+    keys = integers(rotated(values[..., 32:64]) / single(scale))
+    assert np.array_equal(k_cache[:, :3].cpu().numpy(), keys)
+    assert np.array_equal(
+        v_cache[:, :3, 0].cpu().numpy(), integers(values[..., 64:] / single(scale))
+    )
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_kronecker_quant_scales_in_float16(dtype):
+    """Integers are y * (7 / clip / max), rounded to float16 and then to int4; y, too, is float16 for any dtype."""
+    x = make(3, 16, 16, dtype=dtype)
+    one = torch.eye(16, dtype=dtype, device=x.device)
+    packed, scale = torch_npu.npu_kronecker_quant(x, one, one, clip_ratio=0.7)
+    y = single(x).astype(np.float16).astype(F)
+    top = np.abs(y).max((1, 2))
+    same(scale, top * F(0.7) / F(7))
+    scaled = (y * (F(7) / F(0.7) / top)[:, None, None]).astype(np.float16)
+    want = np.clip(np.rint(scaled), -8, 7).astype(np.int8)
+    assert np.array_equal(plain.nibbles(packed.cpu()).numpy().reshape(want.shape), want)

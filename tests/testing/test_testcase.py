@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from torch_npu.testing import testcase
 from torch_npu.testing.common_distributed import (
     TEST_SKIPS,
     init_pg,
@@ -224,3 +225,22 @@ def test_process_groups(tmp_path):
 def test_common_tensors_ignore_what_follows_the_shape():
     host, device = create_common_tensor([np.float32, 2, (3, 4), "more"], -1, 1)
     assert host.shape == (3, 4) and device.device.type == "npu"
+
+
+def test_half_precision_is_compared_with_numpys_rounding():
+    generator = np.random.default_rng(0)
+    a = (generator.standard_normal(5000) * 10.0 ** generator.integers(-7, 5, 5000)).astype(
+        np.float16
+    )
+    b = (a * generator.choice([1, 1.0004, 1.001, 1.01], 5000).astype(np.float32)).astype(np.float16)
+    a[:4], b[:4] = [np.nan, np.inf, 0, 65504], [np.nan, np.inf, 0, -65504]
+    nan, _, error, within = testcase._halves_within(a, b, 1e-3)
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = np.where(np.isnan(a) | (a == b), np.float16(0), np.abs(b - a))
+        scale = np.where(
+            np.isnan(a), np.float16(1), np.maximum(np.abs(a), np.abs(b)) + np.float16(6e-8)
+        )
+        relative = expected / scale <= np.float16(1e-3)
+    assert np.array_equal(nan, np.isnan(a)) and np.array_equal(error, expected)
+    assert np.array_equal(within[0], expected <= np.float16(1e-3))
+    assert np.array_equal(within[1], relative) and 0 < relative.sum() < relative.size

@@ -34,7 +34,7 @@ using c10::IValue;
 
 // --- what is switched on -----------------------------------------------------------------------------------------
 
-enum Rounding : int { kKeep = 0, kHf32 = 1, kFp16 = 2 };
+enum Rounding : int { kKeep = 0, kHf32 = 1, kFp16 = 2, kHf32Of950 = 3 };
 
 struct Hooks {
   std::atomic<int> matmul{kKeep}, conv{kKeep};
@@ -54,11 +54,13 @@ Hooks& hooks() {
 
 // --- products ----------------------------------------------------------------------------------------------------
 
-constexpr int kHf32Mantissa = 11;  // CANN documentation, allow_hf32
+// Bits of the mantissa: CANN's page of allow_hf32 and msprobe's references have 11, references of Ascend950's operators
+// (op-plugin's of npu_mhc_pre, ops-nn's of convolutions) 10.
+constexpr int64_t kHf32Mantissa = 11, kHf32MantissaOf950 = 10;
 
 // To nearest, ties to even; infinities and NaN stay.
-void round_to_hf32(float* data, int64_t begin, int64_t end) {
-  constexpr uint32_t dropped = 23 - kHf32Mantissa, special = 0x7f800000u;
+void round_to_hf32(float* data, int64_t begin, int64_t end, uint32_t dropped) {
+  constexpr uint32_t special = 0x7f800000u;
   for (int64_t i = begin; i < end; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(data[i]);
     const uint32_t nearest = bits + ((1u << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
@@ -67,28 +69,32 @@ void round_to_hf32(float* data, int64_t begin, int64_t end) {
 }
 
 // An operator, so that a capture records it.
-Tensor& round_to_hf32_(Tensor& dense) {  // empty_like leaves no holes
+Tensor& round_to_hf32_(Tensor& dense, int64_t mantissa) {  // empty_like leaves no holes
   TORCH_CHECK(dense.scalar_type() == at::kFloat && dense.is_non_overlapping_and_dense(),
               "softnpu::round_to_hf32_: argument 'dense': expected a dense tensor of float32, received ",
               dense.scalar_type(), " with strides ", dense.strides());
+  TORCH_CHECK(mantissa >= 1 && mantissa < 23,
+              "softnpu::round_to_hf32_: argument 'mantissa': expected 1 to 22 bits, received ", mantissa);
   float* data = dense.mutable_data_ptr<float>();
   at::parallel_for(0, dense.numel(), int64_t{1} << 15,
-                   [data](int64_t begin, int64_t end) { round_to_hf32(data, begin, end); });
+                   [data, dropped = static_cast<uint32_t>(23 - mantissa)](int64_t begin, int64_t end) {
+                     round_to_hf32(data, begin, end, dropped);
+                   });
   return dense;
 }
 
-TORCH_LIBRARY_FRAGMENT(softnpu, m) { m.def("round_to_hf32_(Tensor(a!) dense) -> Tensor(a!)"); }
+TORCH_LIBRARY_FRAGMENT(softnpu, m) { m.def("round_to_hf32_(Tensor(a!) dense, int mantissa) -> Tensor(a!)"); }
 TORCH_LIBRARY_IMPL(softnpu, CPU, m) { m.impl("round_to_hf32_", &round_to_hf32_); }
 
 Tensor rounded(const Tensor& factor, int rounding) {
   Tensor copy = at::empty_like(factor);
   Tensor bytes = cpu_alias(copy);
   bytes.copy_(rounding == kFp16 ? cpu_alias(factor).to(at::kHalf) : cpu_alias(factor));
-  if (rounding == kHf32) {
-    using InPlace = Tensor&(Tensor&);
+  if (rounding == kHf32 || rounding == kHf32Of950) {
+    using InPlace = Tensor&(Tensor&, int64_t);
     static const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow("softnpu::round_to_hf32_", "").typed<InPlace>();
-    op.call(bytes);
+    op.call(bytes, rounding == kHf32 ? kHf32Mantissa : kHf32MantissaOf950);
   }
   return copy;
 }

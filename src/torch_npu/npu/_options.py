@@ -10,11 +10,8 @@ from collections.abc import Callable, Mapping
 from softnpu import _C, chips
 from torch_npu._errors import ErrCode, pta_error
 
-_KEEP, _HF32, _FP16 = (
-    0,
-    1,
-    2,
-)  # how products round their fp32 inputs, as csrc/torch/dispatch/launch_hooks.cpp numbers it
+#: how products round their fp32 inputs, as csrc/torch/dispatch/launch_hooks.cpp numbers it
+_KEEP, _HF32, _FP16, _HF32_OF_950 = range(4)
 
 KNOWN = frozenset(
     {
@@ -91,12 +88,14 @@ def _products(_: str) -> None:
     Differs from upstream: a convolution rounds to HF32 only once the program allowed it itself. On the card
     it is allowed from the start, though reading the switch says True here too.
     """
-    low = _FP16 if chips.current().family in ("910A", "310P") else _HF32
-    by_cube_math_type = {"0": _KEEP, "1": low, "2": _FP16, "3": _HF32, "4": _KEEP}
+    family = chips.current().family
+    hf32 = _HF32_OF_950 if family == "A5" else _HF32
+    low = _FP16 if family in ("910A", "310P") else hf32
+    by_cube_math_type = {"0": _KEEP, "1": low, "2": _FP16, "3": hf32, "4": _KEEP}
     matmul = by_cube_math_type.get(
-        get("CUBE_MATH_TYPE") or "", _HF32 if get("ALLOW_MATMUL_HF32") == "enable" else _KEEP
+        get("CUBE_MATH_TYPE") or "", hf32 if get("ALLOW_MATMUL_HF32") == "enable" else _KEEP
     )
-    conv = _HF32 if get("ALLOW_CONV_HF32") == "enable" else _KEEP
+    conv = hf32 if get("ALLOW_CONV_HF32") == "enable" else _KEEP
     _C.set_product_rounding(matmul, conv)
 
 

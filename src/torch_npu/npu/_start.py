@@ -1,4 +1,4 @@
-"""What happens once, when the device is first used: the banner, the allocator's settings, the overflow mode."""
+"""What happens once, when the device is first used: the banner, settings of ACL and the allocator, the overflow mode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 
 from softnpu import _C
 from torch_npu import _register
-from torch_npu.npu import _alloc_conf, _device, _overflow
+from torch_npu.npu import _acl_init, _alloc_conf, _device, _overflow
 
 
 def install() -> None:
@@ -18,6 +18,7 @@ def install() -> None:
 
 def _started() -> None:
     try:
+        _acl_init.check_environment()
         _alloc_conf.from_environment()
         _C.set_saturate(not _overflow.inf_nan_mode())
     except (RuntimeError, ValueError) as error:

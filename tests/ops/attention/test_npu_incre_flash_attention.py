@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
 from tests.ops.attention.infer_reference import attend, compare, draw, on_device, pack, unpack
+from tests.ops.families import as_chip
 from tests.ops.support import assert_accurate, make
 
 HALF, BRAIN = torch.float16, torch.bfloat16
@@ -205,7 +205,7 @@ def test_refuses_bad_arguments():
 
 def test_refuses_on_310p_what_it_leaves_out():
     q, k = make(2, 1, 64, dtype=HALF), make(2, 7, 64, dtype=HALF)
-    with settings.override(soc="Ascend310P3"):
+    with as_chip("Ascend310P3"):
         refuse(
             "'query' must be of dtype torch.float16",
             q.to(BRAIN),

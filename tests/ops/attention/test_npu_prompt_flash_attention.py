@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
 from tests.ops.attention.infer_reference import (
     attend,
     compare,
@@ -14,7 +13,7 @@ from tests.ops.attention.infer_reference import (
     triangle,
     unpack,
 )
-from tests.ops.families import on
+from tests.ops.families import as_chip, on
 from tests.ops.support import make
 
 HALF, BRAIN = torch.float16, torch.bfloat16
@@ -189,7 +188,7 @@ def test_refuses_bad_arguments():
 def test_refuses_on_310p_what_it_leaves_out():
     q, b = make(2, 4, 3, 16, dtype=HALF), make(2, 4, 3, 16, dtype=BRAIN)
     options = {"num_heads": 4, "input_layout": "BNSD"}
-    with settings.override(soc="Ascend310P3"):
+    with as_chip("Ascend310P3"):
         refuse("'query' must be of dtype torch.float16", b, b, b, **options)
         refuse("'sparse_mode' must be 0", q, q, q, sparse_mode=3, atten_mask=triangle(), **options)
         refuse("'next_tokens' must be 0 or at least 3 on 310P", q, q, q, next_tokens=2, **options)

@@ -55,6 +55,7 @@ def test_any_k_on_vector_cores():
     assert_accurate(y, want, want.half())
 
 
+@pytest.mark.family("A2")
 def test_views():
     x, w = operands()
     with pytest.raises(RuntimeError, match="'self' must be contiguous rather than"):

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 import torch_npu
-from softnpu import settings
 from tests.distributed import job
+from tests.ops.families import as_chip
 from tests.ops.support import make
 from torch_npu.distributed.distributed_c10d import backend_of
 
@@ -216,13 +216,13 @@ def arguments(**changes):
 )  # fmt: skip
 def test_refusals(changes, message):
     changes = {k: v.npu() if isinstance(v, torch.Tensor) else v for k, v in changes.items()}
-    with settings.override(soc=A3["SOFTNPU_SOC"]), pytest.raises(RuntimeError, match=message):
+    with as_chip(A3["SOFTNPU_SOC"]), pytest.raises(RuntimeError, match=message):
         torch_npu.npu_attention_to_ffn(**arguments(**changes))
 
 
 def test_other_chips_have_no_such_operator():
     with (
-        settings.override(soc="Ascend910B3"),
+        as_chip("Ascend910B3"),
         pytest.raises(NotImplementedError, match="family A3"),
     ):
         torch_npu.npu_attention_to_ffn(**arguments())

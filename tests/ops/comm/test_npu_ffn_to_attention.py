@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 import torch_npu
-from softnpu import settings
 from tests.distributed import job
+from tests.ops.families import as_chip
 from tests.ops.support import make
 from torch_npu.distributed.distributed_c10d import backend_of
 
@@ -94,13 +94,13 @@ def arguments(**changes):
 )  # fmt: skip
 def test_refusals(changes, message):
     changes = {k: v.npu() if isinstance(v, torch.Tensor) else v for k, v in changes.items()}
-    with settings.override(soc=A3["SOFTNPU_SOC"]), pytest.raises(RuntimeError, match=message):
+    with as_chip(A3["SOFTNPU_SOC"]), pytest.raises(RuntimeError, match=message):
         torch_npu.npu_ffn_to_attention(**arguments(**changes))
 
 
 def test_rows_past_the_count_may_hold_anything():
     ids = torch.tensor([0, 0, 99], dtype=torch.int32).npu()
-    with settings.override(soc=A3["SOFTNPU_SOC"]):
+    with as_chip(A3["SOFTNPU_SOC"]):
         torch_npu.npu_ffn_to_attention(
             **arguments(token_ids=ids, actual_token_num=torch.tensor([2]).npu())
         )

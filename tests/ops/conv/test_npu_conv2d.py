@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import torch_npu
-from softnpu import settings
 from tests.ops.conv._reference import arguments, convolve, on_host
+from tests.ops.families import as_chip
 from tests.ops.support import assert_accurate, gradcheck, make
 
 CASES = {
@@ -148,7 +148,7 @@ def test_bad_gradient_shape():
 
 def test_bfloat16_by_chip():
     with (
-        settings.override(soc="Ascend310P3"),
+        as_chip("Ascend310P3"),
         pytest.raises(RuntimeError, match="'input' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_conv2d(*inputs("plain", torch.bfloat16))

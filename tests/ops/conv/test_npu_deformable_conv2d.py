@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.slopes import check_gradients
 from tests.ops.support import assert_accurate, gradcheck, make
 
@@ -186,7 +186,7 @@ def test_half_precision_is_computed_in_fp32(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_ascend950_keeps_the_dtype(dtype):
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         x, weight, offset, bias, *rest = inputs("plain", dtype)
         y, read = torch_npu.npu_deformable_conv2d(x, weight, offset, bias, *rest)
         assert y.dtype == read.dtype == dtype

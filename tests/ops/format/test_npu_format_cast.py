@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_npu
 from softnpu import _C, settings
+from tests.ops.families import as_chip
 from tests.ops.support import gradcheck, make
 from torch_npu import Format
 
@@ -245,7 +246,7 @@ def test_default_of_allow_internal_format(soc, allowed):
     from torch_npu.npu import _options
 
     _options.reset()
-    with settings.override(soc=soc):
+    with as_chip(soc):
         assert torch.npu.config.allow_internal_format is allowed
 
 
@@ -272,7 +273,7 @@ def test_customize_dtype_chooses_c0():
     ],
 )
 def test_ascend950_shows_c0_in_the_format(dtype, customize, number, width):
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         x = make(15, 17, dtype=dtype, low=0, high=9)
         nz = torch_npu.npu_format_cast(x, 29, customize_dtype=customize)
         assert get(nz) == number and torch_npu.get_storage_size(nz) == nz_elements((15, 17), width)
@@ -280,7 +281,7 @@ def test_ascend950_shows_c0_in_the_format(dtype, customize, number, width):
 
 
 def test_packed_four_bits():
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         x = make(15, 17, dtype=torch.uint8, low=0, high=9)
         nz = torch_npu.npu_format_cast(x, 29, input_dtype=torch_npu.float4_e2m1fn_x2)
         assert get(nz) == 50 and torch_npu.get_storage_size(nz) == nz_elements((15, 17), 16)
@@ -289,7 +290,7 @@ def test_packed_four_bits():
 
 
 def test_ascend950_allows_less():
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         with pytest.warns(UserWarning, match="reverted to False"):
             torch.npu.config.allow_internal_format = True
         with pytest.raises(
@@ -366,7 +367,7 @@ def test_formats_of_four_dimensions(number):
     ],
 )
 def test_customize_dtype_needs_its_product(soc, number, kind, message):
-    with settings.override(soc=soc), pytest.raises(kind, match=message):
+    with as_chip(soc), pytest.raises(kind, match=message):
         torch_npu.npu_format_cast(make(4, 4), 29, customize_dtype=number)
 
 
@@ -390,7 +391,7 @@ def test_customize_dtype_matters_to_no_cast_that_moves_nothing():
     ],
 )
 def test_what_ascend950_brings_into_nz(shape, dtype, message):
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         x = torch.zeros(shape, dtype=dtype, device="npu")
         with pytest.raises((RuntimeError, NotImplementedError), match=message):
             torch_npu.npu_format_cast(x, 29)

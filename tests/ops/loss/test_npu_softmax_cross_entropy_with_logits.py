@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import assert_accurate, gradcheck, make
 
 
@@ -90,7 +90,7 @@ def test_no_bfloat16_on_the_training_series():
     assert name is not None
     x = make(2, 3, dtype=torch.bfloat16)
     with (
-        settings.override(soc=name),
+        as_chip(name),
         pytest.raises(RuntimeError, match="argument 'self' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_softmax_cross_entropy_with_logits(x, x)

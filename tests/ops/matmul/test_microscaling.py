@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import assert_accurate, make
 
 E4M3, E5M2, E8M0 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu
@@ -15,7 +15,7 @@ E1M2 = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
 
 @pytest.fixture(autouse=True)
 def ascend950():
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         yield
 
 
@@ -246,7 +246,7 @@ def test_refusals():
         multiply(x1, x2, right, left, group_sizes=[1, 1, 64])
 
 
-@settings.override(soc="Ascend910B3")
+@as_chip("Ascend910B3")
 def test_other_chips_refuse():
     ones = torch.ones(2, 32, device="npu").to(E4M3)
     scale, pertoken = byte_scale(1, 2, 2).npu(), byte_scale(2, 1, 2).npu()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.matmul._packing import cut_scale, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
@@ -236,7 +236,7 @@ def test_per_token_and_activations(act_type, dtype, scale_dtype, bias_dtype):
 def test_scales_by_column_and_by_group_on_950(shape, dtype):
     x, weight, counts = int8(9, 20, low=-9), int8(3, 20, 8, low=-9, seed=1), [4, 1, 4]
     scale, bias = make(*shape, low=0, high=0.1), make(3, 8)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[scale], bias=[bias], split_item=3, group_type=0,
             output_dtype=dtype, act_type=1, **group_list(counts, 1),
@@ -376,7 +376,7 @@ def test_activation_without_per_token_scale(act_type):
 
 def test_bfloat16_bias_on_950():
     x, weight, bias = make(4, 8, dtype=BF16), make(2, 8, 4, dtype=BF16), make(2, 4, dtype=BF16)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], bias=[bias], group_list=longs([1, 4]), split_item=3, group_type=0
         )

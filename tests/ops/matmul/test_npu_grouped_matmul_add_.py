@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import make
 
 
@@ -42,7 +42,7 @@ def test_long_rows_and_the_shape_on_ascend950():
     torch_npu.npu_grouped_matmul_add_(self, x, weight, groups)
     torch.testing.assert_close(self.cpu().double(), want, rtol=1e-5, atol=1e-5)
     with (
-        settings.override(soc="Ascend950"),
+        as_chip("Ascend950"),
         pytest.raises(RuntimeError, match=r"'self' must be of shape \(1, 1, 65536\).*\(1, 65536\)"),
     ):
         torch_npu.npu_grouped_matmul_add_(self[0], x, weight, groups)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_scale
 from tests.ops.matmul.test_npu_grouped_matmul import group_list, longs, loop, on_device
 from tests.ops.support import assert_accurate, make
@@ -24,7 +24,7 @@ def test_float8_rows_scaled_by_group_or_row(scale_shape, token_shape, dtype):
     x, weight = eights(6, 16), eights(2, 16, 8, dtype=E5M2, seed=1)
     scale = make(*scale_shape)
     token = make(*token_shape) if token_shape else None
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[scale], per_token_scale=None if token is None else [token],
             group_list=longs([2, 6]), split_item=2, group_type=0, output_dtype=dtype,
@@ -44,7 +44,7 @@ def test_float8_depths_scaled_by_group_or_row(scale_shape, token_shape):
     x, weight = eights(9, 4).t(), eights(9, 5, dtype=E5M2, seed=1)
     scale = make(*scale_shape)
     token = make(*token_shape) if token_shape else None
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[scale], per_token_scale=None if token is None else [token],
             split_item=3, group_type=2, output_dtype=F32, **group_list(counts, 1),
@@ -65,7 +65,7 @@ def test_float8_rows_scaled_by_tiles(k, n):
     blocks, columns, counts = -(-k // 128), -(-n // 128), [2, 3]
     x, weight = eights(5, k), eights(2, k, n, seed=1)
     scale, token = make(2, blocks, columns), make(5, blocks)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[scale], per_token_scale=[token], split_item=3, group_type=0,
             output_dtype=BF16, **group_list(counts, 1),
@@ -83,7 +83,7 @@ def test_float8_depths_scaled_by_tiles(counts):
     k, n, slots = 200, 140, 200 // 128 + 2
     x, weight = eights(k, 3).t(), eights(k, n, seed=1)
     scale, token = make(slots, 2), make(slots, 3)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[scale], per_token_scale=[token.t()], split_item=3, group_type=2,
             output_dtype=F32, **group_list(counts, 1),
@@ -106,7 +106,7 @@ def test_float8_on_950(scale_kind):
     scale = make(2, 8)
     words = pack_scale(scale.cpu().flatten()).reshape(2, 8)
     given = on_device(words) if scale_kind == "packed" else scale
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[given], group_list=longs([2, 6]), split_item=2, group_type=0,
             output_dtype=F32,
@@ -120,7 +120,7 @@ def test_hifloat8_on_950():
     x = make(6, 16, dtype=torch.uint8, low=0x10, high=0x40)
     weight = make(2, 16, 8, dtype=torch.uint8, low=0x90, high=0xC0)
     scale, token = make(2, 8), make(6)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         (y,) = torch_npu.npu_grouped_matmul(
             [x], [weight], scale=[scale], per_token_scale=[token], group_list=longs([2, 6]),
             split_item=2, group_type=0, output_dtype=BF16, x_dtype=HIFLOAT8, weight_dtype=HIFLOAT8,

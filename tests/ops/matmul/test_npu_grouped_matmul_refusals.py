@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import make
 
 F16, BF16, F32, I8, I32 = torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.int32
@@ -198,7 +198,7 @@ def test_codes_need_the_950(name):
 
 def test_older_chip():
     x, weight = [make(6, 8, dtype=F16)], [make(3, 8, 4, dtype=F16)]
-    with settings.override(soc="Ascend310P3"):
+    with as_chip("Ascend310P3"):
         with pytest.raises(RuntimeError, match="'x' must be of dtype torch.float16.*float32"):
             call()
         with pytest.raises(
@@ -248,7 +248,7 @@ def eights(**changes):
     ids=range(6),
 )
 def test_refused_on_950(arguments, message):
-    with settings.override(soc="Ascend950"), pytest.raises(RuntimeError, match=message):
+    with as_chip("Ascend950"), pytest.raises(RuntimeError, match=message):
         call(**arguments())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import assert_accurate, gradcheck, make
 
 
@@ -92,7 +92,7 @@ def test_bad_dtype():
 def test_bfloat16_needs_a2():
     x = make(2, 4, dtype=torch.bfloat16)
     with (
-        settings.override(soc="Ascend910A"),
+        as_chip("Ascend910A"),
         pytest.raises(RuntimeError, match="'input' must be of dtype"),
     ):
         torch_npu.npu_linear(x, x)

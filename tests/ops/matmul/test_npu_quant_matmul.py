@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
@@ -244,7 +244,7 @@ def test_8_bit_floats_by_blocks_on_950(batch, m, k, group_m):
     x1 = make(*batch, m, k).to(torch.float8_e4m3fn)
     x2 = make(*batch, k, n, seed=1).to(torch.float8_e4m3fn)
     scale, token = make(*batch, deep, 2), make(*batch, tall, deep)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_quant_matmul(
             x1, x2, scale, pertoken_scale=token, output_dtype=F32, group_sizes=[group_m, 128, 128]
         )
@@ -257,7 +257,7 @@ def test_8_bit_floats_by_blocks_on_950(batch, m, k, group_m):
 
 def test_bfloat16_with_packed_scales_on_950():
     x1, x2, scale = integers(4, 8), integers(8, 6, seed=1), make(6).cpu()
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_quant_matmul(x1, x2, on_device(pack_scale(scale)), output_dtype=BF16)
     want = total(x1, x2).double() * cut_scale(scale)
     assert_accurate(y, want, want.bfloat16())
@@ -292,7 +292,7 @@ def test_float8_on_950(scale_kind):
     x1, x2 = make(6, 40).to(torch.float8_e4m3fn), make(40, 16, seed=1).to(torch.float8_e5m2)
     scale = make(16)
     given = on_device(pack_scale(scale.cpu())) if scale_kind == "packed" else scale
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_quant_matmul(x1, x2, given, output_dtype=F32)
     want = x1.cpu().double() @ x2.cpu().double() * cut_scale(scale.cpu())
     assert_accurate(y, want, want.float())
@@ -384,7 +384,7 @@ def test_codes_need_the_950(name):
     ):
         call(**{name: HIFLOAT8})
     with (
-        settings.override(soc="Ascend950"),
+        as_chip("Ascend950"),
         pytest.raises(NotImplementedError, match=f"'{name}' .*float4_e2m1fn_x2"),
     ):
         call(**{name: 296})
@@ -394,7 +394,7 @@ def test_hifloat8_on_950():
     x1 = make(3, 64, dtype=torch.uint8, low=8, high=0x60)
     x2 = make(64, 5, dtype=torch.uint8, low=0x88, high=0xE0)
     scale, token = make(5), make(3)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_quant_matmul(
             x1,
             x2,
@@ -457,7 +457,7 @@ def test_mixed_form_refused(arguments, message):
 
 
 def test_older_chip():
-    with settings.override(soc="Ascend310P3"):
+    with as_chip("Ascend310P3"):
         with pytest.raises(
             RuntimeError, match="'output_dtype' must be torch.int8 or torch.float16"
         ):
@@ -477,7 +477,7 @@ def test_older_chip_with_a_scale_for_each_row():
     x1, x2 = integers(4, 8), integers(8, 6)
     scale, rows = make(6, low=0.01, high=0.1), make(4, low=0.5, high=1.5)
     bias = integers(6).to(torch.int32)
-    with settings.override(soc="Ascend310P3"):
+    with as_chip("Ascend310P3"):
         y = torch_npu.npu_quant_matmul(
             x1, x2, scale, pertoken_scale=rows, bias=bias, output_dtype=F16
         )

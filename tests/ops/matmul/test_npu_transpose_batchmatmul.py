@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.matmul._packing import cut_scale, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
@@ -33,7 +33,7 @@ def reference(x, weight, perm_x1, perm_x2):
 def test_forward(dtype, soc, perm_x1, perm_x2):
     x = make(*((5, 3, 32) if perm_x1 == [1, 0, 2] else (3, 5, 32)), dtype=dtype)
     weight = make(*((3, 48, 32) if perm_x2 else (3, 32, 48)), dtype=dtype)
-    with settings.override(soc=soc):
+    with as_chip(soc):
         y = torch_npu.npu_transpose_batchmatmul(
             x, weight, perm_x1=perm_x1, perm_x2=perm_x2, perm_y=[1, 0, 2] if perm_x1 else None
         )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.matmul._packing import HIFLOAT8, cut_scale, hifloat8, pack_int4, pack_scale, to_int8
 from tests.ops.support import assert_accurate, make
 
@@ -33,7 +33,7 @@ def reference(x, weight, scale, offset=None, bias=None, group=0, kind=torch.floa
 def test_bfloat16_bias_on_950():
     x, weight = make(5, 33, dtype=BF16), make(33, 24, dtype=torch.int8, low=-128, high=128)
     scale, bias = make(24, dtype=BF16, low=0.01, high=0.1), make(24, dtype=BF16)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale, bias=bias)
     want = reference(x, weight, scale, None, bias)
     assert_accurate(y, want, reference(x, weight, scale, None, bias, kind=BF16).to(BF16))
@@ -44,12 +44,12 @@ def test_bfloat16_bias_on_950():
 def test_wide_weight_on_950():
     x, weight = make(1, 2, dtype=F16), make(2, 65536, dtype=torch.int8, low=-9, high=9)
     scale = make(1, dtype=F16, low=0.01, high=0.1)
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale)
     want = reference(x, weight, scale)
     assert_accurate(y, want, reference(x, weight, scale, kind=F16).half())
     words = r"'weight' must be of K and N up to 65535.*65536"
-    with settings.override(soc="Ascend910B3"), pytest.raises(RuntimeError, match=words):
+    with as_chip("Ascend910B3"), pytest.raises(RuntimeError, match=words):
         torch_npu.npu_weight_quant_batchmatmul(x, weight, scale)
 
 
@@ -126,7 +126,7 @@ def test_hifloat8_weight_on_950():
     x, scale = make(5, 256, dtype=F16), make(1, 4, dtype=F16)
     weight = on_device(torch.arange(256, dtype=torch.uint8).repeat(4, 1).t().contiguous())
     weight[0x80] = weight[0x6F] = weight[0xEF] = 0  # NaN and the infinities
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         y = torch_npu.npu_weight_quant_batchmatmul(x, weight, scale, weight_dtype=HIFLOAT8)
     values = torch.tensor([hifloat8(b) for b in weight.cpu()[:, 0].tolist()], dtype=torch.float64)
     want = x.cpu().double() @ values[:, None] * scale.cpu().double()
@@ -190,14 +190,14 @@ def test_unsupported_weight_dtype():
     ):
         call(weight_dtype=HIFLOAT8)
     with (
-        settings.override(soc="Ascend950"),
+        as_chip("Ascend950"),
         pytest.raises(RuntimeError, match="'antiquant_group_size' must be 32 for 4-bit floats"),
     ):
         call(weight_dtype=296)
 
 
 def test_older_chip():
-    with settings.override(soc="Ascend310P3"):
+    with as_chip("Ascend310P3"):
         with pytest.raises(RuntimeError, match="'x' must be of dtype torch.float16, .*bfloat16"):
             call(x=make(4, 64, dtype=BF16))
         with pytest.raises(RuntimeError, match="'quant_scale' must be None on this chip"):

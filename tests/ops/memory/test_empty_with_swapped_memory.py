@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 
 
 def test_the_page():
@@ -90,7 +90,7 @@ def test_bad_arguments():
         torch_npu.empty_with_swapped_memory([-2])
     for soc in ("Ascend310P3", "Ascend910A", "Ascend950"):
         refused = pytest.raises(NotImplementedError, match=f"an Atlas A2 or A3 product.*{soc[:9]}")
-        with settings.override(soc=soc), refused:
+        with as_chip(soc), refused:
             torch_npu.empty_with_swapped_memory([2])
 
 

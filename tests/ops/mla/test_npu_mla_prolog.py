@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import chips, settings
+from softnpu import chips
+from tests.ops.families import as_chip
 from tests.ops.mla.reference import arguments, cached, documented, positional, prolog, scales
 from tests.ops.support import make, max_error, relaxed
 
@@ -185,5 +186,5 @@ def test_scale_without_int8():
 
 def test_other_chips():
     name = next(n for n in chips.names() if chips.get(n).family == "A5")
-    with settings.override(soc=name):
+    with as_chip(name):
         fails("on an Atlas A2 or A3 product .*npu_mla_prolog_v3", NotImplementedError)

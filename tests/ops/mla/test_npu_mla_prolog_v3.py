@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import chips, settings
+from softnpu import chips
+from tests.ops.families import as_chip
 from tests.ops.mla.reference import (
     TOP,
     arguments,
@@ -288,7 +289,7 @@ def fails(message, error=RuntimeError, int8=(), index=True, edit=None, **options
 def test_floats_are_for_ascend_950():
     fails("npu_mla_prolog_v3: argument 'weight_quant_mode' must be 0, 1 or 2", **modes(4, 0))
     name = next(n for n in chips.names() if chips.get(n).family == "A5")
-    with settings.override(soc=name):
+    with as_chip(name):
         fails("'token_x' must be of dtype torch.float8_e4m3fn, .*bfloat16", **modes(4, 0))
 
 
@@ -300,7 +301,7 @@ def test_hifloat8_must_be_named():
         for name in TOKENS:
             setattr(a, name, getattr(a, name).to(torch.uint8))
 
-    with settings.override(soc=name):
+    with as_chip(name):
         message = rf"'weight_dq_dtype' must be torch_npu.hifloat8 \({code}\), but received None"
         fails(message, edit=edit, token_x_dtype=code, **modes(5, 0))
 

@@ -8,6 +8,9 @@ import torch_npu
 from tests.ops.norm.quantized import rounds_to
 from tests.ops.support import make
 
+#: between neighbors of float16 below 128: the kernel quantizes by way of float16 (tests/ops/test_rounding.py)
+HALF = 2**-4
+
 
 def inputs(tokens=7, width=12, choices=3, experts=5, dtype=torch.float32):
     return make(tokens, width, dtype=dtype), make(
@@ -48,7 +51,7 @@ def test_dynamic(dtype, scales, active, mode):
             values = row(x, token, expert, scale)
             top = values.abs().max() / 127
             torch.testing.assert_close(tops[i].cpu().double(), top, rtol=1e-6, atol=0)
-            rounds_to(y[i], values / top)
+            rounds_to(y[i], values / top, slack=HALF)
     numbers = np.bincount(experts.cpu().flatten(), minlength=5)
     want = {0: [], 1: np.cumsum(numbers).tolist(), 2: numbers.tolist()}[mode]
     assert counts.tolist() == want and before.numel() == 0 and place.dtype == torch.int32
@@ -77,7 +80,7 @@ def test_dropping(flag, capacity):
     assert before.tolist() == (used if flag else [])
     top = filled.abs().amax(-1) / 127
     torch.testing.assert_close(tops.cpu().double(), top.flatten(), rtol=1e-6, atol=0)
-    rounds_to(y, filled / torch.where(top == 0, 1.0, top)[..., None])
+    rounds_to(y, filled / torch.where(top == 0, 1.0, top)[..., None], slack=HALF)
 
 
 def test_static_and_strides():
@@ -87,7 +90,7 @@ def test_static_and_strides():
         x, experts, scale=scale, offset=offset, quant_mode=0, active_num=0
     )
     want = torch.stack([x.cpu().double()[token] for _, token, _ in pairs(experts)])
-    rounds_to(y, want * float(scale) + float(offset))
+    rounds_to(y, want * float(scale) + float(offset), slack=2 * HALF)
     assert tops.numel() == 0
 
 

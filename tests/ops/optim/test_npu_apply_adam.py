@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.optim._reference import as_read, exact, targets
 from tests.ops.support import assert_accurate, make
 
@@ -52,7 +52,7 @@ def test_three_steps_of_torch():
 @pytest.mark.parametrize("soc,moved", [("Ascend910B3", False), ("Ascend950", True)])
 def test_a_rate_near_one_is_one_beside_bfloat16(soc, moved):
     """On Atlas A2 and A3 upstream gives the operator its scalars in the dtype of var."""
-    with settings.override(soc=soc):
+    with as_chip(soc):
         grad, var, m, v = targets(8, dtype=torch.bfloat16)
         before = v.clone()
         torch_npu.npu_apply_adam(
@@ -63,7 +63,7 @@ def test_a_rate_near_one_is_one_beside_bfloat16(soc, moved):
 
 def test_no_bfloat16_before_atlas_a2():
     grad, *state = targets(3, dtype=torch.bfloat16)
-    with settings.override(soc="Ascend910A"), pytest.raises(RuntimeError, match="'var' must be of"):
+    with as_chip("Ascend910A"), pytest.raises(RuntimeError, match="'var' must be of"):
         torch_npu.npu_apply_adam(*RATES, grad, None, None, out=state)
 
 
@@ -79,6 +79,7 @@ def test_targets_by_name_and_non_contiguous():
         assert torch.equal(one, other)
 
 
+@pytest.mark.family("A2")
 def test_division_by_zero_is_not_an_error():
     grad, var, m, v = targets(3)
     torch_npu.npu_apply_adam(1, 1, 0.2, 0.2, 0.2, 0.2, grad, False, False, out=(var, m, v))

@@ -72,6 +72,7 @@ def test_extremes_reach_both_ends():
     assert y[0, 0] == -128 and y[0, 1] == 127
 
 
+@pytest.mark.family("A2")
 def test_row_of_equal_values():
     x = plain.npu([[2.0, 2.0], [0.0, 0.0], [-2.0, -2.0]], torch.float16)
     with on("A5"):
@@ -127,6 +128,7 @@ def test_int4_needs_eights():
         )
 
 
+@pytest.mark.family("A2")
 def test_smooth_scales_of_another_dtype():
     with pytest.raises(
         RuntimeError, match="'smooth_scales' must be of the dtype of 'input' .torch.float16."

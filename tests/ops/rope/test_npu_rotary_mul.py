@@ -170,6 +170,7 @@ def test_quarter_needs_ascend950():
         torch_npu.npu_rotary_mul(*inputs((5, 3, 8), (5, 1, 8)), "quarter")
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "shape,r_shape,mode",
     [
@@ -208,6 +209,7 @@ def test_what_the_card_takes_beyond_its_page(shape, r_shape, mode):
     check(inputs(shape, r_shape), mode)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "shape,accepted",
     [
@@ -296,10 +298,24 @@ def test_old_chips():
             RuntimeError, match="'rotary_mode' must be 'half', but received 'interleave'"
         ):
             torch_npu.npu_rotary_mul(*good, "interleave")
-        with pytest.raises(RuntimeError, match="'self' must be 128 long"):
-            torch_npu.npu_rotary_mul(*inputs((2, 3, 5, 64), (1, 1, 5, 64)))
+        with pytest.raises(RuntimeError, match="'self' must be a tensor of 4 dimensions"):
+            torch_npu.npu_rotary_mul(*inputs((5, 3, 16), (5, 1, 16)))
         with pytest.raises(RuntimeError, match="'r1' must be of a shape documented"):
             torch_npu.npu_rotary_mul(*inputs((2, 3, 5, 128), (2, 1, 5, 128)))
+
+
+@pytest.mark.parametrize("family", ["910A", "310P"])
+@pytest.mark.parametrize("shape", [(2, 1, 5, 16), (2, 3, 1, 16), (1, 1, 1, 16)])
+def test_old_chips_compose_what_their_kernel_cannot(family, shape):
+    """op-plugin's older way: where 64 does not divide D, any shapes that broadcast; float16 rounds each product."""
+    x, cos, sin = inputs((2, 3, 5, 16), shape)
+    with on(family):
+        check((x, cos, sin), "half")
+        x, cos, sin = (t.half().cpu() for t in (x, cos, sin))
+        found = torch_npu.npu_rotary_mul(x.npu(), cos.npu(), sin.npu())
+    turned = torch.cat((-x[..., 8:], x[..., :8]), -1).numpy()
+    expected = x.numpy() * cos.numpy() + turned * sin.numpy()
+    assert torch.equal(found.cpu(), torch.from_numpy(expected))
 
 
 def test_what_passed_once_is_checked_again_where_it_differs():
@@ -312,5 +328,5 @@ def test_what_passed_once_is_checked_again_where_it_differs():
         torch_npu.npu_rotary_mul(x, cos.long(), sin.long())
     with pytest.raises(RuntimeError, match="r2"):
         torch_npu.npu_rotary_mul(x, cos, sin[:, :, :4])
-    with on("310P"), pytest.raises(RuntimeError, match="128 long"):
-        torch_npu.npu_rotary_mul(x, cos, sin)
+    with on("310P"), pytest.raises(RuntimeError, match="rotary_mode"):
+        torch_npu.npu_rotary_mul(x, cos, sin, "interleave")

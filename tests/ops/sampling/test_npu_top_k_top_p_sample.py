@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("is_logits", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_which_pass(dtype, is_logits):
@@ -116,6 +117,7 @@ def test_multinomial_follows_the_probabilities():
     assert (counts - want).abs().max() < 0.03 and counts[3] == 0
 
 
+@pytest.mark.family("A2")
 def test_the_limit_of_k_is_rounded_to_8():
     logits = make(2, WORDS)
     k, p = tensor([16, 17], torch.int32), tensor([1.0, 1.0])

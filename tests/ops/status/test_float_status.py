@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import _C, settings
+from softnpu import _C
+from tests.ops.families import as_chip
 from tests.ops.support import make
 
 
@@ -29,6 +30,7 @@ def test_alloc():
     assert torch_npu.npu_alloc_float_status(make(2, device="npu:1")).device.index == 1
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("mode", [0, 1])
 def test_the_flag(saturation, mode):
     status = torch_npu.npu_alloc_float_status(torch.zeros(8).npu())
@@ -52,6 +54,7 @@ def test_each_device_has_its_own(saturation):
     assert torch_npu.npu_get_float_status(torch.zeros(8).npu())[0] == 1
 
 
+@pytest.mark.family("A2")
 def test_inf_nan_mode_has_no_flag():
     assert overflow().isinf().all()
     assert torch_npu.npu_get_float_status(torch.rand(2).npu()).tolist() == [0] * 8
@@ -60,7 +63,7 @@ def test_inf_nan_mode_has_no_flag():
 
 
 def test_older_products_write_into_the_tensor_given(saturation):
-    with settings.override(soc="Ascend910A"):
+    with as_chip("Ascend910A"):
         status = torch_npu.npu_alloc_float_status(torch.zeros(8).npu())
         overflow()
         assert torch_npu.npu_get_float_status(status) is status
@@ -74,7 +77,7 @@ def test_bad_arguments(name):
     with pytest.raises(RuntimeError, match=f"{name}: argument 'mode' must be 0 or 1.*2"):
         function(torch.zeros(8).npu(), 2)
     with (
-        settings.override(soc="Ascend910A"),
+        as_chip("Ascend910A"),
         pytest.raises(RuntimeError, match="argument 'self' must be of dtype .*float16"),
     ):
         function(torch.zeros(8).npu().half())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import gradcheck, make
 
 
@@ -119,7 +119,7 @@ def test_bad_arguments(perm, shape, first, message):
 
 def test_bad_dtype():
     with (
-        settings.override(soc="Ascend910A"),
+        as_chip("Ascend910A"),
         pytest.raises(RuntimeError, match="'self' must be of dtype .*bfloat16"),
     ):
         torch_npu.npu_confusion_transpose(make(2, 3, dtype=torch.bfloat16), (1, 0), (6,), True)

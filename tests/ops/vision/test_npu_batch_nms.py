@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
+from tests.ops.families import as_chip
 from tests.ops.support import make
 from tests.ops.vision._reference import boxes, nms
 
@@ -119,7 +119,7 @@ def test_bad_numbers():
 
 def test_ascend950_takes_less():
     rows, scores = torch.rand(2, 3, 1, 4).npu(), torch.rand(2, 3, 2).npu()
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         with pytest.raises(RuntimeError, match=r"'scores' must be of shape \(2, 3, 2\)"):
             torch_npu.npu_batch_nms(rows, scores[:1], 0.1, 0.5, 3, 4)
         with pytest.raises(RuntimeError, match="'max_total_size' must be at most 1000.*1001"):

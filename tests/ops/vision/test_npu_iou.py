@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
-from tests.ops.families import on
+from tests.ops.families import as_chip, on
 from tests.ops.support import assert_accurate, make
 from tests.ops.vision._reference import boxes
 
@@ -77,7 +76,7 @@ def test_bad_dtype():
 
 def test_ascend950_takes_one_dtype():
     with (
-        settings.override(soc="Ascend950"),
+        as_chip("Ascend950"),
         pytest.raises(RuntimeError, match="'gtboxes' must be of the dtype of 'bboxes'"),
     ):
         torch_npu.npu_iou(make(2, 4), make(2, 4).half())

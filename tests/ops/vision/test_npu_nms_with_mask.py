@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import torch_npu
-from softnpu import settings
-from tests.ops.families import on
+from tests.ops.families import as_chip, on
 from tests.ops.support import make
 from tests.ops.vision._reference import boxes, nms
 
@@ -91,7 +90,7 @@ def test_too_many_boxes():
 
 
 def test_ascend950_takes_less():
-    with settings.override(soc="Ascend950"):
+    with as_chip("Ascend950"):
         for shape, message in (((3, 8), r"of shape \(\*, 5\)"), ((0, 5), "of 1 to 39935 boxes")):
             with pytest.raises(RuntimeError, match=f"'input' must be {message}"):
                 torch_npu.npu_nms_with_mask(torch.zeros(shape).npu(), 0.5)

@@ -35,6 +35,7 @@ def test_boxes(dtype, b, n):
     assert_accurate(result, want, want.to(dtype), slack=1e-4)
 
 
+@pytest.mark.family("A2")
 def test_zero_weight():
     """As on the card, it divides: what comes out is not finite, and the rest stands."""
     weight = torch.tensor([0.0, 1, 1, 1, 1]).npu()

@@ -11,6 +11,8 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 
 FLOATS = (torch.float16, torch.bfloat16)
+#: chips whose kernels of paged caches read NZ and nothing else (ATB, kernels/mixkernels: ascend310p, ascend910)
+NZ_ALONE = ("310P", "910A")
 
 
 def family(argument: str, *families: str) -> None:
@@ -56,8 +58,8 @@ def on_host(name: str, lengths: torch.Tensor, ndim: int = 1) -> None:
 
 
 def keys(name: str, lengths: torch.Tensor) -> None:
-    """The keys of paged sequences: on the host, or on the device where the kernel of 310P reads them."""
-    if chips.current().family != "310P":
+    """The keys of paged sequences: on the host, or on the device where the kernels of 310P and 910A read them."""
+    if chips.current().family not in NZ_ALONE:
         on_host(name, lengths)
         return
     must.dtype(name, lengths, torch.int32)

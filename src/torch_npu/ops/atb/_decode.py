@@ -68,7 +68,7 @@ def check(
     must.shape("out", out, (query.shape[0], num_heads, None))
     rules.written("out", out)
     kv_heads = num_kv_heads or num_heads
-    if chips.current().family == "310P":
+    if chips.current().family in rules.NZ_ALONE:
         block = _check_nz(query, key_cache, value_cache, kv_heads)
         must.shape("out", out, tuple(query.shape))
     else:

@@ -39,13 +39,13 @@ def _npu_paged_attention(
 
     Args:
         query: (tokens, num_heads, D), float16 or bfloat16.
-        key_cache: (blocks, block, num_kv_heads, D); on 310P (blocks, num_kv_heads * D / 16, block, 16), NZ.
+        key_cache: (blocks, block, num_kv_heads, D); on 310P and 910A (blocks, num_kv_heads * D / 16, block, 16), NZ.
         value_cache: the same with the head size of `out`.
         num_kv_heads: a divisor of `num_heads`; 0 for as many.
         num_heads: query heads.
         scale_value: factor of the scores.
         block_table: (tokens, pages), int32.
-        context_lens: (tokens,), int32, on the host; on 310P on the device as well.
+        context_lens: (tokens,), int32, on the host; on 310P and 910A on the device as well.
         out: (tokens, num_heads, Dv), written.
         workspace: scratch memory for graphs, of `_npu_paged_attention_get_workspace`; not needed here.
 
@@ -69,7 +69,7 @@ def _npu_paged_attention(
 def _check(
     query, key_cache, value_cache, num_kv_heads, num_heads, scale_value, block_table, context_lens, out
 ):  # fmt: skip
-    rules.family("query", "A2", "A3", "A5", "310P")
+    rules.family("query", "A2", "A3", "A5", "310P", "910A")
     rules.scale("scale_value", scale_value)
     must.dtype("query", query, *rules.FLOATS)
     must.same_dtype("key_cache", key_cache, "query", query)

@@ -98,9 +98,9 @@ def _check(
     mask_type,
     out,
 ):
-    rules.family("query", "A2", "A3", "A5", "310P")
+    rules.family("query", "A2", "A3", "A5", "310P", "910A")
     rules.scale("scale_value", scale_value)
-    # masks of 310P are in NZ, and Ascend950 has no input for one
+    # masks of 310P and 910A are in NZ, and Ascend950 has no input for one
     plain = chips.current().family in ("A2", "A3")
     must.choice("mask_type", mask_type, (NO_MASK, ALIBI) if plain else (NO_MASK,))
     must.present("value_cache", value_cache, "(values are not part of the keys here)")

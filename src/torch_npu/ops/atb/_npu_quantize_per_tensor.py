@@ -35,7 +35,7 @@ def _npu_quantize_per_tensor(x, scale, zero_point, y):
 
 @_npu_quantize_per_tensor.check
 def _(x, scale, zero_point, y):
-    rules.family("x", "A2", "A3", "A5", "310P")
+    rules.family("x", "A2", "A3", "A5", "310P", "910A")
     for name, tensor in (("x", x), ("scale", scale), ("zero_point", zero_point), ("y", y)):
         must.hold(
             tensor.dim() <= 8,

@@ -25,13 +25,13 @@ def _check(name, rows, cache_name, cache, slot_indices):
     tokens, heads, size = rows.shape
     nz = _nz(rows, cache)
     if nz:
-        c = 16 if chips.current().family == "310P" else nz_width(cache)
+        c = 16 if chips.current().family in rules.NZ_ALONE else nz_width(cache)
         fits = cache.shape[3] == c and cache.shape[1] * c == heads * size
         expected = f"of shape (*, *, {heads}, {size}) or (*, {heads * size // c}, *, {c})"
         must.hold(fits, cache_name, expected, tuple(cache.shape))
     block = cache.shape[2 if nz else 1]
-    if nz or chips.current().family == "310P":
-        must.hold(nz, cache_name, "in NZ on 310P", tuple(cache.shape))
+    if nz or chips.current().family in rules.NZ_ALONE:
+        must.hold(nz, cache_name, "in NZ on 310P and 910A", tuple(cache.shape))
         expected = "of a multiple of 16 tokens a block in NZ"
         must.hold(block % 16 == 0, cache_name, expected, block)
     must.dtype("slot_indices", slot_indices, torch.int32)
@@ -54,9 +54,9 @@ def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
 
     Args:
         key: (tokens, N, D), float16, bfloat16 or int8.
-        value: (tokens, N, Dv), the dtype of `key` but in NZ; D on 310P.
+        value: (tokens, N, Dv), the dtype of `key` but in NZ; D on 310P and 910A.
         key_cache: (blocks, block, N, D), or (blocks, N * D / c, block, c) in NZ with c elements in 32 bytes (16 on
-            310P, which has NZ alone); written.
+            310P and 910A, which have NZ alone); written.
         value_cache: the same for `value`, written.
         slot_indices: (tokens,), int32.
 
@@ -78,11 +78,11 @@ def _(key, value, key_cache, value_cache, slot_indices):
 
 @_npu_reshape_and_cache.check
 def _(key, value, key_cache, value_cache, slot_indices):
-    rules.family("key", "A2", "A3", "A5", "310P")
+    rules.family("key", "A2", "A3", "A5", "310P", "910A")
     _check("key", key, "key_cache", key_cache, slot_indices)
     _check("value", value, "value_cache", value_cache, slot_indices)
-    # heads of keys and values may have sizes of their own but on 310P
-    size = key.shape[2] if chips.current().family == "310P" else None
+    # heads of keys and values may have sizes of their own but on 310P and 910A
+    size = key.shape[2] if chips.current().family in rules.NZ_ALONE else None
     must.shape("value", value, (*key.shape[:2], size))
     nz = _nz(key, key_cache)
     if nz:

@@ -21,17 +21,29 @@ def _counts(experts, expert_num):
     return counts[:-1]
 
 
+def _cut(x):
+    """float32 cut to the bits of float16, toward zero."""
+    half = x.half()
+    bits = half.view(torch.int16)  # magnitude and sign: one less is the next number toward zero
+    return torch.where(half.abs() > x.abs(), (bits - 1).view(torch.float16), half).float()
+
+
 def _quantized(rows, experts, scale, offset, mode):
-    """int8 rows, and the scale of each in dynamic quantization."""
-    rows = rows.float()
+    """int8 rows, and the scale of each in dynamic quantization.
+
+    Rounds as CANN's kernels (moe_init_routing_quant_v2, moe_v2_gather_quant.h and moe_v2_gather_dynamic_quant.h): static
+    in float16; dynamic quotients are cut to float16, then halves go away from zero.
+    """
     if mode == STATIC:
-        return saturate(rows * scale + offset, torch.int8), rows.new_zeros(0)
+        scaled = rows.half() * scale.half() + offset.half()
+        return saturate(scaled.float(), torch.int8), rows.new_zeros(0, dtype=torch.float32)
+    rows = rows.float()
     if scale is not None:
         rows = rows * (
             scale if scale.shape[0] == 1 else scale[experts.clamp(max=scale.shape[0] - 1)]
         )
     top = rows.abs().amax(-1, keepdim=True) / 127
-    q = saturate(rows / torch.where(top == 0, 1.0, top), torch.int8)
+    q = saturate(_cut(rows / torch.where(top == 0, 1.0, top)), torch.int8, "round")
     return q, top.squeeze(-1)
 
 

@@ -53,10 +53,13 @@ def npu_kronecker_quant(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, ds
             flat, _mx.FLOAT4[0], algorithm=algorithm, limit=limit, coarse=x.dtype
         )
         return q.view(*_dtypes.FLOAT4 or [torch.uint8]), scale.view(torch.float8_e8m0fnu)
-    y = y.to(x.dtype).float()
-    scale = y.abs().amax((1, 2)) * ((1.0 if clip_ratio is None else clip_ratio) / 7)
-    divisor = torch.where(scale == 0, 1.0, scale)
-    return _formats.encode(y / divisor.view(-1, 1, 1), "int4"), scale
+    # flat_quant_vec.h: the second product and the scaled values are float16 for bfloat16, too; multiplied by 7 / max
+    y = y.half().float()
+    top = y.abs().amax((1, 2))
+    ratio = y.new_tensor(1.0 if clip_ratio is None else clip_ratio)
+    factor = 7 / ratio / torch.where(top == 0, 1.0, top)
+    scaled = (y * factor.view(-1, 1, 1)).half().float()
+    return _formats.encode(scaled, "int4"), top * ratio / 7
 
 
 @npu_kronecker_quant.check

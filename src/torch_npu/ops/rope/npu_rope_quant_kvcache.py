@@ -12,9 +12,11 @@ from torch_npu.ops.rope import _rotate
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def _rounded(x, dtype):
-    """What the card computes with in float16 is rounded to it; bfloat16 is computed in fp32."""
-    return x.to(dtype).float() if dtype == torch.float16 else x
+def _rotated(x, cos, sin):
+    """Queries or keys, in fp32. CANN's kernel (dequant_rope_quant_kvcache.h) works in float16 where cos has this type,
+    so that both products and their sum are rounded; bfloat16 is computed in fp32."""
+    working = torch.float16 if cos.dtype == torch.float16 else torch.float32
+    return _rotate.rotate(x.to(working), cos.to(working), sin.to(working), "half").float()
 
 
 def _store(x, scale, offset, cache, indices, paged):
@@ -39,8 +41,8 @@ def _update(
     flat = x.dim() == 2
     q, k, v = (x.unsqueeze(1) if flat else x).split(list(size_splits), -1)
     q, k, v = (t.unflatten(-1, (-1, width)) for t in (q, k, v))
-    c, s = (t.float().reshape(*q.shape[:2], 1, width) for t in (cos, sin))
-    q, k = (_rounded(_rotate.rotate(t, c, s, "half"), cos.dtype) for t in (q, k))
+    c, s = (t.reshape(*q.shape[:2], 1, width) for t in (cos, sin))
+    q, k = _rotated(q, c, s), _rotated(k, c, s)
     paged = cache_mode == "page"
     _store(k, scale_k, offset_k, k_cache, indices, paged)
     _store(v, scale_v, offset_v, v_cache, indices, paged)
@@ -222,7 +224,7 @@ def npu_dequant_rope_quant_kvcache(
     if bias is not None and bias.dtype != torch.int32:
         value = value + bias.float()
     found = _update(
-        _rounded(value, cos.dtype), cos, sin, k_cache, v_cache, indices, scale_k, scale_v, size_splits, offset_k,
+        value, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, size_splits, offset_k,
         offset_v, kv_output, cache_mode,
     )  # fmt: skip
     return *found, k_cache, v_cache

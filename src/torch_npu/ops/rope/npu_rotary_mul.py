@@ -12,7 +12,7 @@ from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops.rope import _rotate as rope
-from torch_npu.ops.rope._layouts import check_rotary
+from torch_npu.ops.rope._layouts import check_rotary, composed
 
 
 def _check_inputs(operator, self, r1, r2, rotary_mode):
@@ -57,7 +57,8 @@ def npu_rotary_mul(self, r1, r2, rotary_mode, rotate):
             blocks of 32 bytes; otherwise D is at least 80 or 2 * B * N at most S / (vector cores).
             interleave: 11SD, 1S1D, S11D, T1D, 1ND; for gradients B * N is less than 1000.
             Ascend950: any shape that broadcasts to `self`.
-            Atlas training and inference series: 11SD, 1S1D, S11D; D is 128; B and N up to 1000.
+            Atlas training and inference series: 11SD, 1S1D, S11D, B and N up to 1000 where 64 divides D, else any
+            that broadcasts; half alone, 4 dimensions.
         r2: sin, of the shape of `r1`.
         rotary_mode: see above.
         rotate: a (D, D) matrix of the dtype of `self` that replaces the rotation; not on Ascend950, nor differentiable.
@@ -71,6 +72,9 @@ def npu_rotary_mul(self, r1, r2, rotary_mode, rotate):
     x, cos, sin = wide(self), wide(r1.to(self.dtype)), wide(r2.to(self.dtype))
     if rotate is not None:
         return (x * cos + (x @ rotate.to(x.dtype)) * sin).to(self.dtype)
+    if composed(self):
+        turned = (rope.turn(x, rotary_mode) * sin).to(self.dtype)
+        return ((x * cos).to(self.dtype) + turned).to(self.dtype)
     return rope.rotate(x, cos, sin, rotary_mode).to(self.dtype)
 
 
@@ -87,7 +91,7 @@ def _(self, r1, r2, rotary_mode, rotate):
 
 @npu_rotary_mul.native
 def _(self, r1, r2, rotary_mode, rotate):
-    if rotate is not None or not floats(self, r1, r2):
+    if rotate is not None or composed(self) or not floats(self, r1, r2):
         return NotImplemented
     cos, sin = r1.to(self.dtype), r2.to(self.dtype)
     return torch.ops.softnpu.rotary(self, cos, sin, rotary_mode)
