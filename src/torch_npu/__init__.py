@@ -51,6 +51,7 @@ __all__ = ["HiFloat8Tensor", *_operators.exports()]
 
 #: imported when a program asks for them, or at once where the environment does
 _DEFERRED = {
+    "_afd": (),
     "_inductor": (),
     "aclnn": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
