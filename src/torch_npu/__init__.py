@@ -57,6 +57,7 @@ _DEFERRED = {
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
     "jit": (),
     "multiprocessing": (),
+    "op_plugin": (),
     "optim": (),
     "profiler": ("PROF_CONFIG_PATH", "MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"),
 }
