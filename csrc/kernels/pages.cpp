@@ -48,6 +48,20 @@ void share(const Pages& pages, int64_t tokens, const Body& body) {
   });
 }
 
+// Copies bytes by whole vectors, and asks for the memory of `next`, which is written so far apart that no processor
+// guesses it.
+SOFTNPU_WALK void copy_ahead(char* to, const char* from, int64_t n, const char* next) {
+  constexpr int64_t kLine = 64, kVectors = 4, kStep = kVectors * kLanes * sizeof(float);
+  for (int64_t b = 0; b < n; b += kLine) __builtin_prefetch(next + b, 1);
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    Vec v[kVectors];
+    for (int64_t k = 0; k < kVectors; ++k) v[k] = Vec::loadu(from + i + k * kLanes * sizeof(float));
+    for (int64_t k = 0; k < kVectors; ++k) v[k].store(to + i + k * kLanes * sizeof(float));
+  }
+  std::memcpy(to + i, from + i, n - i);
+}
+
 void write_pages(Tensor cache, const Tensor& given_slots, const Tensor& given_rows, bool nz) {
   const Guard guard("write_pages");
   const Pages pages(guard, cache, nz);
@@ -66,12 +80,14 @@ void write_pages(Tensor cache, const Tensor& given_slots, const Tensor& given_ro
     if (slot[t] >= 0) guard.index(slot[t], pages.blocks * pages.block, "slots");
   }
   share(pages, tokens, [&](int64_t piece, int64_t last, int64_t begin, int64_t end) {
+    const auto place = [&](int64_t t) { return pages.at(slot[t] / pages.block, slot[t] % pages.block); };
     for (int64_t t = 0; t < tokens; ++t) {
       if (slot[t] < 0) continue;
-      char* to = pages.at(slot[t] / pages.block, slot[t] % pages.block);
-      const char* row = from + t * pages.token_bytes();
+      char* to = place(t);
+      const char *row = from + t * pages.token_bytes(), *next = t + 1 < tokens && slot[t + 1] >= 0 ? place(t + 1) : to;
       for (int64_t p = piece; p < last; ++p) {
-        std::memcpy(to + p * pages.step() + begin, row + p * pages.bytes + begin, end - begin);
+        const int64_t piece_at = p * pages.step() + begin;
+        copy_ahead(to + piece_at, row + p * pages.bytes + begin, end - begin, next + piece_at);
       }
     }
   });
@@ -104,16 +120,21 @@ void read_pages(Tensor target, const Tensor& cache, const Tensor& given_table, a
   char* into = static_cast<char*>(target.data_ptr());
   share(pages, rows, [&](int64_t piece, int64_t last, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < count; ++i) {
-      for (int64_t j = 0; j < lengths[i]; ++j) {
+      int64_t run = 1;
+      for (int64_t j = 0; j < lengths[i]; j += run) {
         char* row = into + (firsts[i] + j) * row_bytes;
         const int64_t column = j / pages.block + std::min(skipped[i], width);
         const int64_t page = column < width ? ids[i * width + column] : -1;
+        // whole tokens of one page lie together, there and here
+        const bool whole = pages.pieces == 1 && begin == 0 && end == pages.bytes;
+        run = whole ? std::min(pages.block - j % pages.block, lengths[i] - j) : 1;
+        const int64_t n = (run - 1) * pages.bytes + end - begin;
         for (int64_t p = piece; p < last; ++p) {
           char* to = row + p * pages.bytes + begin;
           if (page < 0 || page >= pages.blocks) {
-            std::memset(to, 0, end - begin);
+            std::memset(to, 0, n);
           } else {
-            std::memcpy(to, pages.at(page, j % pages.block) + p * pages.step() + begin, end - begin);
+            std::memcpy(to, pages.at(page, j % pages.block) + p * pages.step() + begin, n);
           }
         }
       }

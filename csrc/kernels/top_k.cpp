@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 
+#include "ranks.h"
 #include "vec.h"
 
 namespace softnpu::kernels::inline CPU_CAPABILITY {
@@ -17,23 +18,9 @@ using at::Tensor;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Unsigned integers in the order of the floats: both zeros are equal, NaN is the largest.
-inline uint32_t key_of(float value) {
-  if (std::isnan(value)) return ~0u;
-  value += 0.0f;  // -0 becomes 0
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
 // --- the k largest ------------------------------------------------------------------------------------------------
 
 constexpr int64_t kInsertion = 32;  // up to so many are kept sorted while the row passes
-
-// Larger values first, of equal ones the smaller index: the largest of these is the best.
-inline uint64_t rank(float value, int64_t index) {
-  return static_cast<uint64_t>(key_of(value)) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(index));
-}
 
 SOFTNPU_WALK void insert_best(const float* x, int64_t n, int64_t k, int64_t* out) {
   uint64_t best[kInsertion];
@@ -45,7 +32,7 @@ SOFTNPU_WALK void insert_best(const float* x, int64_t n, int64_t k, int64_t* out
     int64_t at = have < k ? have++ : k - 1;
     for (; at > 0 && best[at - 1] < mine; --at) best[at] = best[at - 1];
     best[at] = mine;
-    if (have == k) bar = x[static_cast<uint32_t>(~static_cast<uint32_t>(best[k - 1]))];
+    if (have == k) bar = x[index_of(best[k - 1])];
   };
   int64_t i = 0;
   for (; i < std::min(k, n); ++i) offer(i);
@@ -57,15 +44,7 @@ SOFTNPU_WALK void insert_best(const float* x, int64_t n, int64_t k, int64_t* out
     }
   }
   for (; i < n; ++i) offer(i);
-  for (int64_t j = 0; j < k; ++j) out[j] = static_cast<uint32_t>(~static_cast<uint32_t>(best[j]));
-}
-
-void select_best(const float* x, int64_t n, int64_t k, std::vector<uint64_t>& ranks, int64_t* out) {
-  ranks.resize(n);
-  for (int64_t i = 0; i < n; ++i) ranks[i] = rank(x[i], i);
-  if (k < n) std::nth_element(ranks.begin(), ranks.begin() + k, ranks.end(), std::greater<>());
-  std::sort(ranks.begin(), ranks.begin() + k, std::greater<>());
-  for (int64_t j = 0; j < k; ++j) out[j] = static_cast<uint32_t>(~static_cast<uint32_t>(ranks[j]));
+  for (int64_t j = 0; j < k; ++j) out[j] = index_of(best[j]);
 }
 
 // Indices within a row are kept in 32 bits.
@@ -93,7 +72,8 @@ Tensor top_k_rows(const Tensor& x, int64_t k) {
       if (k <= kInsertion) {
         insert_best(at.row<float>(), n, k, out + r * k);
       } else {
-        select_best(at.row<float>(), n, k, ranks, out + r * k);
+        select_best(at.row<float>(), n, k, ranks);
+        std::transform(ranks.begin(), ranks.begin() + k, out + r * k, index_of);
       }
     }
   });

@@ -51,11 +51,13 @@ __all__ = ["HiFloat8Tensor", *_operators.exports()]
 
 #: imported when a program asks for them, or at once where the environment does
 _DEFERRED = {
+    "_afd": (),
     "_inductor": (),
     "aclnn": (),
     "contrib": ("TORCH_TRANSFER_TO_NPU",),
     "jit": (),
     "multiprocessing": (),
+    "op_plugin": (),
     "optim": (),
     "profiler": ("PROF_CONFIG_PATH", "MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"),
 }

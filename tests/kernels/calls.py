@@ -178,6 +178,10 @@ CALLS: dict[str, Callable[[], Arguments]] = {
     "int8_mm": lambda: {
         "a": integers(99, 3, 7, dtype=torch.int8), "b": integers(99, 7, 5, dtype=torch.int8),
     },
+    "indexer": lambda: {
+        "query": randn(3, 5, 19), "weights": randn(3, 5), "key": randn(21, 19),
+        "seen": integers(22, 3, dtype=torch.int64), "count": 4,
+    },
     "layer_norm": lambda: {
         "x": randn(3, 4, 19), "inner": 2, "weight": randn(4, 19), "bias": randn(4, 19), "eps": 1e-5,
     },

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch_npu._errors import ErrCode, dist_error
 
 _HANDLE = 256  # bytes of a message that describes a window
 _TAG = 7919
+#: the windows of this process's own ranks, while someone holds them
+_held: list[weakref.ref[torch.Tensor]] = []
 
 
 def install(backend: Any) -> None:
@@ -52,6 +55,7 @@ def _register_and_exchange(self: Any, window_size: int, peer_ranks: Sequence[int
         self, mine, peer_ranks
     )  # nobody goes on, and ends, before the others have opened its window
     self._windows = windows
+    _held[:] = [held for held in _held if held() is not None] + [weakref.ref(own)]
 
 
 def _exchange(
@@ -91,6 +95,17 @@ def _own(self: Any) -> torch.Tensor:
             "window memory must be registered before get." + dist_error(ErrCode.UNAVAIL)
         )
     return self._windows[self.rank()]
+
+
+def holds(address: int, size: int) -> bool:
+    """Whether these bytes lie in a window of this process."""
+    for held in _held:
+        window = held()
+        if window is not None:
+            first = window.data_ptr()
+            if first <= address and address + size <= first + window.numel():
+                return True
+    return False
 
 
 def window_bytes(backend: Any, rank: int, size: int) -> torch.Tensor:

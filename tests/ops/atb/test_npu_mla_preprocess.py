@@ -148,6 +148,22 @@ def test_out_form_writes_slots_alone():
         assert torch.equal(found.cpu(), right.cpu())
 
 
+def test_a_cache_of_more_heads_is_so_many_more_blocks():
+    """ATB looks at the block size of an NZ cache alone, and writes blocks of one head."""
+    given = inputs(torch.float16, "nzcache")
+    given |= {n: nz(given[n]) for n in ("kv_cache", "kv_cache_rope")}
+    right = torch_npu.atb.npu_mla_preprocess(**given)
+    wide = {n: given[n].reshape(1, -1, *given[n].shape[2:]) for n in ("kv_cache", "kv_cache_rope")}
+    found = torch_npu.atb.npu_mla_preprocess(**given | wide)
+    for one, other in zip(found, right, strict=True):
+        assert torch.equal(one.flatten(), other.flatten())
+    odd = {"kv_cache": given["kv_cache"][:, :31].contiguous()}
+    with pytest.raises(
+        RuntimeError, match="'kv_cache' must be of a multiple of 32 in the second dimension"
+    ):
+        torch_npu.atb.npu_mla_preprocess(**given | odd)
+
+
 def test_weights_in_nz():
     given = inputs()
     right = torch_npu.atb.npu_mla_preprocess(**given)

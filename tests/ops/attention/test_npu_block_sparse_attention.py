@@ -173,6 +173,11 @@ def test_lengths_sum_up_in_tnd():
     message = "'actual_seq_lengths' must be of 2 lengths of at least 0, 14 in all"
     with pytest.raises(RuntimeError, match=message):
         call(given, "TND", [5, 8], [130, 10])
+    for lengths, missing in (((None, [130, 10]), ""), (([5, 9], None), "_kv"), ((None, None), "")):
+        message = f"'actual_seq_lengths{missing}' must be given with q_input_layout 'TND'"
+        with pytest.raises(RuntimeError, match=message) as raised:
+            call(given, "TND", *lengths)
+        assert f"actual_seq_lengths{missing} must be specified" in str(raised.value)
 
 
 def test_masks_of_another_shape():

@@ -23,7 +23,7 @@ def rows_of(x, scale=None, smooth=None):
         s = scale.cpu().float().numpy().reshape(-1, 1)
     else:
         s = np.abs(x).max(-1, keepdims=True) / np.float32(127)
-    q = np.clip(np.rint(x / np.where(s == 0, np.float32(1), s)), -128, 127)
+    q = np.clip(np.rint(x * (np.float32(1) / np.where(s == 0, np.float32(1), s))), -128, 127)
     return torch.from_numpy(q).double(), torch.from_numpy(np.asarray(s)).double()
 
 
@@ -53,6 +53,16 @@ def test_product(mode, given, smoothed):
     )
     q, s = rows_of(x, scale, smooth)
     close(y, q @ w.cpu().double().t() * ws.cpu().double() * s)
+
+
+def test_halves_are_decided_by_the_reciprocal():
+    """4.5 over 9 / 127 is 63.5 and rounds to even; times the reciprocal it is a little more, as on the card."""
+    x = torch.zeros(1, 16, dtype=torch.float16)
+    x[0, :2] = torch.tensor([9.0, 4.5])
+    weight = torch.zeros(16, 16, dtype=torch.int8)
+    weight[0, 1] = 1
+    y = torch_npu.npu_quant_matmul_dequant(x.npu(), weight.npu(), torch.ones(16).npu())
+    assert y[0, 0].item() == torch.tensor(64 * 9 / 127).half().item()
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -70,15 +70,19 @@ def _check_caches(call: Any, tokens: int) -> None:
     sizes = (("kv_cache", call.kv_cache, LATENT), ("kv_cache_rope", call.kv_cache_rope, ROPE))
     for name, cache, size in sizes:
         c = nz_width(cache)
-        shape = (None, size // c, None, c) if call.nz else (None, None, 1, size)
-        must.shape(name, cache, shape)
+        must.shape(name, cache, (None, None, None, c) if call.nz else (None, None, 1, size))
+        if call.nz and cache.shape[1] != size // c:  # ATB looks at the block size alone
+            whole = cache.shape[1] > 0 and cache.shape[1] % (size // c) == 0
+            expected = f"of a multiple of {size // c} in the second dimension"
+            must.hold(whole, name, expected, tuple(cache.shape))
+            must.hold(cache.is_contiguous(), name, "contiguous", f"strides {cache.stride()}")
     block = call.kv_cache.shape[2 if call.nz else 1]
     fine = block == 128 if call.nz else 1 <= block <= 128 or block == 256
     expected = "of 128 tokens a block" if call.nz else "of at most 128 or of 256 tokens a block"
     must.hold(fine, "kv_cache", expected, block)
     must.dtype("slotmapping", call.slotmapping, torch.int32)
     must.shape("slotmapping", call.slotmapping, (tokens,))
-    slots = call.kv_cache.shape[0] * block
+    slots = call.kv_cache.numel() // LATENT
     if must.has_data(call.slotmapping) and tokens:
         most = int(call.slotmapping.max())
         must.hold(most < slots, "slotmapping", f"below {slots}, the slots of 'kv_cache'", most)

@@ -79,9 +79,9 @@ class Call:
         if self.cache_mode == "int8_nzcache":
             assert self.ctkv_scale is not None
             key = _int8(wide(key) / wide(self.ctkv_scale))
-        write(kv_cache, self.slotmapping, key, self.nz)
+        write(self._pages(kv_cache, LATENT), self.slotmapping, key, self.nz)
         turned = _rotate(wide(rope), wide(self.cos), wide(self.sin)).to(dtype)
-        write(kv_cache_rope, self.slotmapping, turned, self.nz)
+        write(self._pages(kv_cache_rope, ROPE), self.slotmapping, turned, self.nz)
         up = self._product(
             rest, self.gamma1, self.beta1, self.quant_scale1, self.quant_offset1,
             _plain(self.wuq), self.descale1, self.bias1,
@@ -94,6 +94,12 @@ class Call:
             nope = _int8(wide(nope) / wide(self.q_nope_scale).view(-1, 1))
         cos, sin = wide(self.cos).unsqueeze(1), wide(self.sin).unsqueeze(1)
         return nope.contiguous(), _rotate(wide(up[..., NOPE:]), cos, sin).to(dtype)
+
+    def _pages(self, cache: torch.Tensor, size: int) -> torch.Tensor:
+        """Pages of one head: the card knows no other, whatever the second size of an NZ cache says."""
+        if not self.nz or cache.shape[1] * cache.shape[3] == size:
+            return cache
+        return cache.view(-1, size // cache.shape[3], *cache.shape[2:])
 
     def _product(self, x, gamma, beta, scale, offset, weight, descale, bias):
         """Normalized rows in int8 times an int8 weight, scaled back."""
@@ -169,7 +175,8 @@ def npu_mla_preprocess(**arguments):
         cos: (tokens, 64).
         sin: (tokens, 64).
         wuk: (heads, 128, 512), or NZ (heads, 32, 128, 16).
-        kv_cache: (blocks, block, 1, 512); NZ (blocks, 32, 128, 16), int8 (blocks, 16, 128, 32).
+        kv_cache: (blocks, block, 1, 512); NZ (blocks, 32, 128, 16), int8 (blocks, 16, 128, 32),
+            or so many times as much in the second dimension, which counts as further blocks.
         kv_cache_rope: (blocks, block, 1, 64); NZ (blocks, 4, 128, 16).
         slotmapping: (tokens,), int32.
         quant_scale0: (1,), with 'per_tensor_quant_asymm': x is divided by it.

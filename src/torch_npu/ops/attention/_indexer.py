@@ -26,6 +26,14 @@ def best(query, weights, key, span: Span, mode, count, indices, values=None, uns
             values[part, :kept] = torch.where(seen, found, 0).to(values.dtype)
 
 
+def best_natively(query, weights, key, span: Span, mode, count):
+    """`best` in C++, for fp32 or half precision: positions (rows, count), int32, and scores, fp32."""
+    seen = torch.full((span.rows,), span.columns)
+    if mode != 0:  # the causal edge at the lower right corner
+        seen = (torch.arange(1, span.rows + 1) + (span.columns - span.rows)).clamp(0, span.columns)
+    return torch.ops.softnpu.indexer(query, weights, key, seen, count)
+
+
 def scored(query, weights, key) -> torch.Tensor:
     """(rows, columns): the sum over heads of weight times ReLU(q k)."""
     product = (query.transpose(0, 1) @ key.t()).relu_()  # (N, rows, columns)

@@ -117,11 +117,15 @@ def _check(query, key, value, mask, block_shape, layouts, kv_heads, lengths, kv_
     )
     high, wide = block_shape[:2]
     must.hold(min(high, wide) > 0, "block_shape", "positive", list(block_shape))
+    named = {"actual_seq_lengths": lengths, "actual_seq_lengths_kv": kv_lengths}
+    if layout == "TND":
+        for name, given in named.items():
+            expected, said = "given with q_input_layout 'TND'", f"{name} must be specified"
+            must.hold(given is not None, name, expected, None, ErrCode.PARAM, said)
     both = (lengths is None) == (kv_lengths is None)
     expected = "given together with 'actual_seq_lengths_kv', or neither"
     must.hold(both, "actual_seq_lengths", expected, lengths, ErrCode.PARAM)
     if layout == "TND":
-        must.present("actual_seq_lengths", lengths, "with q_input_layout 'TND'")
         batch = len(lengths)
         rows, columns = max(lengths, default=0), max(kv_lengths, default=0)
         for name, given, most in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
+from torch_npu.ops import _native
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.attention import _indexer, _sparse
@@ -80,6 +81,39 @@ def npu_lightning_indexer(
             indices.view(-1, sparse_count)[part],
             values.view(-1, sparse_count)[part] if return_value else None,
         )
+    return indices, values
+
+
+@npu_lightning_indexer.native
+def _(
+    query,
+    key,
+    weights,
+    actual_seq_lengths_query,
+    actual_seq_lengths_key,
+    block_table,
+    layout_query,
+    layout_key,
+    sparse_count,
+    sparse_mode,
+    return_value,
+):
+    if not _native.fits(query, key):
+        return NotImplemented
+    indices, values = _results(query, key, layout_query, layout_key, sparse_count, return_value)
+    indices.fill_(-1)
+    values.zero_()
+    rows, factors = _sparse.tokens(query), weights.reshape(-1, weights.shape[-1])
+    lengths = (actual_seq_lengths_query, actual_seq_lengths_key)
+    for span in _sparse.spans(query, key, layout_query, layout_key, *lengths):
+        part = slice(span.start, span.start + span.rows)
+        found = _sparse.keys(key, span, layout_key, block_table)[:, 0]
+        place, score = _indexer.best_natively(
+            rows[part], factors[part], found, span, sparse_mode, sparse_count
+        )
+        indices.view(-1, sparse_count)[part] = place
+        if return_value:
+            values.view(-1, sparse_count)[part] = score.to(values.dtype)
     return indices, values
 
 

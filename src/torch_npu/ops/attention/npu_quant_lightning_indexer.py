@@ -69,24 +69,63 @@ def npu_quant_lightning_indexer(
     Constraints: Atlas A2, A3 and Ascend950.
     """
     indices = query.new_empty((*query.shape[:-2], 1, sparse_count), dtype=torch.int32).fill_(-1)
-    rows = _sparse.tokens(query)
-    shape = (-1, weights.shape[-1])
+    for span, part, *operands in _sequences(
+        query, key, weights, query_dequant_scale, key_dequant_scale, actual_seq_lengths_query,
+        actual_seq_lengths_key, block_table, layout_query, layout_key, query_dtype,
+    ):  # fmt: skip
+        places = indices.view(-1, sparse_count)[part]
+        _indexer.best(*operands, span, sparse_mode, sparse_count, places)
+    return indices
+
+
+@npu_quant_lightning_indexer.native
+def _(
+    query,
+    key,
+    weights,
+    query_dequant_scale,
+    key_dequant_scale,
+    actual_seq_lengths_query,
+    actual_seq_lengths_key,
+    block_table,
+    layout_query,
+    layout_key,
+    sparse_count,
+    sparse_mode,
+    query_dtype,
+):
+    indices = query.new_empty((*query.shape[:-2], 1, sparse_count), dtype=torch.int32).fill_(-1)
+    for span, part, *operands in _sequences(
+        query, key, weights, query_dequant_scale, key_dequant_scale, actual_seq_lengths_query,
+        actual_seq_lengths_key, block_table, layout_query, layout_key, query_dtype,
+    ):  # fmt: skip
+        found, _ = _indexer.best_natively(*operands, span, sparse_mode, sparse_count)
+        indices.view(-1, sparse_count)[part] = found
+    return indices
+
+
+def _sequences(
+    query,
+    key,
+    weights,
+    query_dequant_scale,
+    key_dequant_scale,
+    lengths_query,
+    lengths_key,
+    block_table,
+    layout_query,
+    layout_key,
+    query_dtype,
+):
+    """Each sequence, its rows among all, and its queries, weights and keys in float32."""
+    rows, shape = _sparse.tokens(query), (-1, weights.shape[-1])
     factors, scales = weights.reshape(shape).float(), query_dequant_scale.reshape(shape).float()
-    lengths = (actual_seq_lengths_query, actual_seq_lengths_key)
-    for span in _sparse.spans(query, key, layout_query, layout_key, *lengths):
+    for span in _sparse.spans(query, key, layout_query, layout_key, lengths_query, lengths_key):
         part = slice(span.start, span.start + span.rows)
         found = _values(_sparse.keys(key, span, layout_key, block_table)[:, 0], query_dtype)
         steps = _sparse.keys(key_dequant_scale.unsqueeze(-1), span, layout_key, block_table)
-        _indexer.best(
-            _values(rows[part], query_dtype) * scales[part].unsqueeze(-1),
-            factors[part],
-            found * steps[:, 0].float(),
-            span,
-            sparse_mode,
-            sparse_count,
-            indices.view(-1, sparse_count)[part],
-        )
-    return indices
+        queries = _values(rows[part], query_dtype) * scales[part].unsqueeze(-1)
+        yield span, part, queries, factors[part], found * steps[:, 0].float()
 
 
 def _values(stored, code):

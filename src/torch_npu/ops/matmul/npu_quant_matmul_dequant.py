@@ -14,13 +14,13 @@ from torch_npu.ops.matmul import _groups
 
 
 def _quantized(x, x_scale, smooth):
-    """int8 rows and their scales."""
+    """int8 rows and their scales. The kernel multiplies by a scale's reciprocal, which decides halves."""
     x = x.float() if smooth is None else x.float() * smooth.float()
     if x_scale is not None:
         scale = x_scale.float().reshape(-1, 1)
     else:
         scale = x.abs().amax(-1, keepdim=True) / 127
-    return saturate(x / torch.where(scale == 0, 1.0, scale), torch.int8), scale
+    return saturate(x * torch.where(scale == 0, 1.0, scale).reciprocal(), torch.int8), scale
 
 
 def _check(x, weight, weight_scale, bias, x_scale, x_offset, smooth, mode):
