@@ -8,7 +8,7 @@ input is moved by twice as much as bfloat16 moves it, many times, at random.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ def check(
         moved = [2 * float((a - b).std()) for a, b in zip(seen_wide, seen_half, strict=True)]
         torch.manual_seed(0)
         for _ in range(ROUTINGS):
-            remaining = iter(moved)
-            with _Moved(wide, lambda: next(remaining)):
+            with _Moved(wide, iter(moved)):
                 references.append(_logits(wide, sequences, context))
     for i, (prompt, found) in enumerate(zip(prompts, tokens, strict=True)):
         for step, token in enumerate(found):
@@ -68,12 +67,12 @@ def _watch_routers(model) -> list[torch.Tensor]:
 
 
 class _Moved:
-    """Noise on what enters the routers; `size` gives its standard deviation, call by call."""
+    """Noise on what enters the routers; `sizes` has its standard deviation, call by call."""
 
-    def __init__(self, model, size: Callable[[], float]):
+    def __init__(self, model, sizes: Iterator[float]):
         self.hooks = [
             router.register_forward_pre_hook(
-                lambda _, args: (args[0] + size() * torch.randn_like(args[0]), *args[1:])
+                lambda _, args: (args[0] + next(sizes) * torch.randn_like(args[0]), *args[1:])
             )
             for router in _routers(model)
         ]
