@@ -38,7 +38,7 @@ def data(tmp_path):
     """A model, and sentences with good and bad ends."""
     rows = [
         {
-            "instruction": words(7 * i, 1, 6), "output": words(i, 3, 8), "chosen": words(i, 3, 8),
+            "instruction": words(7 * i, 1, 6), "input": "", "output": words(i, 3, 8), "chosen": words(i, 3, 8),
             "rejected": words(i, 5, 8),
         }
         for i in range(16)
