@@ -1,4 +1,4 @@
-"""A step of PPO by verl's actor, on the device that verl finds; argument: the file for what it computes, as JSON.
+"""A step of PPO by verl's actor on the device, and the same by plain PyTorch on the CPU; argument: a file for both, as JSON.
 
 The policy writes its responses (greedy), verl computes their log-probabilities, advantages (GAE) and the update, with
 the parameters sharded by FSDP2 over one rank.
@@ -6,6 +6,7 @@ the parameters sharded by FSDP2 over one rank.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 
@@ -21,6 +22,7 @@ from verl.workers.actor.dp_actor import DataParallelPPOActor
 from verl.workers.config import FSDPActorConfig, FSDPEngineConfig, OptimizerConfig
 
 ROWS, PROMPT, RESPONSE, WORDS = 4, 6, 8, 97
+EPOCHS, RATE, ENTROPY = 2, 1e-3, 0.01
 
 
 def policy(device: str) -> LlamaForCausalLM:
@@ -32,10 +34,44 @@ def policy(device: str) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).to(device)
 
 
+def log_probs(model: LlamaForCausalLM, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the responses, and the entropy at each of their places."""
+    logits = model(rows).logits[:, PROMPT - 1 : -1].log_softmax(-1)
+    found = logits.gather(-1, rows[:, PROMPT:, None]).squeeze(-1)
+    return found, -(logits.exp() * logits).sum(-1)
+
+
+def reference(model: LlamaForCausalLM, rows: torch.Tensor, advantages: torch.Tensor) -> dict:
+    """PPO as its paper has it, with the limit of dual clipping: mini-batches of two rows, a gradient of each row."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    with torch.no_grad():
+        before, entropy = log_probs(model, rows)
+    norms = []
+    for _ in range(EPOCHS):
+        for start in range(0, ROWS, 2):
+            optimizer.zero_grad()
+            for row in range(start, start + 2):
+                one = slice(row, row + 1)
+                now, uncertainty = log_probs(model, rows[one])
+                ratio, gain = (now - before[one]).exp(), advantages[one]
+                loss = torch.maximum(-gain * ratio, -gain * ratio.clamp(0.8, 1.2))
+                loss = torch.where(gain < 0, torch.minimum(loss, -3 * gain), loss)
+                ((loss.mean() - ENTROPY * uncertainty.mean()) / 2).backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+            optimizer.step()
+    with torch.no_grad():
+        after, _ = log_probs(model, rows)
+    return {
+        "before": before.sum(-1).tolist(), "after": after.sum(-1).tolist(), "entropy": entropy.mean().item(),
+        "norms": norms,
+    }  # fmt: skip
+
+
 def main() -> None:
     device = get_device_name()
-    dist.init_process_group("gloo" if device == "cpu" else get_nccl_backend())
+    dist.init_process_group(get_nccl_backend())
     model = policy(device)
+    plain = copy.deepcopy(model).cpu()
     prompts = torch.randint(3, WORDS, (ROWS, PROMPT), generator=torch.Generator().manual_seed(1))
     written = model.generate(
         prompts.to(device), attention_mask=torch.ones_like(prompts).to(device), do_sample=False,
@@ -44,11 +80,11 @@ def main() -> None:
     fully_shard(model, mesh=init_device_mesh(device, (1,)))
 
     config = FSDPActorConfig(
-        strategy="fsdp2", ppo_mini_batch_size=ROWS // 2, ppo_micro_batch_size_per_gpu=1, ppo_epochs=2,
-        rollout_n=1, use_torch_compile=False, grad_clip=1.0, entropy_coeff=0.01,
-        optim=OptimizerConfig(lr=1e-3), fsdp_config=FSDPEngineConfig(dtype="float32"),
+        strategy="fsdp2", ppo_mini_batch_size=ROWS // 2, ppo_micro_batch_size_per_gpu=1, ppo_epochs=EPOCHS,
+        rollout_n=1, use_torch_compile=False, grad_clip=1.0, entropy_coeff=ENTROPY,
+        optim=OptimizerConfig(lr=RATE), fsdp_config=FSDPEngineConfig(dtype="float32"),
     )  # fmt: skip
-    actor = DataParallelPPOActor(config, model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    actor = DataParallelPPOActor(config, model, torch.optim.AdamW(model.parameters(), lr=RATE))
     mask = torch.ones(ROWS, RESPONSE)
     batch = {
         "input_ids": written, "responses": written[:, PROMPT:], "response_mask": mask,
@@ -67,15 +103,14 @@ def main() -> None:
     metrics = actor.update_policy(data)
     after = actor.compute_log_prob(data, calculate_entropy=True)
     found = {
-        "device": device,
-        "responses": written[:, PROMPT:].tolist(),
         "before": before["log_probs"].sum(-1).tolist(),
         "after": after["log_probs"].sum(-1).tolist(),
         "entropy": before["entropys"].mean().item(),
         "norms": [float(norm) for norm in metrics["actor/grad_norm"]],
     }
+    said = {"device": device, "verl": found, "reference": reference(plain, written, advantages)}
     with open(sys.argv[1], "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(said, file)
     dist.destroy_process_group()
 
 
