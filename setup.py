@@ -1,4 +1,4 @@
-"""Builds the one extension, src/softnpu/_C, from everything under csrc but opapi; libopapi.so from that, with the
+"""Builds the one extension, src/softnpu/_C, from everything under csrc but LIBRARIES; those from a folder each, with the
 headers that torch_npu ships; and describes torch_npu to importlib.metadata.
 
 The kernels (csrc/kernels) are compiled once for each of BUILDS and chosen from at run time, so that the result starts on
@@ -89,8 +89,9 @@ def torch_flags() -> list[str]:
     return flags
 
 
-#: beside the packages
-OPAPI = Path("torch_npu", "lib", "libopapi.so")
+#: libraries of their own, each from a folder of csrc, and where they stand beside the packages
+LIBRARIES = ("opapi", "op_plugin_atb")
+BESIDE = Path("torch_npu", "lib")
 
 
 class Ninja:
@@ -138,7 +139,7 @@ class Ninja:
             self.objects.append(target)
 
     def library(self, name: str) -> Path:
-        """libopapi.so, which C++ extensions find by its name; it uses the headers that they use."""
+        """One of LIBRARIES, which programs find by its name; it uses the headers that C++ extensions use."""
         headers = ROOT / "src" / "torch_npu" / "include"
         flags = [f"-I{headers}", f"-I{headers / 'third_party' / 'acl' / 'inc'}", "-O1"]
         objects = []
@@ -156,7 +157,7 @@ class Ninja:
         """build.ninja. Objects of the DEFAULT build come first: of a function that several have, the linker takes
         the first one, which every processor can run."""
         every = sorted((ROOT / "csrc").rglob("*.cpp"))
-        every = [path for path in every if path.parent.name != "opapi"]
+        every = [path for path in every if path.parent.name not in LIBRARIES]
         kernels = [path for path in every if path.parent.name == "kernels"]
         device = [path for path in every if path.parent.name == "device"]
         self.compile(device, "default", DEFAULT)
@@ -188,7 +189,8 @@ class Ninja:
         tail = [
             f"build {_path(self.output)}: link {' '.join(_path(path) for path in self.objects)}"
         ]
-        self.library("opapi")
+        for name in LIBRARIES:
+            self.library(name)
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "build.ninja"
         file.write_text("\n".join([*head, *self.lines, *tail]) + "\n", "utf-8")
@@ -212,12 +214,15 @@ class Build(build_ext):
         subprocess.run([*_ninja(), "-C", str(folder), *jobs], check=True)
         target = Path(self.get_ext_fullpath(ext.name))
         _install(output, target)
-        _install(folder / "libopapi.so", target.parent.parent / OPAPI)
+        for name in LIBRARIES:
+            _install(folder / f"lib{name}.so", target.parent.parent / BESIDE / f"lib{name}.so")
 
     def copy_extensions_to_source(self) -> None:
         """What an editable install and --inplace add to the build."""
         super().copy_extensions_to_source()
-        _install(Path(self.build_lib) / OPAPI, ROOT / "src" / OPAPI)
+        for name in LIBRARIES:
+            beside = BESIDE / f"lib{name}.so"
+            _install(Path(self.build_lib) / beside, ROOT / "src" / beside)
 
 
 def _install(built: Path, target: Path) -> None:

@@ -253,16 +253,22 @@ def test_products_use_sixteen_mebibytes_of_workspace():
 def test_products_of_half_and_single_precision_promote_as_the_card_does(half):
     a, b = values(3, 4, dtype=half), values(4, 5, dtype=torch.float32)
     bias = values(5, dtype=torch.float32)
-    cases = {
-        "mm": (lambda x, y, z: torch.mm(x, y), a.double() @ b.double()),
-        "bmm": (lambda x, y, z: torch.bmm(x[None], y[None])[0], a.double() @ b.double()),
-        "addmm": (lambda x, y, z: torch.addmm(z, x, y), a.double() @ b.double() + bias.double()),
-        "linear": (lambda x, y, z: F.linear(x, y.mT, z), a.double() @ b.double() + bias.double()),
-    }
-    for name, (function, want) in cases.items():
+    product = a.double() @ b.double()
+    added = product + bias.double()
+    cases = {  # the result has the type of the first argument: of what is added
+        "mm": (lambda x, y, z: torch.mm(x, y), product, half),
+        "bmm": (lambda x, y, z: torch.bmm(x[None], y[None])[0], product, half),
+        "addmm": (lambda x, y, z: torch.addmm(z, x, y), added, torch.float32),
+        "addmm, half": (
+            lambda x, y, z: torch.addmm(z.to(half), x, y), product + bias.to(half).double(), half
+        ),
+        "baddbmm": (lambda x, y, z: torch.baddbmm(z, x[None], y[None])[0], added, torch.float32),
+        "linear": (lambda x, y, z: F.linear(x, y.mT, z), added, torch.float32),
+    }  # fmt: skip
+    for name, (function, want, dtype) in cases.items():
         got = function(a.npu(), b.npu(), bias.npu())
-        assert got.dtype == half, name
-        torch.testing.assert_close(got.cpu(), want.to(half), msg=name)
+        assert got.dtype == dtype, name
+        torch.testing.assert_close(got.cpu(), want.to(dtype), msg=name)
     assert torch.mm(b.mT.npu(), a.mT.npu()).dtype == torch.float32
     with pytest.raises(RuntimeError, match="dtype"):
         torch.mm(a.npu(), b.int().npu())

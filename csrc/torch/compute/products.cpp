@@ -212,9 +212,9 @@ std::optional<at::ScalarType> mixed_floats(const std::string& name, const IValue
 
 void call_promoted(const c10::OperatorHandle& op, at::ScalarType common, Stack* stack) {
   const size_t count = op.schema().arguments().size();
-  const bool adds = op.schema().name().rfind("aten::add", 0) == 0 || op.schema().name().rfind("aten::badd", 0) == 0;
   IValue* const first = stack->data() + stack->size() - count;
-  const at::ScalarType type = first[adds ? 1 : 0].toTensor().scalar_type();
+  // The first tensor's: op-plugin gives the result `self.options()`, of addmm and baddbmm those of what is added.
+  const at::ScalarType type = first[0].toTensor().scalar_type();
   for (size_t i = 0; i < count; ++i) {
     if (first[i].isTensor()) first[i] = IValue(first[i].toTensor().to(common));
   }

@@ -16,7 +16,7 @@ void call_half(const c10::OperatorHandle& op, at::ScalarType half, torch::jit::S
 // promotes them; nothing if they are alike.
 std::optional<at::ScalarType> mixed_floats(const std::string& name, const c10::IValue* arguments, size_t count);
 
-// Runs such an operator in that dtype; the result has the dtype of the first matrix.
+// Runs such an operator in that dtype; the result has the dtype of the first tensor.
 void call_promoted(const c10::OperatorHandle& op, at::ScalarType common, torch::jit::Stack* stack);
 
 // Gives the operator `name` such a kernel on host tensors: what `original`, which has its arguments, does to them.

@@ -135,17 +135,22 @@ def _widened(product: OpOverload, other: Any, *args: Any, **kwargs: Any) -> Any:
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
     if half is not None:
         return operators.wide_host_operator(product)(*args, **kwargs)
-    if product is aten.mm.default and args[0].dtype != args[1].dtype:
-        return _mixed(*args)
+    if product in (aten.mm.default, aten.addmm.default):
+        mixed = _mixed(product, *args, **kwargs)
+        if mixed is not NotImplemented:
+            return mixed
     return NotImplemented if other is None else other(*args, **kwargs)
 
 
-def _mixed(left: torch.Tensor, right: torch.Tensor) -> Any:
-    """A product of two floating types: computed in the wider one, with a result of the first one's type."""
-    if not (left.is_floating_point() and right.is_floating_point()):
+def _mixed(product: OpOverload, first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A product of several floating types: computed in the widest, with a result of the first tensor's type, as eager."""
+    tensors = [first, *(value for value in args if isinstance(value, torch.Tensor))]
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) == 1 or not all(tensor.is_floating_point() for tensor in tensors):
         return NotImplemented
-    wide = torch.promote_types(torch.promote_types(left.dtype, right.dtype), torch.float32)
-    return aten.mm.default(left.to(wide), right.to(wide)).to(left.dtype)
+    wide = functools.reduce(torch.promote_types, types, torch.float32)
+    others = (value.to(wide) if isinstance(value, torch.Tensor) else value for value in args)
+    return product(first.to(wide), *others, **kwargs).to(first.dtype)
 
 
 def _attention(

@@ -21,6 +21,17 @@ def test_products_are_those_of_eager_to_the_bit(dtype):
     assert_same_as_eager(products, *(t.to(dtype) for t in inputs), tolerance=0.0)
 
 
+def test_products_of_several_dtypes_are_those_of_eager():
+    """A layer in float32 of an input in half precision: computed in float32, the bias has the result's dtype."""
+
+    def products(x, w, bias):
+        return F.linear(x, w, bias), F.linear(x[None], w, bias), torch.mm(x, w.t())
+
+    x = randn(3, 64, dtype=torch.float16)
+    assert_same_as_eager(products, x, randn(48, 64), randn(48), tolerance=1e-5)
+    assert products(x, randn(48, 64), randn(48))[0].dtype == torch.float32
+
+
 def test_a_compiled_linear_of_a_few_rows_copies_no_weight():
     x, w = randn(2, 1024, dtype=torch.bfloat16), randn(4096, 1024, dtype=torch.bfloat16)
     linear = torch.compile(F.linear, backend="npu")
