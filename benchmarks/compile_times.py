@@ -104,5 +104,5 @@ def cases() -> Iterator[Case]:
                 GOAL,
                 against="inductor on cpu",
                 reads=True,
-                once=True,
+                once=cold,
             )

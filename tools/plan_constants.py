@@ -35,7 +35,7 @@ def loss(constants: Constants) -> float:
     return sum(sum(errors) / len(errors) for errors in total.values()) / len(total)
 
 
-def settle(constants: Constants, rounds: int = 6) -> Constants:
+def fit(constants: Constants, rounds: int = 6) -> Constants:
     best = loss(constants)
     for _ in range(rounds):
         before = best
@@ -55,6 +55,6 @@ def settle(constants: Constants, rounds: int = 6) -> Constants:
 
 
 if __name__ == "__main__":
-    found = settle(DEFAULT)
+    found = fit(DEFAULT)
     for name in FREE:
         print(f"{name:20} {getattr(DEFAULT, name):12.4g} -> {getattr(found, name):.4g}")

@@ -45,10 +45,10 @@ struct State {
   bool paused = false;          // a shuffled run in which a graph is captured
   std::mt19937_64 random;
 
-  bool puts_off() const { return Queues::shuffled() && !paused; }
+  bool defers_all() const { return Queues::shuffled() && !paused; }
   void count(int change) {
     waiting += change;
-    Stages::set(kQueueStage, waiting > 0 || puts_off());
+    Stages::set(kQueueStage, waiting > 0 || defers_all());
   }
 };
 
@@ -109,7 +109,7 @@ Queues& Queues::all() {
 
 bool Queues::blocked(int device, StreamId stream) const {
   const std::lock_guard<std::mutex> lock(state().mutex);
-  if (state().puts_off()) return true;
+  if (state().defers_all()) return true;
   const auto found = state().queues.find({device, stream});
   return found != state().queues.end() && found->second.busy();
 }
@@ -131,7 +131,7 @@ bool Queues::device_blocked(int device) const {
 void Queues::wait(int device, StreamId stream, SignalPtr signal) {
   const std::lock_guard<std::mutex> lock(state().mutex);
   Queue& queue = state().queues[{device, stream}];
-  if (!queue.busy() && signal->given && !state().puts_off()) {
+  if (!queue.busy() && signal->given && !state().defers_all()) {
     if (sanitizer::on()) sanitizer::Sanitizer::get().wait(device, stream, signal->order);
     return;
   }
@@ -145,8 +145,8 @@ void Queues::launch(int device, StreamId stream, Work work) {
   if (any() && !inside) {
     std::unique_lock<std::mutex> lock(state().mutex);
     const auto found = state().queues.find(key);
-    const bool put_off = state().puts_off() && draining_stream == nullptr;
-    if (put_off || (found != state().queues.end() && found->second.busy())) {
+    const bool deferred = state().defers_all() && draining_stream == nullptr;
+    if (deferred || (found != state().queues.end() && found->second.busy())) {
       state().queues[key].jobs.push_back({{}, std::move(work)});
       state().count(1);
       lock.unlock();
