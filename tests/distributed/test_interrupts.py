@@ -16,7 +16,6 @@ import torch_npu
 from tests.distributed import job
 
 
-
 def replayed(x: torch.Tensor) -> None:
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph):

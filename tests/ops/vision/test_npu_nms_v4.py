@@ -86,5 +86,7 @@ def test_bad_scores():
 
 @pytest.mark.parametrize("size", [-1, float("inf"), float("nan"), 2**31])
 def test_bad_sizes(size):
-    with pytest.raises(RuntimeError, match="argument 'max_output_size' must be at least 0 and an int32"):
+    with pytest.raises(
+        RuntimeError, match="argument 'max_output_size' must be at least 0 and an int32"
+    ):
         run(boxes(3), scores_of(3), size, 0.5, 0.0)
