@@ -406,3 +406,19 @@ def test_windows():
         aten.unfold_backward(grad.npu(), [8, 2], 0, 255, 2)
     with pytest.raises(RuntimeError, match=r"argument 'grad_in' must have the sizes \[3, 2, 4\]"):
         aten.unfold_backward(grad[:1].npu(), [8, 2], 0, 4, 2)
+
+
+def test_offsets_of_bags():
+    grad, weight, indices = torch.randn(3, 2), torch.randn(7, 2), torch.tensor([1, 4, 6, 0, 2])
+    empty = torch.empty(0, dtype=torch.int64)
+
+    def call(offsets, device):
+        given = [t.to(device) for t in (grad, weight, indices, torch.tensor(offsets), empty)]
+        return aten._embedding_bag_per_sample_weights_backward(*given, 0)
+
+    for offsets in ([0, 2, 3], [0, 2, 3, 5]):
+        torch.testing.assert_close(call(offsets, "npu").cpu(), call(offsets, "cpu"))
+    with pytest.raises(RuntimeError, match="'offsets' must begin at most 3 bags, .* but begins 6"):
+        call([0, 2, 3, 0, 2, 3], "npu")
+    with pytest.raises(RuntimeError, match="'offsets' must hold indices from 0 to 5, but holds 9"):
+        call([0, 2, 9], "npu")

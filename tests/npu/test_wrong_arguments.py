@@ -25,6 +25,8 @@ WRONG = {
     "seed": (lambda: npu.manual_seed(None), "manual_seed: argument 'seed' must be an integer, but received None"),
     "seeds": (lambda: npu.manual_seed_all([]), "manual_seed_all: argument 'seed' must be an integer"),
     "delete": (lambda: npu.caching_allocator_delete([]), "mem_ptr must be an address, but received"),
+    "bytes": (lambda: npu.caching_allocator_alloc(2**64), "size must be a number of bytes, but received 18446744073709551616"),
+    "handle": (lambda: npu.caching_allocator_alloc(8, 0, 2**40), "Invalid type for stream argument"),
     "scaler": (lambda: npu.amp.GradScaler(growth_factor="x"), "GradScaler: argument 'growth_factor' must be a number"),
     "tensor": (lambda: npu.LongTensor(None), "new\\(\\): invalid data for .*LongTensor.* NoneType"),
 }  # fmt: skip

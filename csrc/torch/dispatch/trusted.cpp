@@ -160,6 +160,13 @@ void bags_values(const Given& given) {
   const at::Tensor grad = given.tensor("grad"), weight = given.tensor("weight");
   const c10::IValue* rows = given.find("num_weights");
   expect_range(given, "offset2bag", 0, grad.size(0));
+  const at::Tensor indices = given.tensor("indices"), offsets = given.tensor("offsets");
+  if (offsets.defined() && given.tensor("offset2bag").numel() == 0) {  // the kernel makes it of the offsets
+    expect_range(given, "offsets", 0, indices.numel() + 1);
+    const int64_t bags = offsets.lt(indices.numel()).sum().item<int64_t>();
+    TORCH_CHECK(bags <= grad.size(0), given.schema.name(), ": argument 'offsets' must begin at most ", grad.size(0),
+                " bags, as many as 'grad' has rows, but begins ", bags);
+  }
   if (rows != nullptr && rows->isInt()) expect_range(given, "indices", 0, rows->toInt());
   if (rows != nullptr && rows->isInt()) expect_range(given, "maximum_indices", -1, rows->toInt());
   if (weight.defined()) expect_range(given, "indices", 0, weight.size(0));
