@@ -270,7 +270,9 @@ def test_a_tensor_without_an_address_is_refused_when_it_is_used():
         sizes, ctypes.c_uint64(2), 0, None, ctypes.c_int64(0), 2, sizes, ctypes.c_uint64(2), None
     )
     assert made is not None
-    with pytest.raises(opapi.Error, match=r"aclnnAbs: expected a tensor with memory, received one of \[2, 3\]"):
+    with pytest.raises(
+        opapi.Error, match=r"aclnnAbs: expected a tensor with memory, received one of \[2, 3\]"
+    ):
         opapi.call("aclnnAbs", ctypes.c_void_p(made), torch.ones(2, 3, device="npu"))
 
 

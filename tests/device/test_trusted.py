@@ -17,10 +17,22 @@ def pooled(dims, adaptive):
     x = torch.randn(2, 3, *[6] * dims)
     if adaptive:
         y, indices = getattr(F, f"adaptive_max_pool{dims}d")(x, 3, return_indices=True)
-        return x, torch.randn_like(y), indices, getattr(aten, f"adaptive_max_pool{dims}d_backward"), ()
+        return (
+            x,
+            torch.randn_like(y),
+            indices,
+            getattr(aten, f"adaptive_max_pool{dims}d_backward"),
+            (),
+        )
     y, indices = getattr(F, f"max_pool{dims}d")(x, 2, return_indices=True)
     window = [2] * dims, [2] * dims, [0] * dims, [1] * dims, False
-    return x, torch.randn_like(y), indices, getattr(aten, f"max_pool{dims}d_with_indices_backward"), window
+    return (
+        x,
+        torch.randn_like(y),
+        indices,
+        getattr(aten, f"max_pool{dims}d_with_indices_backward"),
+        window,
+    )
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -33,7 +45,9 @@ def test_indices_of_pooling(dims, adaptive):
     for wrong in (6**dims, -2, 2**62):
         spoiled = indices.clone()
         spoiled.view(-1)[5] = wrong
-        message = rf"argument 'indices' must hold indices from (0|-1) to {6**dims - 1}, but holds {wrong}"
+        message = (
+            rf"argument 'indices' must hold indices from (0|-1) to {6**dims - 1}, but holds {wrong}"
+        )
         with pytest.raises(RuntimeError, match=message):
             backward(grad.npu(), x.npu(), *window, spoiled.npu())
     with pytest.raises(RuntimeError, match="argument 'indices' must have the sizes"):
@@ -59,16 +73,26 @@ def test_distances():
     given = [t.npu() for t in (grad, x1, x2)]
     found = aten._cdist_backward(*given, 2.0, distances.npu())
     torch.testing.assert_close(found.cpu(), aten._cdist_backward(grad, x1, x2, 2.0, distances))
-    with pytest.raises(RuntimeError, match=r"_cdist_backward: argument 'grad' must have the sizes \[4, 5\]"):
+    with pytest.raises(
+        RuntimeError, match=r"_cdist_backward: argument 'grad' must have the sizes \[4, 5\]"
+    ):
         aten._cdist_backward(given[0][0], *given[1:], 2.0, distances.npu())
-    with pytest.raises(RuntimeError, match="argument 'cdist' must have a row for each of 4 rows of 'x1'"):
+    with pytest.raises(
+        RuntimeError, match="argument 'cdist' must have a row for each of 4 rows of 'x1'"
+    ):
         aten._cdist_backward(given[0].t(), *given[1:], 2.0, distances.t().npu())
 
 
 def bags():
     """The arguments of the gradient of embedding_bag: 5 indices into 7 rows, in 3 bags."""
     indices, bag = torch.tensor([1, 4, 6, 0, 2]), torch.tensor([0, 0, 1, 2, 2])
-    return [torch.randn(3, 3), indices, bag, torch.tensor([2, 1, 2]), torch.zeros(3, dtype=torch.int64)]
+    return [
+        torch.randn(3, 3),
+        indices,
+        bag,
+        torch.tensor([2, 1, 2]),
+        torch.zeros(3, dtype=torch.int64),
+    ]
 
 
 def backward_of_bags(grad, indices, bag, size, most):
@@ -114,13 +138,19 @@ def test_a_required_tensor_is_there():
     """PyTorch's own check is part of autograd; below it the kernel is asked."""
     x = torch.ones(3, device="npu")
     with torch.inference_mode():
-        with pytest.raises(RuntimeError, match="_fft_r2c: argument 'self' must be a tensor, but is None"):
+        with pytest.raises(
+            RuntimeError, match="_fft_r2c: argument 'self' must be a tensor, but is None"
+        ):
             aten._fft_r2c.out(None, [0], 0, True, out=x)
         with pytest.raises(RuntimeError, match="backward_data: argument 'output' must be a tensor"):
             aten._softmax_backward_data(x, None, 0, torch.float32)
-        with pytest.raises(RuntimeError, match="aten::copy: argument 'self' must be a tensor, but is None"):
+        with pytest.raises(
+            RuntimeError, match="aten::copy: argument 'self' must be a tensor, but is None"
+        ):
             aten.copy.out(None, x, out=x)
-        with pytest.raises(RuntimeError, match="aten::copy: argument 'self' must be a tensor, but is None"):
+        with pytest.raises(
+            RuntimeError, match="aten::copy: argument 'self' must be a tensor, but is None"
+        ):
             aten.copy(None, x)
 
 
@@ -136,8 +166,12 @@ def test_points_of_a_grid():
     x, grid, grad = torch.randn(2, 3, 5, 5), torch.rand(2, 4, 4, 2), torch.randn(2, 3, 4, 4)
     rest = 0, 0, False, [True, True]
     found = aten.grid_sampler_2d_backward(grad.npu(), x.npu(), grid.npu(), *rest)
-    torch.testing.assert_close(found[0].cpu(), aten.grid_sampler_2d_backward(grad, x, grid, *rest)[0])
-    with pytest.raises(RuntimeError, match=r"argument 'grad_output' must have the sizes \[2, 3, 4, 4\]"):
+    torch.testing.assert_close(
+        found[0].cpu(), aten.grid_sampler_2d_backward(grad, x, grid, *rest)[0]
+    )
+    with pytest.raises(
+        RuntimeError, match=r"argument 'grad_output' must have the sizes \[2, 3, 4, 4\]"
+    ):
         aten.grid_sampler_2d_backward(grad[..., :2].npu(), x.npu(), grid.npu(), *rest)
 
 
@@ -158,12 +192,16 @@ def test_statistics_of_batch_norm(train):
         torch.testing.assert_close(mine.cpu(), theirs)
     missing = 5 if train else 3
     label = "save_mean" if train else "running_mean"
-    with pytest.raises(RuntimeError, match=f"argument '{label}' must be a tensor (after|without) training"):
+    with pytest.raises(
+        RuntimeError, match=f"argument '{label}' must be a tensor (after|without) training"
+    ):
         aten.native_batch_norm_backward(*npu[:missing], None, *npu[missing + 1 :], *rest)
     with pytest.raises(RuntimeError, match=r"argument 'grad_out' must have the sizes \[3, 2, 4\]"):
         aten.native_batch_norm_backward(npu[0][:1], *npu[1:], *rest)
     if not train:
-        with pytest.raises(RuntimeError, match="argument 'running_mean' must be a tensor without training"):
+        with pytest.raises(
+            RuntimeError, match="argument 'running_mean' must be a tensor without training"
+        ):
             aten._native_batch_norm_legit.no_stats(npu[1], npu[2], None, False, 0.1, 1e-5)
 
 
@@ -172,15 +210,21 @@ def test_rows_of_layer_norm():
     _, mean, rstd = aten.native_layer_norm(x, [6], weight, None, 1e-5)
 
     def call(grad, x, mean, rstd, weight, shape=(6,)):
-        return aten.native_layer_norm_backward(grad, x, shape, mean, rstd, weight, None, [True, True, False])
+        return aten.native_layer_norm_backward(
+            grad, x, shape, mean, rstd, weight, None, [True, True, False]
+        )
 
     given = grad, x, mean, rstd, weight
     npu = [t.npu() for t in given]
     for mine, theirs in zip(call(*npu)[:2], call(*given)[:2], strict=True):
         torch.testing.assert_close(mine.cpu(), theirs)
-    with pytest.raises(RuntimeError, match="argument 'rstd' must have 4 elements, one for each row"):
+    with pytest.raises(
+        RuntimeError, match="argument 'rstd' must have 4 elements, one for each row"
+    ):
         call(*npu[:3], npu[3][:2], npu[4])
-    with pytest.raises(RuntimeError, match="argument 'normalized_shape' must be the last sizes of 'input'"):
+    with pytest.raises(
+        RuntimeError, match="argument 'normalized_shape' must be the last sizes of 'input'"
+    ):
         call(*npu, shape=[4])
     with pytest.raises(RuntimeError, match="argument 'grad_out' must have the sizes"):
         call(npu[0][:2], *npu[1:])
@@ -190,13 +234,19 @@ def test_numbers_of_group_norm():
     x = torch.randn(2, 4, 3)
     found = aten.native_group_norm(x.npu(), None, None, 2, 4, 3, 2, 1e-5)
     torch.testing.assert_close(found[0].cpu(), F.group_norm(x, 2))
-    with pytest.raises(RuntimeError, match="arguments 'N', 'C' and 'HxW' must be the sizes of 'input'"):
+    with pytest.raises(
+        RuntimeError, match="arguments 'N', 'C' and 'HxW' must be the sizes of 'input'"
+    ):
         aten.native_group_norm(x.npu(), None, None, 2, 4, 30, 2, 1e-5)
     with pytest.raises(RuntimeError, match=r"argument 'group' must divide 'C' \(4\), but is 0"):
         aten.native_group_norm(x.npu(), None, None, 2, 4, 3, 0, 1e-5)
-    with pytest.raises(RuntimeError, match="argument 'mean' must have 4 elements, one for each group"):
+    with pytest.raises(
+        RuntimeError, match="argument 'mean' must have 4 elements, one for each group"
+    ):
         short = torch.ones(2, 1, device="npu")
-        aten.native_group_norm_backward(x.npu(), x.npu(), short, short, None, 2, 4, 3, 2, [True] * 3)
+        aten.native_group_norm_backward(
+            x.npu(), x.npu(), short, short, None, 2, 4, 3, 2, [True] * 3
+        )
 
 
 def test_dimensions_of_transforms():
@@ -205,20 +255,28 @@ def test_dimensions_of_transforms():
     torch.testing.assert_close(aten._fft_r2c(x.npu(), [1], 0, True).cpu(), spectrum)
     torch.testing.assert_close(aten._fft_c2r(spectrum.npu(), [1], 2, 8).cpu(), x)
     for dim in (-1, 2, 2**40):
-        with pytest.raises(RuntimeError, match=f"must hold dimensions from 0 to 1, but holds {dim}"):
+        with pytest.raises(
+            RuntimeError, match=f"must hold dimensions from 0 to 1, but holds {dim}"
+        ):
             aten._fft_r2c(x.npu(), [dim], 0, True)
     with pytest.raises(RuntimeError, match=r"must hold each dimension once, but is \[1, 1\]"):
         aten._fft_c2c(spectrum.npu(), [1, 1], 0, True)
-    with pytest.raises(RuntimeError, match="'last_dim_size' must be from 1 to 9 for 5 frequencies, but is 40"):
+    with pytest.raises(
+        RuntimeError, match="'last_dim_size' must be from 1 to 9 for 5 frequencies, but is 40"
+    ):
         aten._fft_c2r(spectrum.npu(), [1], 2, 40)
 
 
 def test_paddings_and_planes():
     grad, x = torch.ones(1, 2, 6, device="npu"), torch.ones(1, 2, 4, device="npu")
     assert aten.reflection_pad1d_backward(grad, x, [1, 1]).shape == (1, 2, 4)
-    with pytest.raises(RuntimeError, match="reflection_pad1d_backward: argument 'padding' must have 2 numbers"):
+    with pytest.raises(
+        RuntimeError, match="reflection_pad1d_backward: argument 'padding' must have 2 numbers"
+    ):
         aten.reflection_pad1d_backward(grad, x, [])
-    with pytest.raises(RuntimeError, match="'grad_output' must have the batch and the channels of 'self'"):
+    with pytest.raises(
+        RuntimeError, match="'grad_output' must have the batch and the channels of 'self'"
+    ):
         grads = torch.ones(1, 8, 1, 5, device="npu")
         aten._adaptive_avg_pool2d_backward(grads, torch.ones(0, 8, 1, 8, device="npu"))
 
@@ -229,11 +287,15 @@ def test_pivots():
     found = torch.linalg.lu_solve(factors.npu(), pivots.npu(), b.npu())
     torch.testing.assert_close(found.cpu(), torch.linalg.solve(a, b), rtol=1e-3, atol=1e-4)
     pivots[2] = 2**30
-    with pytest.raises(RuntimeError, match=f"'pivots' must hold indices from 1 to 4, but holds {2**30}"):
+    with pytest.raises(
+        RuntimeError, match=f"'pivots' must hold indices from 1 to 4, but holds {2**30}"
+    ):
         torch.linalg.lu_solve(factors.npu(), pivots.npu(), b.npu())
     with pytest.raises(RuntimeError, match="'LU_pivots' must hold indices from 1 to 4"):
         torch.lu_unpack(factors.npu(), pivots.npu())
-    with pytest.raises(RuntimeError, match=r"'LU_pivots' must have the sizes \[4\] that 'LU_data' says"):
+    with pytest.raises(
+        RuntimeError, match=r"'LU_pivots' must have the sizes \[4\] that 'LU_data' says"
+    ):
         torch.lu_unpack(factors.npu(), pivots[:0].npu())
 
 
@@ -242,9 +304,13 @@ def test_states_of_optimizers():
     step = torch.ones((), device="npu")
     numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
     flags = {"amsgrad": False, "maximize": False}
-    with pytest.raises(RuntimeError, match="tensor 0 of argument 'exp_avgs' must have the elements of tensor 0"):
+    with pytest.raises(
+        RuntimeError, match="tensor 0 of argument 'exp_avgs' must have the elements of tensor 0"
+    ):
         aten._fused_adam_([full], [full], [short], [full], [], [step], **numbers, **flags)
-    with pytest.raises(RuntimeError, match="argument 'grads' must have 1 tensors, as many as 'self', but has 0"):
+    with pytest.raises(
+        RuntimeError, match="argument 'grads' must have 1 tensors, as many as 'self', but has 0"
+    ):
         aten._fused_adam_([full], [], [full], [full], [], [step], **numbers, **flags)
 
 
@@ -261,7 +327,9 @@ def test_rows_that_an_embedding_counts():
     torch.testing.assert_close(found.cpu(), aten.embedding_dense_backward(grad, indices, *rest))
     for wrong in (5, -1):
         indices[1] = wrong
-        with pytest.raises(RuntimeError, match=f"'indices' must hold indices from 0 to 4, but holds {wrong}"):
+        with pytest.raises(
+            RuntimeError, match=f"'indices' must hold indices from 0 to 4, but holds {wrong}"
+        ):
             aten.embedding_dense_backward(grad.npu(), indices.npu(), *rest)
 
 
@@ -270,7 +338,9 @@ def test_pairs_of_rows():
     distances, grad = F.pdist(x), torch.randn(6)
     found = aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances.npu())
     torch.testing.assert_close(found.cpu(), aten._pdist_backward(grad, x, 2.0, distances))
-    with pytest.raises(RuntimeError, match="argument 'pdist' must have 6 elements, one for each pair of rows"):
+    with pytest.raises(
+        RuntimeError, match="argument 'pdist' must have 6 elements, one for each pair of rows"
+    ):
         aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances[:2].npu())
 
 
@@ -290,9 +360,13 @@ def test_segments():
         lambda lengths: backward(*npu[:3], lengths),
         lambda lengths: torch.segment_reduce(data.npu(), "sum", lengths=lengths, unsafe=True),
     ):
-        with pytest.raises(RuntimeError, match="'lengths' must sum up to at most 6, .* but sums up to 7"):
+        with pytest.raises(
+            RuntimeError, match="'lengths' must sum up to at most 6, .* but sums up to 7"
+        ):
             call(torch.tensor([1, 3, 3], device="npu"))
-        with pytest.raises(RuntimeError, match="'lengths' must hold indices from 0 to 6, but holds -1"):
+        with pytest.raises(
+            RuntimeError, match="'lengths' must hold indices from 0 to 6, but holds -1"
+        ):
             call(torch.tensor([1, 3, -1], device="npu"))
     with pytest.raises(RuntimeError, match=r"argument 'output' must have the sizes \[3, 2\]"):
         backward(npu[0], npu[1][:2], *npu[2:])
@@ -310,18 +384,41 @@ def test_the_least_integer_divided_by_minus_one(dtype):
         lambda: torch.div(x.npu(), -1, rounding_mode="trunc"),
         lambda: x.npu().div_(minus.npu(), rounding_mode="trunc"),
     ):
-        with pytest.raises(RuntimeError, match="aten::div_?: argument 'self' must not hold the least"):
+        with pytest.raises(
+            RuntimeError, match="aten::div_?: argument 'self' must not hold the least"
+        ):
             call()
     with pytest.raises(RuntimeError, match="aten::lcm: argument 'self' must not hold the least"):
         torch.lcm(x.npu(), x.npu() + 1)
-    assert torch.lcm(torch.tensor([4, 6], dtype=dtype).npu(), 10 + x.npu()[:1] * 0).tolist() == [20, 30]
+    assert torch.lcm(torch.tensor([4, 6], dtype=dtype).npu(), 10 + x.npu()[:1] * 0).tolist() == [
+        20,
+        30,
+    ]
 
 
 def test_windows():
     grad = torch.randn(3, 2, 4)
     found = aten.unfold_backward(grad.npu(), [8, 2], 0, 4, 2)
     torch.testing.assert_close(found.cpu(), aten.unfold_backward(grad, [8, 2], 0, 4, 2))
-    with pytest.raises(RuntimeError, match="'size' and 'step' must be from 0 to 8 and positive, but are 255 and 2"):
+    with pytest.raises(
+        RuntimeError, match="'size' and 'step' must be from 0 to 8 and positive, but are 255 and 2"
+    ):
         aten.unfold_backward(grad.npu(), [8, 2], 0, 255, 2)
     with pytest.raises(RuntimeError, match=r"argument 'grad_in' must have the sizes \[3, 2, 4\]"):
         aten.unfold_backward(grad[:1].npu(), [8, 2], 0, 4, 2)
+
+
+def test_offsets_of_bags():
+    grad, weight, indices = torch.randn(3, 2), torch.randn(7, 2), torch.tensor([1, 4, 6, 0, 2])
+    empty = torch.empty(0, dtype=torch.int64)
+
+    def call(offsets, device):
+        given = [t.to(device) for t in (grad, weight, indices, torch.tensor(offsets), empty)]
+        return aten._embedding_bag_per_sample_weights_backward(*given, 0)
+
+    for offsets in ([0, 2, 3], [0, 2, 3, 5]):
+        torch.testing.assert_close(call(offsets, "npu").cpu(), call(offsets, "cpu"))
+    with pytest.raises(RuntimeError, match="'offsets' must begin at most 3 bags, .* but begins 6"):
+        call([0, 2, 3, 0, 2, 3], "npu")
+    with pytest.raises(RuntimeError, match="'offsets' must hold indices from 0 to 5, but holds 9"):
+        call([0, 2, 9], "npu")

@@ -73,10 +73,33 @@ def messages() -> Any:
     return y
 
 
+def captured() -> Any:
+    x = ones(8)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        dist.all_reduce(x)
+        y = x * 2
+    graph.replay()
+    return y
+
+
+def subgroup() -> Any:
+    """A group that is made and destroyed around the operation, whatever becomes of it."""
+    group = dist.new_group([0, 1])
+    try:
+        x = ones(8)
+        dist.all_reduce(x, group=group)
+        return x + 1
+    finally:
+        dist.destroy_process_group(group)
+
+
 OPERATIONS: dict[str, Callable[[], Any]] = {
     f.__name__: f
-    for f in (all_reduce, all_gather, reduce_scatter, all_to_all, product, messages, training)
-}
+    for f in (
+        all_reduce, all_gather, reduce_scatter, all_to_all, product, messages, training, captured, subgroup,
+    )
+}  # fmt: skip
 
 
 def wait_until_freed() -> None:

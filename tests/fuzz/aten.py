@@ -33,9 +33,7 @@ class _Record(TorchDispatchMode):
         super().__init__()
         self.found: dict[Any, list[Arguments]] = collections.defaultdict(list)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         known = self.found[func]
         if len(known) < _MOST_SAMPLES and _plain_tensors((args, kwargs)):

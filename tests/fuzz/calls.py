@@ -31,7 +31,9 @@ _RAW = (
     RecursionError, SystemError, OverflowError, StopIteration, MemoryError,
 )  # fmt: skip
 #: PyTorch's own words for an argument of a constructor or a function: they name it
-_NAMES_IT = re.compile(r"^TypeError: (?!int|float|bool)\w+\(\): (argument|invalid data type)")
+_NAMES_IT = re.compile(
+    r"^TypeError: (?!int|float|bool)\w+\(\):? (argument|invalid data type|missing \d+ required positional)"
+)
 _OURS = str(ROOT / "src")
 
 

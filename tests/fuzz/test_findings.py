@@ -87,6 +87,29 @@ FINDINGS = [
         "npu.npu_batch_gather_matmul", 0, 433816596,
         (Mutation("args.4", "device", "cpu"), Mutation("args.2", "device", "meta")), mode="gradient",
     ),
+    # a number of boxes without end
+    Call("npu.npu_nms_v4", 0, 0, (Mutation("args.2", "value", float("inf")),)),
+    # PyTorch's kernels, called directly: indices, sizes and counts that they trust
+    Call(
+        "aten.adaptive_max_pool3d_backward.grad_input", 0, 1664397642,
+        (Mutation("kwargs.indices", "values", ("nan", 483)),),
+    ),
+    Call("aten._cdist_backward.default", 2, 0, (Mutation("args.0", "shape", ("drop", 1)),)),
+    Call(
+        "aten.fractional_max_pool3d_backward.grad_input", 0, 0,
+        (Mutation("kwargs.indices", "shape", ("shrink", 2)),),
+    ),
+    Call(
+        "aten.embedding_dense_backward.default", 0, 0,
+        (Mutation("args.2", "value", 2), Mutation("args.4", "value", True)),
+    ),
+    Call("aten._segment_reduce_backward.default", 1, 0, (Mutation("args.2", "shape", ("add", 0)),)),
+    Call("aten._fft_c2c.out", 2, 0, (Mutation("kwargs.dim", "list", "extend"),)),
+    Call("aten.unfold_backward.out", 1, 0, (Mutation("kwargs.size", "value", 255),)),
+    Call("aten.grid_sampler_2d_backward.default", 0, 0, (Mutation("args.0", "shape", ("shrink", 2)),)),
+    Call("aten.copy.default", 0, 0, (Mutation("args.0", "none"),), mode="inference"),
+    # a size that stays symbolic
+    Call("aten._upsample_bilinear2d_aa.default", 0, 0, (Mutation("args.1.0", "value", -(2**62) - 1),)),
     # lengths without a dimension
     Call(
         "npu.npu_sparse_flash_attention", 1, 0,

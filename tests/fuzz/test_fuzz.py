@@ -14,15 +14,17 @@ from tests.fuzz import mutations
 from tests.fuzz.calls import Call, Outcome, _judge_error
 from tests.fuzz.mutations import Mutation
 
-#: at most, for each of the three samples
-SECONDS = 60
+#: at most, for each of the five samples
+SECONDS = 40
+#: of each kind
+CALLS = {"npu": 15000, "torch": 8000, "aten": 5000, "api": 6000}
 
 
-@pytest.mark.parametrize("what", ["npu", "torch"])
+@pytest.mark.parametrize("what", list(CALLS))
 def test_a_sample(what):
     """For a while; findings are printed as programs."""
     command = [sys.executable, "-m", "tests.fuzz", "--what", what, "--seed", "18", "--workers", "1"]
-    command += ["--calls", "15000" if what == "npu" else "8000", "--seconds", str(SECONDS)]
+    command += ["--calls", str(CALLS[what]), "--seconds", str(SECONDS)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
     assert " 0 findings" in run.stdout and "on guard pages" in run.stdout

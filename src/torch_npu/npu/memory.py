@@ -79,13 +79,13 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
     """Allocates bytes for another library and returns their address; `caching_allocator_delete` frees them."""
     _C.ensure_started()
     index = memory_index(device)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**63:
         raise TypeError(f"size must be a number of bytes, but received {size!r}")
     if stream is None:
         stream = _C.current_stream(index)
     elif hasattr(stream, "stream_id"):
         stream = stream.stream_id
-    elif isinstance(stream, bool) or not isinstance(stream, int):
+    elif isinstance(stream, bool) or not isinstance(stream, int) or not -1 <= stream < 2**31:
         raise TypeError(
             "Invalid type for stream argument, must be `torch_npu.npu.Stream` or `int` representing "
             "a pointer to an existing stream" + pta_error(ErrCode.TYPE)

@@ -82,3 +82,11 @@ def test_bad_threshold():
 def test_bad_scores():
     with pytest.raises(RuntimeError, match=r"argument 'scores' must be of shape \(3\).*\(4,\)"):
         run(boxes(3), scores_of(4), 3, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("size", [-1, float("inf"), float("nan"), 2**31])
+def test_bad_sizes(size):
+    with pytest.raises(
+        RuntimeError, match="argument 'max_output_size' must be at least 0 and an int32"
+    ):
+        run(boxes(3), scores_of(3), size, 0.5, 0.0)

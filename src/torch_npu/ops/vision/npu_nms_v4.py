@@ -59,7 +59,8 @@ def _(self, scores, max_output_size, iou_threshold, scores_threshold):
     must.same_dtype("scores", scores, "self", self)
     rows_of("self", self)
     must.shape("scores", scores, (self.shape[0],))
-    must.hold(max_output_size >= 0, "max_output_size", "at least 0", max_output_size)
+    fits = 0 <= max_output_size < 2**31  # neither inf nor nan
+    must.hold(fits, "max_output_size", "at least 0 and an int32", max_output_size)
     for name, value in (
         ("iou_threshold", iou_threshold),
         ("scores_threshold", scores_threshold),
