@@ -179,7 +179,8 @@ class _Clock:
     def __call__(self) -> float:
         if self.reads:
             return _quantity(self.run, True) * self.times
-        if self.short:  # two baselines may share their inputs: the second would find them in the cache
+        # two baselines may share their inputs: the second would find them in the cache
+        if self.short:
             self.run()
         start = time.perf_counter()
         for _ in range(self.repeat):

@@ -8,7 +8,8 @@
 // is NaN or -infinity.
 //
 // A panel of keys is widened and turned once, so that a vector holds one channel of several keys, and stays in the
-// first-level cache while all heads of some queries pass over it. Scores need no products in memory.
+// first-level cache while all heads of some queries pass over it. Scores need no products in memory. Heads are
+// added in the order of PyTorch's sum; which of two keys comes first whose scores differ by a rounding is open.
 #include <ATen/ops/zeros.h>
 
 #include <limits>
@@ -24,6 +25,7 @@ using at::Tensor;
 
 constexpr int64_t kPanel = 2 * kLanes;            // keys at a time
 constexpr int64_t kHeads = kLanes >= 16 ? 8 : 4;  // heads at a time: two accumulators each
+constexpr int64_t kSum = 16;                      // heads that are added up by themselves, as PyTorch's sum does
 constexpr int64_t kQueryFloats = 1 << 17;         // of a block of queries: half a second-level cache
 constexpr int64_t kScoreFloats = 1 << 22;         // of a block of scores
 
@@ -67,8 +69,8 @@ SOFTNPU_WALK void score(const float* query, const float* weights, int64_t width,
   Vec left = Vec::loadu(scores), right = Vec::loadu(scores + kLanes);
   const Vec zero(0.0f);
   const auto add = [&](const Vec& of_left, const Vec& of_right, float weight) __attribute__((always_inline)) {
-    left = left + at::vec::maximum(of_left, zero) * Vec(weight);
-    right = right + at::vec::maximum(of_right, zero) * Vec(weight);
+    left = left + rounded(at::vec::maximum(of_left, zero) * Vec(weight));
+    right = right + rounded(at::vec::maximum(of_right, zero) * Vec(weight));
   };
   (add(low[kHead], high[kHead], weights[kHead]), ...);
   left.store(scores);
@@ -93,14 +95,24 @@ void score_block(const Problem& p, int64_t top, int64_t rows, const float* query
       turn(key, p.width, first, p.columns, widened.data(), panel.data());
       for (int64_t r = 0; r < rows; ++r) {
         if (p.seen[top + r] <= first) continue;
-        float* to = scores + r * padded + first;
+        float *to = scores + r * padded + first, part[kPanel] = {};
         std::fill(to, to + kPanel, 0.0f);
+        const auto flush = [&] {
+          for (int64_t j = 0; j < kPanel; ++j) to[j] += std::exchange(part[j], 0.0f);
+        };
         const float *q = query + r * p.heads * p.width, *w = weights + r * p.heads;
-        int64_t h = 0;
-        for (; h + kHeads <= p.heads; h += kHeads)
-          score(q + h * p.width, w + h, p.width, panel.data(), to, std::make_index_sequence<kHeads>());
-        for (; h < p.heads; ++h)
-          score(q + h * p.width, w + h, p.width, panel.data(), to, std::make_index_sequence<1>());
+        for (int64_t h = 0; h < p.heads;) {
+          if (h % kSum == 0) flush();
+          const float *q_at = q + h * p.width, *w_at = w + h;
+          if (h + kHeads <= p.heads) {
+            score(q_at, w_at, p.width, panel.data(), part, std::make_index_sequence<kHeads>());
+            h += kHeads;
+          } else {
+            score(q_at, w_at, p.width, panel.data(), part, std::make_index_sequence<1>());
+            ++h;
+          }
+        }
+        flush();
       }
     }
   });

@@ -168,3 +168,15 @@ def test_arguments_that_the_gradient_does_not_read():
 def test_refusals_of_the_gradient(change, message):
     with pytest.raises(RuntimeError, match=f"npu_lightning_indexer_grad: argument {message}"):
         torch_npu.npu_lightning_indexer_grad(**gradient_inputs(**change))
+
+
+def test_slopes_are_multiplied_in_half_precision():
+    """The card keeps dy times weight in the dtype of the query: 90000 is infinite in float16, though dq would be 88."""
+    query, key = (torch.zeros(1, 1, 1, 128, dtype=torch.float16, device="npu") for _ in range(2))
+    query[..., 0], key[..., 0] = 1.0, 2.0**-10
+    place = torch.zeros(1, 1, 1, 1, dtype=torch.int32, device="npu")
+    dy = torch.full((1, 1, 1, 1), 300.0, dtype=torch.float16, device="npu")
+    weights = torch.full((1, 1, 1), 300.0, dtype=torch.float16, device="npu")
+    of_query, _, of_weights = torch_npu.npu_lightning_indexer_grad(query, key, dy, place, weights)
+    assert of_query[0, 0, 0, 0].item() == float("inf")
+    assert of_weights.item() == torch.tensor(300 * 2.0**-10).half().item()

@@ -73,19 +73,22 @@ def test_defaults(given):
     close(y, routed(raw * tokens.cpu().double()[:, None], None, row, 6))
 
 
-def test_int4_weights():
+@pytest.mark.parametrize("with_offset", [False, True])
+def test_int4_weights(with_offset):
     words = {"dtype": torch.int32, "low": -(2**31), "high": 2**31 - 1}
     x, w = ints(6, 192), make(2, 192, 9, **words)
     exact = (make(2, 72, low=0.5, high=2).view(torch.int32) & ~0x1FFF).view(torch.float32)
     packed = torch_npu.npu_trans_quant_param(exact.reshape(-1)).reshape(2, 1, 72)
     bias, tokens, logit = make(2, 72), make(6, low=0), make(6)
     row = make(6, dtype=torch.int64, low=0, high=6)
+    offset = make(2, 1, 72) if with_offset else None
     y = torch_npu.npu_grouped_matmul_finalize_routing(
         x,
         w,
         torch.tensor([2, 4]).npu(),
         scale=packed,
         bias=bias,
+        offset=offset,
         pertoken_scale=tokens,
         logit=logit,
         row_index=row,
@@ -95,8 +98,23 @@ def test_int4_weights():
     products = torch.zeros(6, 72, dtype=torch.float64)
     for e, part in ((0, slice(0, 2)), (1, slice(2, 6))):
         raw = (x.cpu().double()[part] - 8) @ right[e] * exact.cpu().double()[e]
+        if offset is not None:
+            raw = raw + x.cpu().double()[part].sum(1, keepdim=True) * offset.cpu().double()[e]
         products[part] = (raw + bias.cpu().double()[e]) * tokens.cpu().double()[part, None]
     close(y, routed(products, logit, row, 6))
+
+
+def test_offsets_have_a_shape():
+    words = {"dtype": torch.int32, "low": -(2**31), "high": 2**31 - 1}
+    given = (ints(6, 192), make(2, 192, 9, **words), torch.tensor([2, 4]).npu())
+    packed = torch_npu.npu_trans_quant_param(torch.ones(144).npu()).reshape(2, 1, 72)
+    rows = {"scale": packed, "row_index": torch.arange(6).npu()}
+    for offset, message in (
+        (make(2, 72), r"'offset' must be of shape \(2, 1, 72\)"),
+        (make(2, 1, 72, dtype=torch.float16), "'offset' must be of dtype torch.float32"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch_npu.npu_grouped_matmul_finalize_routing(*given, **rows, offset=offset)
 
 
 def test_microscaling():
@@ -178,7 +196,7 @@ def test_bad_arguments():
         match = "npu_grouped_matmul_finalize_routing: argument " + text
         with pytest.raises(RuntimeError, match=match):
             torch_npu.npu_grouped_matmul_finalize_routing(*args, **{**good, **options})
-    with pytest.raises(NotImplementedError, match="'offset' is not implemented"):
+    with pytest.raises(NotImplementedError, match="'offset' must be left at None"):
         torch_npu.npu_grouped_matmul_finalize_routing(x, w, groups, **good, offset=scale)
     with pytest.raises(NotImplementedError, match="'bias' must be left at None"):
         torch_npu.npu_grouped_matmul_finalize_routing(x, w, groups, **good, bias=scale)

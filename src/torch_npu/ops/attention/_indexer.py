@@ -40,8 +40,8 @@ def scored(query, weights, key) -> torch.Tensor:
     return (product * weights.t().unsqueeze(-1)).sum(0)
 
 
-def derived(query, weights, key, position, gradient):
-    """Gradients of the scores at chosen positions.
+def derived(query, weights, key, position, gradient, dtype):
+    """Gradients of the scores at chosen positions; the slopes are multiplied in `dtype`, as on the card.
 
     query (rows, N, D), weights (rows, N), key (columns, D), position (rows, n) with -1 for none, gradient (rows, n) of
     the scores there. Returns those of query, weights and key.
@@ -53,6 +53,7 @@ def derived(query, weights, key, position, gradient):
     gradient = gradient.masked_fill(~valid, 0).unsqueeze(1)
     of_weights = (product.relu() * gradient).sum(-1)
     slope = (product > 0) * gradient * weights.unsqueeze(-1)  # (rows, N, n)
+    slope = slope.to(dtype).to(query.dtype)
     of_query = slope @ chosen
     of_key = torch.zeros_like(key)
     of_key.index_add_(0, place.flatten(), (slope.mT @ query).flatten(0, 1))

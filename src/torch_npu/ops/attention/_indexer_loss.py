@@ -31,11 +31,15 @@ def attention_weights(query, key, peak, total, scale, unseen):
     return (scores - peak.unsqueeze(-1)).exp() / total.unsqueeze(-1)
 
 
-def gradients(query, key, weights, difference):
-    """Of I at every position, for its gradient `difference` (rows, n): query (rows, N, D), key (n, D), weights (rows, N)."""
+def gradients(query, key, weights, difference, dtype):
+    """Of I at every position, for its gradient `difference` (rows, n): query (rows, N, D), key (n, D), weights (rows, N).
+
+    The slopes are multiplied in `dtype`, as on the card.
+    """
     product = query @ key.t()  # (rows, N, n)
     of_weights = (product.relu() * difference.unsqueeze(1)).sum(-1)
     slope = (product > 0) * difference.unsqueeze(1) * weights.unsqueeze(-1)
+    slope = slope.to(dtype).to(query.dtype)
     return slope @ key, torch.einsum("rhn,rhd->nd", slope, query), of_weights
 
 

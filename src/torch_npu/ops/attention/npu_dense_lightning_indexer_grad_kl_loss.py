@@ -97,7 +97,7 @@ def npu_dense_lightning_indexer_grad_kl_loss(
             found = (scores - top).exp() / sums
             loss += loss_of.divergence(target, found)
             of_query, of_key, of_weights = loss_of.gradients(
-                index[where], index_keys[columns], factors[where], found - target
+                index[where], index_keys[columns], factors[where], found - target, query_index.dtype
             )
             made[0][where] = of_query
             made[1][columns] += of_key

@@ -262,7 +262,7 @@ def npu_lightning_indexer_grad(
         for part in _sparse.steps(span.rows, places.shape[1] * query.shape[-1]):
             part = slice(span.start + part.start, span.start + part.stop)
             of_query, of_weights, of_key = _indexer.derived(
-                rows[part], factors[part], own, places[part], gradients[part]
+                rows[part], factors[part], own, places[part], gradients[part], query.dtype
             )
             found[0][part] = of_query
             found[2][part] = of_weights

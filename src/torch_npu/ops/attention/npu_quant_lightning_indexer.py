@@ -69,12 +69,12 @@ def npu_quant_lightning_indexer(
     Constraints: Atlas A2, A3 and Ascend950.
     """
     indices = query.new_empty((*query.shape[:-2], 1, sparse_count), dtype=torch.int32).fill_(-1)
-    for span, part, *operands in _sequences(
+    for span, part, queries, factors, keys in _sequences(
         query, key, weights, query_dequant_scale, key_dequant_scale, actual_seq_lengths_query,
         actual_seq_lengths_key, block_table, layout_query, layout_key, query_dtype,
     ):  # fmt: skip
         places = indices.view(-1, sparse_count)[part]
-        _indexer.best(*operands, span, sparse_mode, sparse_count, places)
+        _indexer.best(queries, factors, keys, span, sparse_mode, sparse_count, places)
     return indices
 
 
@@ -95,11 +95,11 @@ def _(
     query_dtype,
 ):
     indices = query.new_empty((*query.shape[:-2], 1, sparse_count), dtype=torch.int32).fill_(-1)
-    for span, part, *operands in _sequences(
+    for span, part, queries, factors, keys in _sequences(
         query, key, weights, query_dequant_scale, key_dequant_scale, actual_seq_lengths_query,
         actual_seq_lengths_key, block_table, layout_query, layout_key, query_dtype,
     ):  # fmt: skip
-        found, _ = _indexer.best_natively(*operands, span, sparse_mode, sparse_count)
+        found, _ = _indexer.best_natively(queries, factors, keys, span, sparse_mode, sparse_count)
         indices.view(-1, sparse_count)[part] = found
     return indices
 

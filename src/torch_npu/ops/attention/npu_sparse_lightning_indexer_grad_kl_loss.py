@@ -104,6 +104,7 @@ def npu_sparse_lightning_indexer_grad_kl_loss(
                 index_keys[columns],
                 place.masked_fill(unseen, -1),
                 found - target,
+                query_index.dtype,
             )
             made[0][where] = of_query
             made[1][columns] += of_key

@@ -82,9 +82,9 @@ def npu_ffn_worker_batching(
     size = context["attn_to_ffn_token_size"]
     needed = width * dtype.itemsize + (4 if token_dtype == _INT8 else 0)
     context.require(size >= needed, "attn_to_ffn_token_size", f"of at least {needed} bytes")
-    shape = (sessions, batches, tokens, choices, size)
+    window = (sessions, batches, tokens, choices, size)
     if order.numel():
-        data = context.memory("ffn.token_data_buf", shape, torch.uint8)[
+        data = context.memory("ffn.token_data_buf", window, torch.uint8)[
             session, batch, token, choice
         ]
     else:

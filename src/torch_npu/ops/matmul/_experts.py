@@ -46,6 +46,9 @@ class Rows:
     x_dtype: int | None = None
     weight_dtype: int | None = None
     mx: bool = False
+    offset: torch.Tensor | None = (
+        None  # of int4 weights, (E, 1, N): what each of them lacks, in units of the result
+    )
 
     @property
     def form(self) -> str:
@@ -81,6 +84,8 @@ class Rows:
             matrix = unpack_matrix(weight)
             y = block_product(shifted, matrix, None, scale.reshape(-1, matrix.shape[-1]))
             y = y if self.assist is None else y + self.assist[group.weight].float()
+            if self.offset is not None:
+                y = y + x.sum(1, keepdim=True).float() * self.offset[group.weight]
             return y * factor
         if self.form == "a4w4":
             x, weight = unpack_int4(x), unpack_matrix(weight)

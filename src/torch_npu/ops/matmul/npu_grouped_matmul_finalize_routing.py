@@ -23,10 +23,10 @@ _NAMES = {
 }
 
 
-def _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype):
+def _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype, offset=None):
     mx = _mx.asked(scale_dtype, scale)
     assist = None if _chip.on_950() else bias
-    return _experts.Rows(x, w, scale, pertoken_scale, assist, x_dtype, w_dtype, mx)
+    return _experts.Rows(x, w, scale, pertoken_scale, assist, x_dtype, w_dtype, mx, offset)
 
 
 def _check_sizes(rows):
@@ -83,6 +83,7 @@ def npu_grouped_matmul_finalize_routing(
     group_list,
     scale,
     bias,
+    offset,
     pertoken_scale,
     shared_input,
     logit,
@@ -108,7 +109,7 @@ def npu_grouped_matmul_finalize_routing(
         scale: (E, N) float32 or bfloat16; for int4 (E, 1, N) int64, packed by `npu_trans_quant_param`; on Ascend950
             (E, 1, N) or bytes of powers of two, (E, ceil(K / 64), N, 2).
         bias: for int4 (E, N) float32, added before `pertoken_scale`; on Ascend950 (E, N) bfloat16, added after it.
-        offset: of int4 weights; not here.
+        offset: for int4 (E, 1, N) float32, times the sum of a row of x added before `pertoken_scale`.
         pertoken_scale: (M) float32, None for 1; beside powers of two such bytes, (M, ceil(K / 64), 2).
         shared_input: (B', N) bfloat16, added to the rows from `shared_input_offset` on.
         logit: (M) float32, factors of the rows; required on Ascend950.
@@ -131,7 +132,7 @@ def npu_grouped_matmul_finalize_routing(
     Differs from upstream:
         Upstream takes int8 weights in the format NZ alone; here ND is the same.
     """
-    rows = _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype)
+    rows = _rows(x, w, scale, bias, pertoken_scale, x_dtype, w_dtype, scale_dtype, offset)
     y = x.new_zeros(output_bs or x.shape[0], rows.columns, dtype=torch.float32)
 
     new = _chip.on_950()
@@ -184,10 +185,6 @@ def _(
 ):
     must.present("scale", scale, "always")
     must.present("row_index", row_index, "always")
-    if offset is not None:
-        raise NotImplementedError(
-            "npu_grouped_matmul_finalize_routing: 'offset' is not implemented"
-        )
     for name, code in (
         ("scale_dtype", scale_dtype),
         ("pertoken_scale_dtype", pertoken_scale_dtype),
@@ -208,6 +205,10 @@ def _(
         must.dtype("scale", scale, torch.float32, torch.bfloat16)
     elif rows.form == "float8" and x_dtype is None:
         must.dtype("x", x, torch.float8_e4m3fn)
+    if rows.form != "a8w4":
+        must.unset("offset", offset)
+    must.dtype("offset", offset, torch.float32)
+    must.shape("offset", offset, (w.shape[0], 1, rows.columns))
     _check_sizes(rows)
     experts, columns, count = w.shape[0], rows.columns, x.shape[0]
     _experts.check_list(group_list, experts)
