@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from softnpu import kernels
 from tests import ROOT
@@ -96,6 +97,13 @@ def test_rotary_position_embedding(mode):
     for made, wanted in zip(found, (a, c, s), strict=True):
         close(made, wanted.grad, 1e-4)
     opapi.call("aclnnRotaryPositionEmbeddingGrad", grad, cos, sin, None, mode, found[0], None, None)
+    close(found[0], a.grad)
+    found[0].zero_()
+    none = (
+        torch.empty(0, device="npu"),
+        torch.empty(0, device="npu"),
+    )  # as MindSpeed asks for dx alone
+    opapi.call("aclnnRotaryPositionEmbeddingGrad", grad, cos, sin, None, mode, found[0], *none)
     close(found[0], a.grad)
 
 
@@ -222,3 +230,18 @@ def test_a_repeatable_executor_runs_again():
         assert library.aclnnMul(None, size, executor, None) == 0
         close(out, x.cpu().double() * y.cpu().double())
     assert library.aclDestroyAclOpExecutor(executor) == 0
+
+
+class _Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_error_that_passes_a_dispatch_mode_keeps_its_text():
+    x, cos, sin = make(1, 4, 2, 16), make(1, 4, 1, 16), make(1, 4, 1, 16)
+    wrong = torch.empty(3, device="npu")
+    with (
+        _Passing(),
+        pytest.raises(opapi.Error, match=r"aclnnRotaryPositionEmbedding: .*tensor a \(3\)"),
+    ):
+        opapi.call("aclnnRotaryPositionEmbedding", x, cos, sin, 0, wrong)
