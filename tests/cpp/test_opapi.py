@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import torch_npu
 from softnpu import kernels
 from tests import ROOT
 from tests.cpp import opapi
@@ -245,3 +247,9 @@ def test_an_error_that_passes_a_dispatch_mode_keeps_its_text():
         pytest.raises(opapi.Error, match=r"aclnnRotaryPositionEmbedding: .*tensor a \(3\)"),
     ):
         opapi.call("aclnnRotaryPositionEmbedding", x, cos, sin, 0, wrong)
+
+
+def test_the_library_of_atb_is_where_programs_load_it():
+    path = Path(torch_npu.__file__).parent / "lib" / "libop_plugin_atb.so"
+    torch.ops.load_library(str(path))
+    assert torch.ops.atb._npu_paged_attention is not None
