@@ -11,6 +11,7 @@
 #include <c10/core/Scalar.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <atomic>
 #include <cstring>
@@ -80,6 +81,10 @@ aclnnStatus guarded(aclnnStatus code, const std::string& name, Body body) {
     return body();
   } catch (const c10::Error& error) {
     return failed(code, described(name, error.what_without_backtrace()));
+  } catch (python_error& error) {  // its text is empty until it is asked for
+    error.persist();
+    error.build_message();
+    return failed(code, described(name, error.what()));
   } catch (const std::exception& error) {
     return failed(code, described(name, error.what()));
   }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import torch_npu
 from softnpu import kernels
 from tests import ROOT
 from tests.cpp import opapi
@@ -96,6 +99,13 @@ def test_rotary_position_embedding(mode):
     for made, wanted in zip(found, (a, c, s), strict=True):
         close(made, wanted.grad, 1e-4)
     opapi.call("aclnnRotaryPositionEmbeddingGrad", grad, cos, sin, None, mode, found[0], None, None)
+    close(found[0], a.grad)
+    found[0].zero_()
+    none = (
+        torch.empty(0, device="npu"),
+        torch.empty(0, device="npu"),
+    )  # as MindSpeed asks for dx alone
+    opapi.call("aclnnRotaryPositionEmbeddingGrad", grad, cos, sin, None, mode, found[0], *none)
     close(found[0], a.grad)
 
 
@@ -281,3 +291,24 @@ def test_a_list_of_bools_keeps_its_members():
     made = ctypes.c_void_p(opapi.library.aclCreateBoolArray(given, ctypes.c_uint64(3)))
     size = ctypes.c_uint64()
     assert opapi.library.aclGetBoolArraySize(made, ctypes.byref(size)) == 0 and size.value == 3
+
+
+class _Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_error_that_passes_a_dispatch_mode_keeps_its_text():
+    x, cos, sin = make(1, 4, 2, 16), make(1, 4, 1, 16), make(1, 4, 1, 16)
+    wrong = torch.empty(3, device="npu")
+    with (
+        _Passing(),
+        pytest.raises(opapi.Error, match=r"aclnnRotaryPositionEmbedding: .*tensor a \(3\)"),
+    ):
+        opapi.call("aclnnRotaryPositionEmbedding", x, cos, sin, 0, wrong)
+
+
+def test_the_library_of_atb_is_where_programs_load_it():
+    path = Path(torch_npu.__file__).parent / "lib" / "libop_plugin_atb.so"
+    torch.ops.load_library(str(path))
+    assert torch.ops.atb._npu_paged_attention is not None

@@ -25,6 +25,9 @@ def rotary_position_embedding(x, cos, sin, mode):
     " -> (Tensor, Tensor, Tensor)"
 )
 def rotary_position_embedding_grad(dy, cos, sin, x, mode):
-    """Without x the gradients of cos and sin are not asked for; the outputs for them stay as they are."""
+    """Without x the gradients of cos and sin are not asked for: zeros, for outputs of any shape, also of no element."""
     saved = torch.zeros_like(dy) if x is None else x
-    return torch.ops.npu.npu_rotary_mul_backward(dy, saved, cos, sin, _mode(mode))
+    dx, dcos, dsin = torch.ops.npu.npu_rotary_mul_backward(dy, saved, cos, sin, _mode(mode))
+    if x is None:
+        dcos = dsin = dy.new_zeros(())
+    return dx, dcos, dsin
