@@ -106,6 +106,7 @@ def _reached(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _called(function: Callable[..., Any]) -> Iterator[Any]:
+    yield from inspect.getclosurevars(function).nonlocals.values()  # what a factory gave to it
     names = sys.modules[function.__module__].__dict__
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
         if not isinstance(node, ast.Call):

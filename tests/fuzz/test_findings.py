@@ -110,6 +110,8 @@ FINDINGS = [
     Call("aten.copy.default", 0, 0, (Mutation("args.0", "none"),), mode="inference"),
     # a size that stays symbolic
     Call("aten._upsample_bilinear2d_aa.default", 0, 0, (Mutation("args.1.0", "value", -(2**62) - 1),)),
+    # pages without a token
+    Call("npu.npu_gather_pa_kv_cache", 0, 0, (Mutation("args.1", "shape", ("zero", 1)),)),
     # lengths without a dimension
     Call(
         "npu.npu_sparse_flash_attention", 1, 0,

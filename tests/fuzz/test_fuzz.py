@@ -112,7 +112,7 @@ def broken(x, kind):
 kinds = ["crash", "hang", "write", "internal", "refused", "ok"]
 made = {f"npu.{kind}": targets.Target(f"npu.{kind}", broken, None, 1,
         lambda index, kind=kind: {"args": [torch.ones(3, device="npu"), kind], "kwargs": {}}) for kind in kinds}
-targets.ours = lambda: made
+targets.KINDS["npu"] = lambda: made
 plan = run.Plan(0, 60, 60, 2, list(made), patience=1.0, guard=compile_guard())
 run.Call.drawn = classmethod(lambda cls, seed, index, names: cls(names[index % len(names)]))
 plan.calls = 12

@@ -142,10 +142,11 @@ def _two_replays_at_once(order):
 
 
 def _fork_in_a_capture(order):
-    x, (s,) = ready(64), streams(1)
+    x, others = ready(64), streams(2)
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph):
         main = torch.npu.current_stream()
+        s = next(one for one in others if one != main)  # streams come from a pool
         s.wait_stream(main)
         if order:
             x.add_(1)

@@ -17,6 +17,22 @@ def fresh_dynamo():
     torch._dynamo.reset()
 
 
+@pytest.fixture(autouse=True)
+def own_converters():
+    """Converters that a test registers end with it: programs with registered ones are not kept by caches."""
+    from torchair.ge import registry
+
+    def foreign(converter):
+        return not str(converter.__module__).startswith("torchair.")
+
+    before = dict(registry._converters)
+    yield
+    for target in [target for target, one in registry._converters.items() if foreign(one)]:
+        del registry._converters[target]
+        if target in before:
+            registry._converters[target] = before[target]
+
+
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Inductor gives back the lowered graph itself; returns the graphs in order."""

@@ -82,6 +82,9 @@ def read(
         length = min(length, into.shape[0] - first)
         if length <= 0:
             continue
+        if block == 0:  # no token fits into a page
+            into[first : first + length] = 0
+            continue
         skipped = 0 if starts is None else starts[index] // block
         ids = table[index, skipped : skipped + -(-length // block)].long()
         inside = (ids >= 0) & (ids < blocks)

@@ -73,7 +73,7 @@ def npu_moe_distribute_dispatch_teardown(
     send = table[where.rank].sum(1).tolist()
     mine = table[:, where.rank]
     receive = mine.sum(1).tolist()
-    rows = group.all_to_all(y[: sum(send)].view(torch.uint8), send, receive)
+    rows = group.all_to_all(y[: sum(send)].contiguous().view(torch.uint8), send, receive)
     rows = rows[halves.arrived(where, mine)].view(y.dtype)
     values, scales = halves.unpack(rows, x.shape[1], quant_mode)
 
