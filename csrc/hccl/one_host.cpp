@@ -107,7 +107,7 @@ class OneHostBackend::Worker : public std::enable_shared_from_this<Worker> {
 
  private:
   void run();
-  void begin(const Segment::Operation& operation, Segment::Time deadline);
+  void meet(const Segment::Operation& operation, bool first, Segment::Time deadline);
 
   const std::unique_ptr<Segment> segment_;
   const int rank_, size_, process_;
@@ -184,10 +184,11 @@ void OneHostBackend::Worker::stop() {
   segment_->leave();
 }
 
-// The first meeting of an operation: what it is, and the first round of its data.
-void OneHostBackend::Worker::begin(const Segment::Operation& operation, Segment::Time deadline) {
-  segment_->said(rank_) = operation;
+// Before the others' slots of a round are read. In the first one all must have begun the same operation.
+void OneHostBackend::Worker::meet(const Segment::Operation& operation, bool first, Segment::Time deadline) {
+  if (first) segment_->said(rank_) = operation;
   segment_->meet(deadline);
+  if (!first) return;
   for (int r = 0; r < size_; ++r) {
     TORCH_CHECK(segment_->said(r) == operation, "the ranks do not agree: rank ", r, " began ",
                 text_of(segment_->said(r)), ", this rank ", text_of(operation));
@@ -210,11 +211,7 @@ void OneHostBackend::Worker::broadcast(const at::Tensor& row, int root, Segment:
     const int64_t count = std::min(total - done, slot);
     segment_->begin_round();
     if (rank_ == root) copy(segment_->slot(root), data_of(row) + done, count);
-    if (done == 0) {
-      begin({kBroadcast, 0, 0, root, total}, deadline);
-    } else {
-      segment_->meet(deadline);
-    }
+    meet({kBroadcast, 0, 0, root, total}, done == 0, deadline);
     if (rank_ != root) copy(data_of(row) + done, segment_->slot(root), count);
     done += count;
   } while (done < total);
@@ -247,20 +244,15 @@ void OneHostBackend::Worker::reduce(const at::Tensor& row, const c10d::ReduceOp&
     return reduce_rows(at::from_blob(segment_->slot(0) + first * item, {size_, count}, {most, 1}, row.options()), op,
                        size_);
   };
+  const Segment::Operation operation{root < 0 ? kAllReduce : kReduce, static_cast<int64_t>(row.scalar_type()),
+                                     static_cast<int64_t>(op.op_), root, row.numel() * item};
   const bool reads = root < 0 || rank_ == root;
   int64_t done = 0;
   do {
     const int64_t count = std::min(row.numel() - done, most);
     segment_->begin_round();
     copy(segment_->slot(rank_), data_of(row) + done * item, count * item);
-    if (done == 0) {
-      const auto reduction = static_cast<int64_t>(op.op_);
-      begin({root < 0 ? kAllReduce : kReduce, static_cast<int64_t>(row.scalar_type()), reduction, root,
-             row.numel() * item},
-            deadline);
-    } else {
-      segment_->meet(deadline);
-    }
+    meet(operation, done == 0, deadline);
     if (count * item <= kSmall) {
       if (reads && count > 0) row.narrow(0, done, count).copy_(reduced(0, count));
     } else {
@@ -303,11 +295,7 @@ void OneHostBackend::Worker::gather(const at::Tensor& own, const Tensors& all, S
     const int64_t count = std::min(total - done, slot);
     segment_->begin_round();
     copy(segment_->slot(rank_), data_of(own) + done, count);
-    if (done == 0) {
-      begin({kAllGather, 0, 0, -1, total}, deadline);
-    } else {
-      segment_->meet(deadline);
-    }
+    meet({kAllGather, 0, 0, -1, total}, done == 0, deadline);
     for (int r = 0; r < size_; ++r) copy(data_of(all[static_cast<size_t>(r)]) + done, segment_->slot(r), count);
     done += count;
   } while (done < total);
@@ -334,19 +322,15 @@ void OneHostBackend::Worker::exchange(const at::Tensor& output, const at::Tensor
     for (int r = 0; r < size_; from += send[static_cast<size_t>(r++)]) {
       if (r != rank_) copy(lane_of(rank_, r), from + round * lane, within(send[static_cast<size_t>(r)], round));
     }
-    if (round == 0) {
-      std::copy(send.begin(), send.end(), segment_->counts(rank_));
-      begin({kAllToAll, 0, 0, -1, 0}, deadline);
-      for (int r = 0; r < size_; ++r) {
-        const int64_t *theirs = segment_->counts(r), expected = receive[static_cast<size_t>(r)];
-        TORCH_CHECK(theirs[rank_] == expected, "rank ", r, " sends ", theirs[rank_], " bytes to rank ", rank_,
-                    ", which expects ", expected);
-        for (int to = 0; to < size_; ++to) {
-          if (to != r) rounds = std::max(rounds, (theirs[to] + lane - 1) / lane);
-        }
+    if (round == 0) std::copy(send.begin(), send.end(), segment_->counts(rank_));
+    meet({kAllToAll, 0, 0, -1, 0}, round == 0, deadline);
+    for (int r = 0; round == 0 && r < size_; ++r) {
+      const int64_t *theirs = segment_->counts(r), expected = receive[static_cast<size_t>(r)];
+      TORCH_CHECK(theirs[rank_] == expected, "rank ", r, " sends ", theirs[rank_], " bytes to rank ", rank_,
+                  ", which expects ", expected);
+      for (int to = 0; to < size_; ++to) {
+        if (to != r) rounds = std::max(rounds, (theirs[to] + lane - 1) / lane);
       }
-    } else {
-      segment_->meet(deadline);
     }
     uint8_t* into = data_of(output);
     for (int r = 0; r < size_; into += receive[static_cast<size_t>(r++)]) {

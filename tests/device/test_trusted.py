@@ -339,7 +339,7 @@ def test_pairs_of_rows():
     found = aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances.npu())
     torch.testing.assert_close(found.cpu(), aten._pdist_backward(grad, x, 2.0, distances))
     with pytest.raises(
-        RuntimeError, match="argument 'pdist' must have 6 elements, one for each pair of rows"
+        RuntimeError, match="argument 'pdist' must have the sizes .6., one for each pair of rows"
     ):
         aten._pdist_backward(grad.npu(), x.npu(), 2.0, distances[:2].npu())
 
@@ -422,3 +422,50 @@ def test_offsets_of_bags():
         call([0, 2, 3, 0, 2, 3], "npu")
     with pytest.raises(RuntimeError, match="'offsets' must hold indices from 0 to 5, but holds 9"):
         call([0, 2, 9], "npu")
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("scale", [0.3, 0.9, 1.7, (2.5, 0.45)])
+def test_filtered_resampling(mode, scale):
+    x = torch.randn(2, 3, 11, 20)
+    options = {"scale_factor": scale, "mode": mode, "antialias": True}
+    torch.testing.assert_close(F.interpolate(x.npu(), **options).cpu(), F.interpolate(x, **options))
+    with pytest.raises(
+        RuntimeError, match=r"'output_size' must hold at most 11 times 1.7, but holds 128"
+    ):
+        aten._upsample_bilinear2d_aa(x.npu(), [128, 18], False, 1.7, 0.9)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients_of_padding(mode, dims, batched):
+    x = torch.randn(*([2] if batched else []), 3, *range(4, 4 + dims))
+    pads = [1, 2, 0, 3, 2, 1][: 2 * dims]
+    found = {}
+    for device in ("cpu", "npu"):
+        leaf = x.to(device, copy=True).requires_grad_()
+        padded = F.pad(leaf, pads, mode)
+        padded.backward(torch.arange(float(padded.numel()), device=device).view(padded.shape))
+        found[device] = leaf.grad.cpu()
+    torch.testing.assert_close(found["npu"], found["cpu"])
+    backward = getattr(
+        aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{dims}d_backward"
+    )
+    with pytest.raises(RuntimeError, match="'grad_output' must have the sizes .* that 'self' and"):
+        backward(padded.detach()[..., :-1].contiguous(), x.npu(), pads)
+
+
+def test_pivots_of_a_symmetric_factorization():
+    x = torch.randn(4, 6, 6)
+    x = x + x.mT
+    b = torch.randn(4, 6, 2)
+    factors, pivots = torch.linalg.ldl_factor(x)
+    assert (pivots < 0).any()  # a block of two rows
+    solved = torch.linalg.ldl_solve(factors.npu(), pivots.npu(), b.npu()).cpu()
+    torch.testing.assert_close(solved, torch.linalg.ldl_solve(factors, pivots, b))
+    for wrong in (torch.full_like(pivots, -1)[:, :5], torch.zeros_like(pivots)):
+        size = wrong.shape[-1]
+        part = factors[:, :size, :size].contiguous().npu()
+        with pytest.raises(RuntimeError, match="'pivots' must hold rows from 1 to"):
+            torch.linalg.ldl_solve(part, wrong.npu(), b[:, :size].npu())

@@ -110,6 +110,12 @@ FINDINGS = [
     Call("aten.copy.default", 0, 0, (Mutation("args.0", "none"),), mode="inference"),
     # a size that stays symbolic
     Call("aten._upsample_bilinear2d_aa.default", 0, 0, (Mutation("args.1.0", "value", -(2**62) - 1),)),
+    # as many numbers as ranks that are not there
+    Call("npu.npu_moe_distribute_combine_teardown", 1, 0, (Mutation("args.7", "value", 2**31),), strict=0),
+    Call("aten._upsample_bilinear2d_aa.default", 2, 0, (Mutation("args.1.0", "value", 128),)),
+    Call("aten.linalg_ldl_solve.default", 1, 0, (Mutation("args.1", "values", ("minus one", 175)),)),
+    Call("aten.replication_pad2d_backward.grad_input", 2, 0, (Mutation("kwargs.self", "shape", ("double", 1)),)),
+    Call("aten._pdist_backward.out", 2, 0, (Mutation("kwargs.grad", "shape", ("add", 0)),)),
     # pages without a token
     Call("npu.npu_gather_pa_kv_cache", 0, 0, (Mutation("args.1", "shape", ("zero", 1)),)),
     # lengths without a dimension

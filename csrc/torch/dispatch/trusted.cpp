@@ -200,6 +200,30 @@ void padding(const Given& given) {
   const size_t wanted = 2 * static_cast<size_t>(name[name.find("pad") + 3] - '0');
   const size_t count = value != nullptr && value->isIntList() ? value->toIntVector().size() : 0;
   TORCH_CHECK(count == wanted, name, ": argument 'padding' must have ", wanted, " numbers, but has ", count);
+  const at::Tensor self = given.tensor("self");
+  if (!self.defined() || self.dim() < static_cast<int64_t>(wanted / 2)) return;
+  const auto around = value->toIntVector();
+  std::vector<int64_t> sizes = self.sizes().vec();
+  for (size_t i = 0; i < wanted / 2; ++i) sizes[sizes.size() - 1 - i] += around[2 * i] + around[2 * i + 1];
+  expect_sizes(given, "grad_output", sizes, " that 'self' and 'padding' say");
+}
+
+// Resampling with a filter: no more points than the scales, which need not fit the sizes, give for the input.
+void resampled(const Given& given) {
+  const at::Tensor self = given.tensor("self");
+  const c10::IValue* sizes = given.find("output_size");
+  if (!self.defined() || self.dim() != 4 || sizes == nullptr || !sizes->isIntList() ||
+      flag(given, "align_corners", false))
+    return;
+  const auto wanted = sizes->toIntVector();
+  for (size_t i = 0; i < 2 && wanted.size() == 2; ++i) {
+    const c10::IValue* scale = given.find(i == 0 ? "scales_h" : "scales_w");
+    if (scale == nullptr || !scale->isDouble() || !(scale->toDouble() > 0)) continue;
+    const int64_t size = self.size(static_cast<int64_t>(2 + i));
+    TORCH_CHECK(static_cast<double>(wanted[i]) <= static_cast<double>(size) * scale->toDouble() + 1,
+                given.schema.name(), ": argument 'output_size' must hold at most ", size, " times ", scale->toDouble(),
+                ", but holds ", wanted[i]);
+  }
 }
 
 // Transforms: dimensions that there are, counted from the first one, and half of the frequencies.
@@ -221,6 +245,23 @@ void transformed(const Given& given) {
               self.size(dims.back()), " frequencies, but is ", last->toInt());
 }
 
+// Pivots of a symmetric factorization: none is 0, and negative ones stand in pairs.
+void blocks(const Given& given, int64_t count) {
+  const at::Tensor rows = given.tensor("pivots");
+  if (!rows.defined() || rows.scalar_type() != at::kInt || rows.numel() == 0 || rows.size(-1) != count) return;
+  const at::Tensor plain = rows.contiguous();
+  const int32_t* row = plain.const_data_ptr<int32_t>();
+  for (int64_t first = 0; first < plain.numel(); first += count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t pivot = row[first + i];
+      const bool paired = pivot < 0 && i + 1 < count && row[first + i + 1] < 0;
+      TORCH_CHECK(pivot > 0 || paired, given.schema.name(), ": argument 'pivots' must hold rows from 1 to ", count,
+                  ", negative ones in pairs, but holds ", pivot, " at ", i);
+      i += paired;
+    }
+  }
+}
+
 // Pivots of a factorization: rows, counted from 1; negative ones belong to a block of two rows.
 void pivots(const Given& given) {
   const bool unpacked = given.find("LU_pivots") != nullptr, symmetric = given.find("LD") != nullptr;
@@ -229,6 +270,7 @@ void pivots(const Given& given) {
   if (unpacked && !flag(given, "unpack_pivots", true)) return;
   const int64_t count = factors.size(-2);
   expect_range(given, unpacked ? "LU_pivots" : "pivots", symmetric ? -count : 1, count + 1);
+  if (symmetric) blocks(given, count);
 }
 
 void pivot_sizes(const Given& given) {
@@ -321,7 +363,7 @@ void pairs(const Given& given) {
   const at::Tensor self = given.tensor("self");
   if (!self.defined() || self.dim() != 2) return;
   const int64_t count = self.size(0) * (self.size(0) - 1) / 2;
-  for (const char* label : {"grad", "pdist"}) expect_elements(given, label, count, "one for each pair of rows");
+  for (const char* label : {"grad", "pdist"}) expect_sizes(given, label, count, ", one for each pair of rows");
 }
 
 std::unordered_map<std::string, Trusted> rules() {
@@ -345,6 +387,9 @@ std::unordered_map<std::string, Trusted> rules() {
     for (const char* kind : {"reflection_pad", "replication_pad"}) {
       table[std::string(kind) + dims + "_backward"] = {padding, nullptr};
     }
+  }
+  for (const char* name : {"_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"}) {
+    table[name] = {resampled, nullptr};
   }
   for (const char* name : {"_fft_c2c", "_fft_r2c", "_fft_c2r"}) table[name] = {transformed, nullptr};
   for (const char* name : {"linalg_lu_solve", "linalg_ldl_solve", "lu_unpack"}) table[name] = {nullptr, pivots};

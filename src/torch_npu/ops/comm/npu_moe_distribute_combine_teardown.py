@@ -76,7 +76,7 @@ def npu_moe_distribute_combine_teardown(
     group = _group.find(group_ep)
     send = halves.counts_of(comm_cmd_info, where.ranks)
     target = comm_cmd_info.view(-1, halves.WORDS)[: int(send.sum()), 1]
-    receive = group.all_to_all(send, [1] * where.ranks, [1] * where.ranks)
+    receive = group.all_to_all(send, [1] * group.size, [1] * group.size)
     back = group.all_to_all(
         expand_x[target.argsort(stable=True)], send.tolist(), receive.tolist()
     ).float()
