@@ -33,11 +33,12 @@ def _graphs(count):
 
 
 def _forked_graphs(count):
-    x, graphs, side = ready(8), [], torch.npu.Stream()
+    x, graphs, others = ready(8), [], [torch.npu.Stream(), torch.npu.Stream()]
     for _ in range(count):
         graphs.append(torch.npu.NPUGraph())
         with torch.npu.graph(graphs[-1]):
             main = torch.npu.current_stream()
+            side = next(one for one in others if one != main)  # streams come from a pool
             side.wait_stream(main)
             with torch.npu.stream(side):
                 x + 1
