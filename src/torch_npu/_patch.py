@@ -202,6 +202,13 @@ def _distributed() -> None:
     replace(gather, "backward", staticmethod(ours.all_gather_backward(gather.backward)))
     for name in ("is_hccl_available", "reinit_process_group"):
         replace(dist, name, getattr(ours, name))
+    after_import("torch.distributed.tensor", _operators_on_dtensor, _device)
+
+
+def _operators_on_dtensor(tensor: ModuleType) -> None:
+    from torch_npu.distributed.tensor import install
+
+    install(tensor, _device)
 
 
 def _old_dropout() -> None:

@@ -1,4 +1,4 @@
-"""What an operator is: its schema, its parts (check, kernel, native, meta, backward), its facts and its samples.
+"""What an operator is: its schema, its parts (check, kernel, native, meta, backward, ...), its facts and its samples.
 
 A part is a plain function that names the arguments it reads, and gets them by name, whatever their order; `**rest`
 takes the others. Inside, every call of an operator is one tuple with all arguments in the order of the schema, and
@@ -57,8 +57,8 @@ class Sample:
 
 
 class Operator:
-    """One operator. `@npu_op` makes it of the kernel; `check`, `native`, `meta`, `backward` and `call` decorate the
-    other parts. Called, it is the dispatcher's operator.
+    """One operator. `@npu_op` makes it of the kernel; `check`, `native`, `meta`, `backward`, `sharding` and `call` decorate
+    the other parts. Called, it is the dispatcher's operator.
 
     Facts, all keywords of `npu_op`:
         export: whether `torch_npu.<name>` exists (default True).
@@ -182,6 +182,11 @@ class Operator:
 
         self.parts["backward"] = function
         register_autograd(self, function)
+        return function
+
+    def sharding(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates how DTensor may divide the work: yields `_sharding.Sharding`. Its tensors have shapes alone."""
+        self._take("sharding", function)
         return function
 
     def functionalize(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -311,7 +316,7 @@ class Operator:
             names, rest = parameters(function)
             if rest:
                 return
-            if part != "call":
+            if part not in ("call", "sharding"):
                 read.update(names)
         ignored = [a for a in self.arguments if a not in read and a not in self.mutable]
         if ignored:

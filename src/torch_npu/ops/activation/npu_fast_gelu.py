@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import elementwise
 from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops._shared._sigmoid import FAST_GELU, swish, swish_slope
 
@@ -50,6 +51,11 @@ def _(grad, *, self):
     return {"self": torch.ops.npu.npu_fast_gelu_backward(grad, self)}
 
 
+@npu_fast_gelu.sharding
+def _(self):
+    yield from elementwise(self.ndim, "self")
+
+
 npu_fast_gelu.samples = [
     Sample(lambda make: (make(4, 33, low=-4, high=4),)),
     Sample(lambda make: (make(2, 3, 5, dtype=torch.float16),)),
@@ -86,6 +92,11 @@ def _(grad, self):
     if not fits(grad, self):
         return NotImplemented
     return torch.ops.softnpu.swish_backward(grad, self, FAST_GELU)
+
+
+@npu_fast_gelu_backward.sharding
+def _(self):
+    yield from elementwise(self.ndim, "grad", "self")
 
 
 npu_fast_gelu_backward.samples = [

@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import elementwise
 from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops._shared._sigmoid import swish, swish_slope
 
@@ -55,6 +56,11 @@ def _(grad, *, self, dim):
     return {"self": torch.ops.npu.npu_swiglu_backward(grad, self, dim)}
 
 
+@npu_swiglu.sharding
+def _(self, dim):
+    yield from elementwise(self.ndim, "self", but=dim)
+
+
 npu_swiglu.samples = [
     Sample(lambda make: (make(4, 3, 32),)),
     Sample(lambda make: (make(2, 6, 5, 3),), {"dim": 1}),
@@ -99,6 +105,11 @@ def _(grad_output, self, dim):
     if not fits(grad_output, self):
         return NotImplemented
     return torch.ops.softnpu.swiglu_backward(grad_output, self, dim)
+
+
+@npu_swiglu_backward.sharding
+def _(self, dim):
+    yield from elementwise(self.ndim, "grad_output", "self", but=dim)
 
 
 npu_swiglu_backward.samples = [

@@ -8,7 +8,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.attention import _fusion, _fusion_formula, _fusion_native, _fusion_rules
+from torch_npu.ops.attention import (
+    _fusion,
+    _fusion_formula,
+    _fusion_native,
+    _fusion_rules,
+    _fusion_sharding,
+)
 from torch_npu.ops.attention._fusion import Attention
 
 ARGUMENTS = (
@@ -151,6 +157,15 @@ def _(
     return {"query": dq, "key": dk, "value": dv, "pse": dpse, "sink": dsink}
 
 
+@npu_fusion_attention_v3.sharding
+def _(
+    input_layout, keep_prob, atten_mask,
+    pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink,
+):  # fmt: skip
+    others = (pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink)
+    yield from _fusion_sharding.forward(6, input_layout, keep_prob, atten_mask, *others)
+
+
 npu_fusion_attention_v3.samples = [
     Sample(
         lambda make: (make(2, 16, 64), make(2, 24, 64), make(2, 24, 64), 4, "BSH"),
@@ -211,6 +226,15 @@ def _(**arguments):
 @npu_fusion_attention_grad_v3.meta
 def _(**arguments):
     return _fusion.gradients(*backward_of(**arguments), _fusion.no_gradients)
+
+
+@npu_fusion_attention_grad_v3.sharding
+def _(
+    input_layout, keep_prob, atten_mask,
+    pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink,
+):  # fmt: skip
+    others = (pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink)
+    yield from _fusion_sharding.backward(input_layout, keep_prob, atten_mask, *others)
 
 
 npu_fusion_attention_grad_v3.samples = [

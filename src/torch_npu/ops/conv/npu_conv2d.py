@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import SUM, Sharding
 from torch_npu.ops.conv import _convolution as conv
 from torch_npu.ops.conv import _definitions as parts
 
@@ -48,6 +49,15 @@ def npu_conv2d(input, weight, bias, stride, padding, dilation, groups):
 npu_conv2d.check(parts.plain_check(_RANKS))
 npu_conv2d.meta(parts.plain_meta)
 npu_conv2d.backward(parts.backward_by("npu_conv2d_backward", parts.PLAIN))
+
+
+@npu_conv2d.sharding
+def _(groups):
+    yield Sharding((0,), {"input": 0})
+    if groups == 1:
+        yield Sharding((1,), {"weight": 0, "bias": 0})
+
+
 npu_conv2d.samples = [
     Sample(lambda make: (make(2, 4, 7, 6), make(6, 4, 3, 3), make(6), [1, 1], [1, 1], [1, 1], 1)),
     Sample(lambda make: (make(1, 4, 9, 8), make(6, 2, 3, 2), None, [2, 1], [0, 2], [2, 1], 2)),
@@ -95,6 +105,15 @@ def npu_conv2d_backward(input, grad_output, weight, stride, padding, dilation, g
 
 npu_conv2d_backward.check(parts.plain_gradients_check(_RANKS))
 npu_conv2d_backward.meta(parts.gradients_meta)
+
+
+@npu_conv2d_backward.sharding
+def _(groups):
+    yield Sharding((0, SUM, SUM), {"input": 0, "grad_output": 0})
+    if groups == 1:
+        yield Sharding((SUM, 0, 0), {"grad_output": 1, "weight": 0})
+
+
 npu_conv2d_backward.samples = [
     Sample(
         lambda make: (

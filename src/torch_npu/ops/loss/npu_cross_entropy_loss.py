@@ -9,6 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import AVERAGE, SUM, Placement, Sharding
 from torch_npu.ops._shared._indices import first_bad
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -211,6 +212,16 @@ def _(
     return {"input": dx}
 
 
+@npu_cross_entropy_loss.sharding
+def _(weight, reduction):
+    """The mean of means, as upstream has it: where targets are ignored, ranks with fewer of them weigh less."""
+    rows: dict[str, Placement] = {"input": 0, "target": 0}
+    if reduction != "mean":
+        yield Sharding((0 if reduction == "none" else SUM, 0, None, None), rows)
+    elif weight is None:
+        yield Sharding((AVERAGE, 0, None, None), rows, even=True)
+
+
 npu_cross_entropy_loss.samples = [
     Sample(lambda make: (make(6, 10), make(6, dtype=torch.int64, low=0, high=10))),
     Sample(
@@ -330,6 +341,13 @@ def _(
     return torch.ops.softnpu.cross_entropy_backward(
         log_prob, target, (1 - label_smoothing) * row * weights, spread, weight
     )
+
+
+@npu_cross_entropy_loss_backward.sharding
+def _(reduction):
+    if reduction != "mean":
+        loss = 0 if reduction == "none" else None
+        yield Sharding((0,), {"grad_loss": loss, "log_prob": 0, "target": 0})
 
 
 npu_cross_entropy_loss_backward.samples = [

@@ -8,6 +8,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import matmul
 from torch_npu.ops._shared._gemm import product
 from torch_npu.ops.matmul.npu_linear import cube_floats
 
@@ -107,6 +108,12 @@ def _(grad, *, self, mat2, output_sizes, needs):
         if needs["mat2"]
         else None,
     }
+
+
+@npu_bmmV2.sharding
+def _(self, mat2, output_sizes):
+    if not output_sizes:
+        yield from matmul(self.shape, mat2.shape, ("self", "mat2"))
 
 
 npu_bmmV2.samples = [

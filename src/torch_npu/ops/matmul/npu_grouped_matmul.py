@@ -15,7 +15,7 @@ from torch_npu.ops._shared._gemm import (
     stand_in,
     torch_dtype,
 )
-from torch_npu.ops.matmul import _grouped, _grouped_float8, _groups
+from torch_npu.ops.matmul import _grouped, _grouped_float8, _grouped_sharding, _groups
 from torch_npu.ops.matmul import _grouped_parameters as parameters
 from torch_npu.ops.matmul import _grouped_rules as rules
 from torch_npu.ops.matmul._grouped import Forms
@@ -271,6 +271,12 @@ def _(x, weight, group_list, split_item, group_type, output_dtype, weight_dtype)
     return [x[0].new_empty(shape, dtype=dtype) for shape in shapes]
 
 
+@npu_grouped_matmul.sharding
+def _(x, weight, bias, scale, offset, antiquant_scale, per_token_scale, group_type, act_type):
+    if not (scale or offset or antiquant_scale or per_token_scale):
+        yield from _grouped_sharding.shardings(x, weight, bias, group_type, act_type)
+
+
 npu_grouped_matmul.samples = [
     Sample(
         lambda make: ([make(6, 8)], [make(3, 8, 4)]),
@@ -398,6 +404,12 @@ def _(
     forms = Forms(weight, bias, scale, antiquant_scale, antiquant_offset)
     rules.host_list(forms, x, group_list, split)
     parameters.parameters(forms, x, None, output_dtype or x[0].dtype)
+
+
+@npu_grouped_matmul_List.sharding
+def _(x, weight, bias, scale, offset, antiquant_scale, per_token_scale, group_type, act_type):
+    if not (scale or offset or antiquant_scale or per_token_scale):
+        yield from _grouped_sharding.shardings(x, weight, bias, group_type, act_type)
 
 
 npu_grouped_matmul_List.samples = [

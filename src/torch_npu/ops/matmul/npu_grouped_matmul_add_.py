@@ -8,6 +8,7 @@ from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import Sharding
 from torch_npu.ops.matmul import _groups
 
 _REST = (
@@ -76,6 +77,13 @@ def _(self, x, weight, group_list, transpose_x, transpose_weight, group_type, gr
     fits = self.numel() == size
     must.hold(fits, "self", f"of {size} elements", tuple(self.shape), ErrCode.PARAM)
     must.hold(self.is_contiguous(), "self", "contiguous", self.stride(), ErrCode.PARAM)
+
+
+@npu_grouped_matmul_add_.sharding
+def _(self):
+    if self.ndim == 3:
+        yield Sharding((2,), {"self": 2, "weight": 1})
+        yield Sharding((1,), {"self": 1, "x": 1})
 
 
 npu_grouped_matmul_add_.samples = [

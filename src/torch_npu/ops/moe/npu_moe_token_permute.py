@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import Sharding
 from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS, inverse_permutation, take_rows
 
@@ -110,6 +111,11 @@ def _(grad, _grad_indices, *, tokens, indices, padded_mode, result1):
     }
 
 
+@npu_moe_token_permute.sharding
+def _():
+    yield Sharding((1, None), {"tokens": 1})
+
+
 npu_moe_token_permute.samples = [
     Sample(lambda make: (make(6, 8), make(6, 2, dtype=torch.int64, low=0, high=4))),
     Sample(lambda make: (make(6, 8), make(6, dtype=torch.int32, low=0, high=4))),
@@ -172,6 +178,11 @@ def _(grad_permuted_tokens, sorted_indices, tokens_size_0, tokens_dtype, num_top
     return grad[:tokens_size_0]
 
 
+@npu_moe_token_permute_grad_v2.sharding
+def _():
+    yield Sharding((1,), {"grad_permuted_tokens": 1})
+
+
 npu_moe_token_permute_grad_v2.samples = [
     Sample(
         lambda make: (
@@ -205,6 +216,11 @@ def _(tokens, grad_permuted_tokens, indices, sorted_indices):
     if grad is None:
         return NotImplemented
     return grad
+
+
+@npu_moe_token_permute_grad.sharding
+def _():
+    yield Sharding((1,), {"tokens": 1, "grad_permuted_tokens": 1})
 
 
 npu_moe_token_permute_grad.samples = [

@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import SUM, Sharding
 from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.moe._routing import FLOATS, take_rows
 from torch_npu.ops.moe.npu_moe_token_permute import MOST_EXPERTS_A_TOKEN, sum_over_experts
@@ -117,6 +118,11 @@ def _native(permuted_tokens, sorted_indices, probs):
 npu_moe_token_unpermute.backward(_backward)
 
 
+@npu_moe_token_unpermute.sharding
+def _():
+    yield Sharding((1,), {"permuted_tokens": 1})
+
+
 npu_moe_token_unpermute.samples = _SAMPLES
 
 
@@ -142,6 +148,13 @@ def _(permuted_tokens, sorted_indices, probs):
 
 
 _npu_moe_token_unpermute.backward(_backward)
+
+
+@_npu_moe_token_unpermute.sharding
+def _():
+    yield Sharding((1, 1), {"permuted_tokens": 1})
+
+
 _npu_moe_token_unpermute.samples = _SAMPLES
 
 
@@ -253,6 +266,11 @@ def _(
     )
 
 
+@npu_moe_token_unpermute_grad_v2.sharding
+def _():
+    yield Sharding((1, SUM), {"grad_unpermuted_tokens": 1, "permuted_tokens": 1})
+
+
 npu_moe_token_unpermute_grad_v2.samples = [
     Sample(
         lambda make: (
@@ -289,6 +307,11 @@ def _(permuted_tokens, grad_unpermuted_tokens, sorted_indices, probs):
     return _native_gradients(
         grad_unpermuted_tokens, sorted_indices, rows.size(0), rows.dtype, probs, rows
     )
+
+
+@npu_moe_token_unpermute_grad.sharding
+def _():
+    yield Sharding((1, SUM), {"grad_unpermuted_tokens": 1, "permuted_tokens": 1})
 
 
 npu_moe_token_unpermute_grad.samples = [

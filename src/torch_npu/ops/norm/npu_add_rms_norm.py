@@ -6,6 +6,7 @@ import torch
 
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import Sharding
 from torch_npu.ops._shared._rms import add_rms_norm, check_addends, native_add_rms_norm, roundings
 
 
@@ -54,6 +55,12 @@ def _(x1, x2, gamma, epsilon):
 @npu_add_rms_norm.backward
 def _(*grads):
     raise NotImplementedError("derivative for 'npu::npu_add_rms_norm' is not implemented")
+
+
+@npu_add_rms_norm.sharding
+def _(x1, gamma):
+    for dim in range(x1.ndim - gamma.ndim):
+        yield Sharding((dim, dim, dim), {"x1": dim, "x2": dim})
 
 
 npu_add_rms_norm.samples = [

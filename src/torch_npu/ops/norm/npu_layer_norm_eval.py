@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import elementwise
 from torch_npu.ops._shared._floats import vector_floats
 
 
@@ -60,6 +61,11 @@ def _(input, normalized_shape, weight, bias, eps):
     if not floats(input, weight, bias):
         return NotImplemented
     return torch.ops.softnpu.layer_norm(input, len(normalized_shape), weight, bias, eps)
+
+
+@npu_layer_norm_eval.sharding
+def _(input, normalized_shape):
+    yield from elementwise(input.ndim - len(normalized_shape), "input")
 
 
 npu_layer_norm_eval.samples = [

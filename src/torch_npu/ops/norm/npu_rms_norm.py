@@ -10,6 +10,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits, floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import SUM, Sharding
 
 
 def _normalized_dims(x: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
@@ -70,6 +71,12 @@ def _(dy, *, self, gamma, result1):
     return {"self": dx, "gamma": dgamma.to(gamma.dtype)}
 
 
+@npu_rms_norm.sharding
+def _(self, gamma):
+    for dim in range(self.ndim - gamma.ndim):
+        yield Sharding((dim, dim), {"self": dim})
+
+
 npu_rms_norm.samples = [
     Sample(lambda make: (make(4, 3, 32), make(32))),
     Sample(lambda make: (make(2, 3, 8), make(3, 8)), {"epsilon": 1e-5}),
@@ -108,6 +115,12 @@ def _(dy, self, gamma, rstd):
     if not fits(self, dy) or not floats(gamma, rstd):
         return NotImplemented
     return torch.ops.softnpu.rms_norm_backward(dy, self, gamma, rstd)
+
+
+@npu_rms_norm_backward.sharding
+def _(self, gamma):
+    for dim in range(self.ndim - gamma.ndim):
+        yield Sharding((dim, SUM), {"dy": dim, "self": dim, "rstd": dim})
 
 
 npu_rms_norm_backward.samples = [

@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import fits
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import elementwise
 from torch_npu.ops.optim import _targets
 
 _ARGUMENTS = (
@@ -136,6 +137,12 @@ def _(
 
 
 npu_apply_adam_w_out.call(_targets.with_targets(_SCHEMA))
+
+
+@npu_apply_adam_w_out.sharding
+def _(var):
+    names = ("grad", "max_grad_norm", "var", "m", "v")
+    yield from elementwise(var.ndim, *names, outputs=3)
 
 
 npu_apply_adam_w_out.samples = [

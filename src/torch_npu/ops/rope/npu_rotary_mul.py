@@ -10,6 +10,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import SUM, Sharding
 from torch_npu.ops._shared._floats import vector_floats
 from torch_npu.ops.rope import _rotate as rope
 from torch_npu.ops.rope._layouts import check_rotary, composed
@@ -106,6 +107,13 @@ def _(grad, *, self, r1, r2, rotary_mode, rotate):
     return {"self": dx, "r1": dr1.to(r1.dtype), "r2": dr2.to(r2.dtype)}
 
 
+@npu_rotary_mul.sharding
+def _(self, r1):
+    for dim in range(self.ndim - 1):
+        angles = None if r1.shape[dim] == 1 else dim
+        yield Sharding((dim,), {"self": dim, "r1": angles, "r2": angles})
+
+
 npu_rotary_mul.samples = [
     Sample(lambda make: (make(2, 3, 5, 64), make(1, 3, 1, 64), make(1, 3, 1, 64))),
     Sample(lambda make: (make(2, 4, 3, 8), make(2, 1, 3, 8), make(2, 1, 3, 8), "half")),
@@ -163,6 +171,14 @@ def _(grad, self, r1, r2, rotary_mode):
         return NotImplemented
     dy, cos, sin = (t.to(self.dtype) for t in (grad, r1, r2))
     return torch.ops.softnpu.rotary_backward(dy, self, cos, sin, rotary_mode)
+
+
+@npu_rotary_mul_backward.sharding
+def _(self, r1):
+    for dim in range(self.ndim - 1):
+        one = r1.shape[dim] == 1
+        given, found = (None, SUM) if one else (dim, dim)
+        yield Sharding((dim, found, found), {"grad": dim, "self": dim, "r1": given, "r2": given})
 
 
 npu_rotary_mul_backward.samples = [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
 from softnpu import chips
@@ -9,6 +12,7 @@ from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import AVERAGE, SUM, Sharding, elementwise
 from torch_npu.ops._shared import _formats
 from torch_npu.ops._shared._packing import pack_int4, unpack_int4
 from torch_npu.ops._shared._rounding import saturate
@@ -41,6 +45,13 @@ def _cast(x: torch.Tensor, dtype: int, input_dtype: int | None) -> torch.Tensor:
     if target in _CODED:
         return dense(_encoded(x, target))
     return x.to(_dtypes.storage(dtype), copy=True, memory_format=torch.contiguous_format)
+
+
+def _linear(x: Any, name: str) -> Iterator[Sharding]:
+    """Sums and averages that the ranks have in part may be cast in part too."""
+    yield from elementwise(x.ndim, name)
+    for partial in (SUM, AVERAGE):
+        yield Sharding((partial,), {name: partial})
 
 
 @npu_op("npu_dtype_cast(Tensor self, int dtype, int? input_dtype=None) -> Tensor")
@@ -91,6 +102,11 @@ def _(grad, *, self, dtype, input_dtype):
     return {"self": torch.ops.npu.npu_dtype_cast_backward(grad, self.dtype, dtype, input_dtype)}
 
 
+@npu_dtype_cast.sharding
+def _(self):
+    yield from _linear(self, "self")
+
+
 npu_dtype_cast.samples = [
     Sample(lambda make: (make(3, 4), torch.float16)),
     Sample(lambda make: (make(3, 4, low=-9, high=9), torch.int32)),
@@ -115,6 +131,11 @@ def _(dtype, grad_dtype, input_dtype):
     must.hold(_dtypes.storage(dtype) is not None, "dtype", "a data type", dtype, ErrCode.TYPE)
 
 
+@npu_dtype_cast_backward.sharding
+def _(grad):
+    yield from _linear(grad, "grad")
+
+
 npu_dtype_cast_backward.samples = [
     Sample(lambda make: (make(3, 4, dtype=torch.float16), torch.float32))
 ]
@@ -131,6 +152,11 @@ def _(grad, *, self):
     return {"self": torch.ops.npu._npu_dtype_cast_backward(grad, self.dtype)}
 
 
+@_npu_dtype_cast.sharding
+def _(self):
+    yield from _linear(self, "self")
+
+
 _npu_dtype_cast.samples = [Sample(lambda make: (make(3, 4), torch.float16))]
 
 
@@ -138,6 +164,11 @@ _npu_dtype_cast.samples = [Sample(lambda make: (make(3, 4), torch.float16))]
 def _npu_dtype_cast_backward(grad, dtype):
     """Gradient of `_npu_dtype_cast`: `grad` in the input's type."""
     return grad.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+@_npu_dtype_cast_backward.sharding
+def _(grad):
+    yield from _linear(grad, "grad")
 
 
 _npu_dtype_cast_backward.samples = [

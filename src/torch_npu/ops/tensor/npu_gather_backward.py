@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import Sharding
 
 
 @npu_op(
@@ -56,6 +59,12 @@ def _(grad, self_size, dim, index, sparse_grad):
         sparse_grad,
         ErrCode.NOT_SUPPORT,
     )
+
+
+@npu_gather_backward.sharding
+def _() -> Iterable[Sharding]:
+    """Whole alone: `self_size` is that of the whole tensor."""
+    return ()
 
 
 npu_gather_backward.samples = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
+from torch_npu.ops._sharding import Sharding
 from torch_npu.ops.tensor._dims import check_permutation, dense
 
 
@@ -37,6 +38,12 @@ def _(self, perm, require_contiguous):
     gapless = self.permute(order).is_contiguous()
     expected = "True for a tensor with gaps"
     must.hold(require_contiguous or gapless, "require_contiguous", expected, require_contiguous)
+
+
+@npu_transpose.sharding
+def _(self, perm):
+    for place, dim in enumerate(perm):
+        yield Sharding((place,), {"self": dim % self.ndim})
 
 
 npu_transpose.samples = [
