@@ -119,6 +119,35 @@ def apply() -> None:
     _old_dropout()
     _distributed()
     _version_of_cann()
+    _shapes_of_mixed_products()
+
+
+def _shapes_of_mixed_products() -> None:
+    """Products of half and single precision are the device's; PyTorch's shape functions of batched ones refuse them."""
+
+    def register(fake_impls: ModuleType) -> None:
+        import torch
+
+        aten = torch.ops.aten
+        for overload in (aten.bmm.default, aten.baddbmm.default):
+            replace_entry(fake_impls.op_implementations_dict, overload, _mixed_product)
+
+    after_import("torch._subclasses.fake_impls", register, _device)
+
+
+def _mixed_product(mode: Any, product: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+    """A result of the first tensor's type, as the device gives it."""
+    import torch
+
+    tensors = [first, *(value for value in args if isinstance(value, torch.Tensor))]
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) != 2 or torch.float32 not in types or first.device.type != "npu":
+        return NotImplemented
+    if not types <= {torch.float32, torch.float16, torch.bfloat16}:
+        return NotImplemented
+    with mode:
+        same = (v.to(first.dtype) if isinstance(v, torch.Tensor) else v for v in args)
+        return product(first, *same, **kwargs)
 
 
 def _version_of_cann() -> None:

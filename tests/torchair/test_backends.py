@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_npu
 import torchair
@@ -146,9 +147,32 @@ def test_products_of_two_types():
     """The card promotes them; the result has the type of the first."""
     for first, second in ((torch.float16, torch.float32), (torch.float32, torch.bfloat16)):
         a, b = randn(4, 5, dtype=first), randn(5, 3, dtype=second)
-        result = torch.compile(lambda a, b: a @ b, backend="npu")(a, b)
-        assert result.dtype == first
-        torch.testing.assert_close(result, (a.float() @ b.float()).to(first), rtol=1e-3, atol=1e-3)
+        batch, others = randn(2, 4, 5, dtype=first), randn(2, 5, 3, dtype=second)
+        added = randn(2, 4, 3, dtype=first)
+        results = torch.compile(
+            lambda a, b, batch, others, added: (
+                a @ b,
+                torch.bmm(batch, others),
+                torch.baddbmm(added, batch, others, beta=2),
+            ),
+            backend="npu",
+        )(a, b, batch, others, added)
+        wide = batch.float() @ others.float()
+        for result, exact in zip(
+            results, (a.float() @ b.float(), wide, 2 * added.float() + wide), strict=True
+        ):
+            assert result.dtype == first
+            torch.testing.assert_close(result, exact.to(first), rtol=2e-3, atol=2e-3)
+
+
+def test_batched_products_of_other_types_are_refused():
+    with FakeTensorMode():
+        for dtype in (torch.bfloat16, torch.int32):
+            with pytest.raises(RuntimeError, match="dtype|scalar type"):
+                torch.bmm(
+                    torch.ones(2, 3, 4, dtype=torch.float16, device="npu"),
+                    torch.ones(2, 4, 3, dtype=dtype, device="npu"),
+                )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

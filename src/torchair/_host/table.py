@@ -20,6 +20,8 @@ from torchair._host import operators
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
+#: products that take half and single precision together, as eagerly
+_PROMOTING = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 _RANDOM_NAMES = (
     "bernoulli cauchy exponential geometric log_normal multinomial native_dropout normal normal_functional "
@@ -135,7 +137,7 @@ def _widened(product: OpOverload, other: Any, *args: Any, **kwargs: Any) -> Any:
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
     if half is not None:
         return operators.wide_host_operator(product)(*args, **kwargs)
-    if product in (aten.mm.default, aten.addmm.default):
+    if product in _PROMOTING:
         mixed = _mixed(product, *args, **kwargs)
         if mixed is not NotImplemented:
             return mixed
