@@ -137,17 +137,17 @@ bool call_product(const std::string& name, size_t arguments, Stack* stack) {
   return true;
 }
 
-// Mutable arguments are read widened and written back rounded.
-void call_widened(const c10::OperatorHandle& op, at::ScalarType half, Stack* stack) {
+// Tensors of the narrow type become wide ones. Mutable arguments are read widened and written back rounded.
+void call_widened(const c10::OperatorHandle& op, at::ScalarType narrow, at::ScalarType wide_type, Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t first = stack->size() - arguments.size(), returns = op.schema().returns().size();
-  c10::SmallVector<std::pair<Tensor, Tensor>, 2> targets;  // tensor, its fp32 stand-in
+  c10::SmallVector<std::pair<Tensor, Tensor>, 2> targets;  // tensor, its wide stand-in
   for (size_t i = 0; i < arguments.size(); ++i) {
     IValue& value = (*stack)[first + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const Tensor tensor = value.toTensor();
-    if (!at::isReducedFloatingType(tensor.scalar_type())) continue;  // indices
-    Tensor wide = arguments[i].is_out() ? at::empty({0}, tensor.options().dtype(at::kFloat)) : widened(tensor);
+    if (tensor.scalar_type() != narrow) continue;  // indices
+    Tensor wide = arguments[i].is_out() ? at::empty({0}, tensor.options().dtype(wide_type)) : tensor.to(wide_type);
     const bool statistics = op.schema().name() == "aten::native_batch_norm" && (i == 3 || i == 4);  // not declared
     if (writes(arguments[i]) || statistics) targets.emplace_back(tensor, wide);
     value = IValue(std::move(wide));
@@ -165,7 +165,7 @@ void call_widened(const c10::OperatorHandle& op, at::ScalarType half, Stack* sta
         at::native::resize_output(target, wide.sizes());
         return target.copy_(wide);
       }
-      return wide.scalar_type() == at::kFloat ? wide.to(half) : wide;
+      return wide.scalar_type() == wide_type ? wide.to(narrow) : wide;
     });
   }
 }
@@ -188,7 +188,11 @@ class HalfKernel final : public c10::OperatorKernel {
 
 void call_half(const c10::OperatorHandle& op, at::ScalarType half, Stack* stack) {
   const auto& schema = op.schema();
-  if (!call_product(schema.name(), schema.arguments().size(), stack)) call_widened(op, half, stack);
+  if (!call_product(schema.name(), schema.arguments().size(), stack)) call_widened(op, half, at::kFloat, stack);
+}
+
+void call_in_double(const c10::OperatorHandle& op, at::ScalarType integer, Stack* stack) {
+  call_widened(op, integer, at::kDouble, stack);
 }
 
 std::optional<at::ScalarType> mixed_floats(const std::string& name, const IValue* arguments, size_t count) {

@@ -12,6 +12,9 @@ namespace softnpu {
 // Runs an operator that multiplies on the host tensors at the end of the stack, which share the dtype `half`.
 void call_half(const c10::OperatorHandle& op, at::ScalarType half, torch::jit::Stack* stack);
 
+// For operators whose CPU kernel takes no integers: on float64 copies of those of this type.
+void call_in_double(const c10::OperatorHandle& op, at::ScalarType integer, torch::jit::Stack* stack);
+
 // The dtype in which an operator that multiplies must run because its floating tensors differ, as on the card, which
 // promotes them; nothing if they are alike.
 std::optional<at::ScalarType> mixed_floats(const std::string& name, const c10::IValue* arguments, size_t count);

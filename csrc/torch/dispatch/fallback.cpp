@@ -243,8 +243,13 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     }
     const bool asks_dtype = plan.dtype >= 0 && !(*stack)[first + static_cast<size_t>(plan.dtype)].isNone();
     if (plan.accumulates && !asks_dtype) half = common_half(stack->data() + first, plan.arguments);
+    std::optional<at::ScalarType> counted;
+    if (C10_UNLIKELY(plan.operation.traits.counts)) {
+      const at::ScalarType type = (*stack)[first].toTensor().scalar_type();
+      if (at::isIntegralType(type, false)) counted = type;
+    }
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
-    auto call = [op, &plan, host, half, common, integers](Stack* on) {
+    auto call = [op, &plan, host, half, common, counted, integers](Stack* on) {
       if (plan.trust.values != nullptr && !plan::on()) {
         plan.trust.values({op.schema(), on->data() + on->size() - plan.arguments});
       }
@@ -252,6 +257,8 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
         call_half(op, *half, on);
       } else if (common.has_value()) {
         call_promoted(op, *common, on);
+      } else if (counted.has_value()) {
+        call_in_double(op, *counted, on);
       } else if (integers) {
         call_normal(op, plan, on);
       } else {

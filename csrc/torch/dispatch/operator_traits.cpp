@@ -92,9 +92,19 @@ Table make_table() {
                            "upsample_trilinear3d",
                            "grid_sampler_2d",
                            "grid_sampler_3d",
-                           "index_reduce"}) {
+                           "index_reduce",
+                           "avg_pool3d",
+                           "avg_pool3d_backward",
+                           "_upsample_bilinear2d_aa",
+                           "_upsample_bilinear2d_aa_backward",
+                           "_upsample_bicubic2d_aa",
+                           "_upsample_bicubic2d_aa_backward",
+                           "multilabel_margin_loss_forward",
+                           "rrelu_with_noise",
+                           "rrelu_with_noise_"}) {
     table[std::string("aten::") + name].accumulates = true;
   }
+  table["aten::histc"].counts = true;
   for (const char* name : {"empty", "empty_strided", "_efficientzerotensor", "set_", "resize_", "record_stream",
                            "is_pinned", "_reshape_alias"}) {
     table[std::string("aten::") + name].describes = true;

@@ -13,6 +13,7 @@ struct OperatorTraits {
   std::vector<size_t> factors;  // the arguments that it multiplies
   bool widens = false;          // half precision runs on fp32 copies where the CPU has no such instructions
   bool accumulates = false;     // PyTorch's CPU kernel rounds half precision in between: it runs on fp32 copies
+  bool counts = false;          // PyTorch's CPU kernel takes no integers: they run as float64 copies
   bool describes = false;       // only describes memory: no work of the device
   bool overwrites = false;      // in place, and does not read what it writes over
   bool infinite = false;        // infinities are its result, not an overflow
