@@ -9,7 +9,8 @@ from tests.ops.families import on
 from tests.ops.rounding import BRAIN, HALF, F, cast, integers, single
 from tests.ops.support import make
 from torch_npu.ops._shared import _formats
-from torch_npu.ops.comm import _moe
+from torch_npu.ops.comm import _moe, npu_all_to_all_quant_matmul
+from torch_npu.ops.mla import _prolog
 
 
 def away(values):
@@ -155,3 +156,29 @@ def test_dispatched_rows_are_multiplied_by_the_reciprocal():
         values.numpy(), integers(np.where(high == 0, F(0), a * np.where(high == 0, F(0), factor)))
     )
     assert np.array_equal(scale.numpy()[:, None], F(1) / factor)
+
+
+@pytest.mark.parametrize("family", ["A2", "A5"])
+def test_rows_of_all_to_all_quant_matmul(family):
+    """allto_all_matmul.h multiplies by 127 / max, fp8_dynamic_quant_pertoken.h divides by the scale."""
+    x = make(50, 64, dtype=BRAIN, low=-5, high=5).cpu()
+    with on(family):
+        values, scale = npu_all_to_all_quant_matmul._quantized(x, None, "int8")
+    a = single(x)
+    high = np.abs(a).max(-1, keepdims=True)
+    found = high * F(1 / F(127)) if family == "A5" else high / F(127)
+    want = a / found if family == "A5" else a * (F(127) / high)
+    assert np.array_equal(scale.numpy()[:, None], found)
+    assert np.array_equal(values.numpy(), integers(want))
+
+
+def test_rows_of_mla_prolog():
+    """mla_prolog_vector_comm.h: x * (127 / max), scale max / 127."""
+    x = make(50, 64, low=-5, high=5).cpu()
+    x[0] = 0
+    rows, scale = _prolog.quantize_rows(x)
+    a = single(x)
+    high = np.abs(a).max(-1, keepdims=True)
+    factor = F(127) / np.where(high == 0, F(1), high)
+    assert np.array_equal(scale.numpy(), high / F(127))
+    assert np.array_equal(rows.numpy(), integers(a * factor))

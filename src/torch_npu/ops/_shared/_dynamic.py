@@ -88,7 +88,8 @@ def extreme(reduce, x, over):
 #:   QUOTIENT scale = max * (1 / top), x / scale; INVERSE scale = 1 / (top / max), x * (top / max);
 #:   HALF scale = max / top, x * (1 / scale) rounded to float16 first
 #:   STEPS scale = max * (1 / top), x * (top / max) in float16, halves away from zero
-PLAIN, PRODUCT, QUOTIENT, INVERSE, HALF, STEPS = range(6)
+#:   RATIO scale = max / top, x * (top / max)
+PLAIN, PRODUCT, QUOTIENT, INVERSE, HALF, STEPS, RATIO = range(7)
 
 
 def order() -> int:
@@ -120,8 +121,8 @@ def symmetric(x, name, top=0.0, quant_mode="pertoken", mode="rint", order=PLAIN)
     """Rounds fp32 `x` to the format with scale = max |x| / top; returns (y, scale). Zeros stay zeros."""
     high = extreme(torch.amax, x.abs(), dims(x, quant_mode))
     top = top or _formats.largest(name)
-    scale = high / top if order in (PLAIN, HALF) else high * reciprocal(top, x.dtype)
-    if order in (PRODUCT, INVERSE):
+    scale = high / top if order in (PLAIN, HALF, RATIO) else high * reciprocal(top, x.dtype)
+    if order in (PRODUCT, INVERSE, RATIO):
         factor = quotient(top, high)
         scale = 1 / factor if order == INVERSE else scale
         y = _formats.encode(x * torch.where(high == 0, 0.0, factor), name, mode)
