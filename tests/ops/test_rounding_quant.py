@@ -182,3 +182,23 @@ def test_rows_of_mla_prolog():
     factor = F(127) / np.where(high == 0, F(1), high)
     assert np.array_equal(scale.numpy(), high / F(127))
     assert np.array_equal(rows.numpy(), integers(a * factor))
+
+
+@pytest.mark.parametrize("family", ["A2", "A5"])
+def test_grouped_matmul_swiglu_quant_v2_divides_by_the_scale(family):
+    """The activated halves are multiples of 100, which SiLU leaves as they are."""
+    x = make(40, 16, dtype=torch.int8, low=1, high=100)
+    weight = torch.zeros(1, 16, 64, dtype=torch.int8)
+    weight[0, 0, :32] = 100
+    weight[0, :, 32:] = make(16, 32, dtype=torch.int8, low=-100, high=100, seed=1).cpu()
+    scale = torch.ones(1, 64).npu()
+    options = {"dequant_dtype": torch.float32} if family == "A5" else {}
+    with on(family):
+        q, found = torch_npu.npu_grouped_matmul_swiglu_quant_v2(
+            x, [weight.npu()], [scale], torch.ones(40).npu(), torch.tensor([40]).npu(), **options
+        )
+    y = single(x) @ single(weight)[0]
+    hidden = y[:, :32] * y[:, 32:]
+    wanted = np.abs(hidden).max(-1, keepdims=True) * F(1 / F(127))
+    assert np.array_equal(found.cpu().numpy()[:, None], wanted)
+    assert np.array_equal(q.cpu().numpy(), integers(hidden / wanted))
