@@ -15,3 +15,8 @@ def halves_away(x: torch.Tensor) -> torch.Tensor:
     bits = x.view(torch.int32)
     raised = ((bits + 0x8000) & -0x10000).view(torch.float32)
     return torch.where(x.isfinite(), raised, x).to(torch.bfloat16)
+
+
+def quotient(number: float, x: torch.Tensor) -> torch.Tensor:
+    """number / x, rounded once: PyTorch takes such a quotient for the product with 1 / x."""
+    return torch.full_like(x, number) / x

@@ -221,7 +221,9 @@ def normalized(rank: int) -> None:
     assert_accurate(added, want, want.bfloat16())
     assert_accurate(rstd, inverse, inverse.float())
     normed = want * inverse * gamma.double()
-    assert_accurate(y, normed, normed.bfloat16())
+    stepwise = (want * inverse).bfloat16().float() * gamma.float()  # rounded before gamma
+    assert_accurate(y, normed, stepwise.bfloat16())
+    assert (y.cpu() == stepwise.bfloat16()).float().mean() > 0.97  # the sums' order may show
 
 
 def first(rank: int, hidden: int = 64, shared_ranks: int = 0, quant: int = 0) -> None:
@@ -248,7 +250,7 @@ def first(rank: int, hidden: int = 64, shared_ranks: int = 0, quant: int = 0) ->
     if shared_ranks:
         want = want + expert(x.float(), 90).to(x.dtype).double()
     if quant:
-        assert (y.cpu().double() - want).abs().max() < 0.02 * want.abs().max()
+        assert (y.cpu().double() - want).abs().max() < 0.01 * want.abs().max()
     else:
         assert_accurate(y, want, want.to(x.dtype))
 

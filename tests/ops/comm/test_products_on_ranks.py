@@ -23,6 +23,14 @@ def numbers(
     return (torch.rand(shape, generator=generator) - 0.5).to(dtype)
 
 
+def added(parts: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """The sum of what the ranks have, in the dtype in which they exchange it."""
+    total = parts[0].to(dtype)
+    for part in parts[1:]:
+        total = total + part.to(dtype)
+    return total
+
+
 def gathered_product(rank: int, ranks: int, name: str) -> None:
     for dtype in HALF:
         xs = [numbers(r, 3, 256, dtype=dtype) for r in range(ranks)]
@@ -69,10 +77,8 @@ def scattered_product(rank: int, ranks: int, name: str) -> None:
         y = torch_npu.npu_mm_reduce_scatter_base(
             xs[rank].npu(), ws[rank].npu(), name, ranks, bias=bias.npu()
         )
-        want = sum(x.double() @ w.double() + bias.double() for x, w in zip(xs, ws, strict=True))[
-            rows
-        ]
-        assert_accurate(y, want, want.to(dtype))
+        parts = [x.double() @ w.double() + bias.double() for x, w in zip(xs, ws, strict=True)]
+        assert_accurate(y, sum(parts)[rows], added(parts, dtype)[rows])
     xs = [numbers(r, 2 * ranks, 256, dtype=torch.int8) for r in range(ranks)]
     ws = [numbers(r, 256, 5, dtype=torch.int8, what=1) for r in range(ranks)]
     s1 = [numbers(r, 2 * ranks, 1, what=3) for r in range(ranks)]
@@ -81,10 +87,10 @@ def scattered_product(rank: int, ranks: int, name: str) -> None:
         xs[rank].npu(), ws[rank].npu(), name, ranks, x1_scale=s1[rank].npu(), x2_scale=s2[rank].npu(),
         comm_mode="aiv", output_dtype=torch.float16,
     )  # fmt: skip
-    want = sum(
+    parts = [
         (x.double() @ w.double()) * a.double() * b.double() for x, w, a, b in zip(xs, ws, s1, s2, strict=True)
-    )[rows]  # fmt: skip
-    assert_accurate(y, want, want.half())
+    ]  # fmt: skip
+    assert_accurate(y, sum(parts)[rows], added(parts, torch.float16)[rows])
 
 
 def reduced_product(rank: int, ranks: int, name: str) -> None:
@@ -96,11 +102,12 @@ def reduced_product(rank: int, ranks: int, name: str) -> None:
         y = torch_npu.npu_mm_all_reduce_base(
             xs[rank].npu(), ws[rank].npu(), name, reduce_op="sum", bias=bias.npu(), x3=x3.npu()
         )
-        want = sum(
-            x.double() @ w.double() + bias.double() + a.double()
-            for x, w, a in zip(xs, ws, x3s, strict=True)
-        )
-        assert_accurate(y, want, want.to(dtype))
+        parts = [x.double() @ w.double() + bias.double() for x, w in zip(xs, ws, strict=True)]
+        want = sum(parts) + sum(a.double() for a in x3s)
+        rounded = [p.to(dtype) + a for p, a in zip(parts, x3s, strict=True)]
+        assert_accurate(y, want, added(rounded, dtype))
+        if ranks == 2:  # the order of two does not matter
+            assert torch.equal(y.cpu(), rounded[0] + rounded[1])
     # weights in int8
     ws = [numbers(r, 64, 5, dtype=torch.int8, what=1) for r in range(ranks)]
     for shape, group in (((1,), 0), ((5,), 0), ((1, 5), 0), ((2, 5), 32)):
@@ -115,8 +122,8 @@ def reduced_product(rank: int, ranks: int, name: str) -> None:
         ]
         exact = [(w.double() + wide[1]) * wide[0] for w in ws]
         want = sum(x.double() @ w for x, w in zip(xs, exact, strict=True))
-        plain = sum(x.double() @ w.bfloat16().double() for x, w in zip(xs, exact, strict=True))
-        assert_accurate(y, want, plain.bfloat16())
+        plain = [x.double() @ w.bfloat16().double() for x, w in zip(xs, exact, strict=True)]
+        assert_accurate(y, want, added(plain, torch.bfloat16))
     # both in int8
     xs = [numbers(r, 6, 64, dtype=torch.int8) for r in range(ranks)]
     bias = numbers(0, 5, dtype=torch.int32, what=8)
@@ -127,16 +134,16 @@ def reduced_product(rank: int, ranks: int, name: str) -> None:
             xs[rank].npu(), ws[rank].npu(), name, bias=bias.npu(), dequant_scale=scale.npu(),
             pertoken_scale=token[rank].npu(),
         )  # fmt: skip
-        want = sum(
+        parts = [
             p * scale.double() * t.double().unsqueeze(1)
             for p, t in zip(products, token, strict=True)
-        )
+        ]
         assert y.dtype == (torch.bfloat16 if scale.dtype == torch.bfloat16 else torch.float16)
-        assert_accurate(y, want, want.to(y.dtype))
+        assert_accurate(y, sum(parts), added(parts, y.dtype))
     packed = torch_npu.npu_trans_quant_param(torch.full((5,), 0.5).npu())
     y = torch_npu.npu_mm_all_reduce_base(xs[rank].npu(), ws[rank].npu(), name, dequant_scale=packed)
-    want = sum(x.double() @ w.double() for x, w in zip(xs, ws, strict=True)) * 0.5
-    assert_accurate(y, want, want.half())
+    parts = [x.double() @ w.double() * 0.5 for x, w in zip(xs, ws, strict=True)]
+    assert_accurate(y, sum(parts), added(parts, torch.float16))
     # int8 on the wire: each rank's part and the sum are rounded to the scales' grid
     one, two = (
         torch.full((5,), 64.0, dtype=torch.bfloat16),

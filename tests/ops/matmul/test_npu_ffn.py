@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torch_npu
+from tests.ops.families import on
 from tests.ops.matmul._packing import cut_scale, pack_scale
 from tests.ops.support import assert_accurate, make
 
@@ -34,12 +35,15 @@ ACTIVATIONS = {
 }
 
 
-def reference(x, weight1, weight2, activation, bias1=None, bias2=None):
+def reference(
+    x, weight1, weight2, activation, bias1=None, bias2=None, step=torch.float64, first=torch.float64
+):
+    """In fp64; `first` and `step` are what the values before and after the activation are rounded to."""
     x, weight1, weight2 = (t.cpu().double() for t in (x, weight1, weight2))
     hidden = x @ weight1 + (0 if bias1 is None else bias1.cpu().double())
-    return ACTIVATIONS[activation](hidden) @ weight2 + (
-        0 if bias2 is None else bias2.cpu().double()
-    )
+    hidden = hidden.to(first).double()
+    middle = ACTIVATIONS[activation](hidden).to(step).double()
+    return middle @ weight2 + (0 if bias2 is None else bias2.cpu().double())
 
 
 def by_expert(counts, network, *tensors):
@@ -63,8 +67,30 @@ def test_plain(activation, dtype, shape):
     bias1, bias2 = make(20, dtype=bias_dtype), make(12, dtype=bias_dtype)
     y = torch_npu.npu_ffn(x, weight1, weight2, activation, bias1=bias1, bias2=bias2)
     want = reference(x, weight1, weight2, activation, bias1, bias2)
+    plain = reference(x, weight1, weight2, activation, bias1, bias2, step=dtype)
     assert y.dtype == dtype and y.shape == shape
-    assert_accurate(y, want, want.to(dtype))
+    assert_accurate(y, want, plain.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("precise,family", [(0, "A2"), (1, "A2"), (0, "310P")])
+def test_values_between_the_products_are_rounded(dtype, precise, family):
+    """ffn.cpp: what goes into the second product has the dtype of x; a fast first product of float16 has it, too."""
+    if dtype == BF16 and (precise or family == "310P"):
+        pytest.skip("float16 alone")
+    x, weight1 = make(64, 32, dtype=dtype), make(32, 2, dtype=dtype)
+    weight2 = torch.ones(2, 32, dtype=dtype).npu()
+    with on(family):
+        y = torch_npu.npu_ffn(x, weight1, weight2, "silu", inner_precise=precise)
+    hidden = x.cpu().float() @ weight1.cpu().float()
+    if precise or family == "310P":
+        hidden = hidden.to(dtype).float()
+    middle = (hidden * torch.sigmoid(hidden)).to(dtype).float()
+    assert (
+        y.cpu() != middle.sum(1, keepdim=True).to(dtype)
+    ).float().mean() < 0.05  # sums of fp32 may differ
+    exact = reference(x, weight1, weight2, "silu").to(dtype)
+    assert (y.cpu() != exact).any()
 
 
 @pytest.mark.parametrize("activation", ["geglu", "swiglu", "reglu"])
@@ -73,7 +99,8 @@ def test_gated(activation):
     bias1 = make(24, dtype=F16)
     y = torch_npu.npu_ffn(x, weight1, weight2, activation, bias1=bias1, inner_precise=1)
     want = reference(x, weight1, weight2, activation, bias1)
-    assert_accurate(y, want, want.half())
+    plain = reference(x, weight1, weight2, activation, bias1, step=F16, first=F16)
+    assert_accurate(y, want, plain.half())
 
 
 @pytest.mark.parametrize("counts", [[3, 2, 4], [0, 9, 0], [9, 0, 0], [0, 0, 9], [1, 0, 8]], ids=str)

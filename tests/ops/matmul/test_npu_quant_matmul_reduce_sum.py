@@ -22,7 +22,17 @@ def test_sum(sizes):
     want = (parts * s2.cpu().double()).sum(0)
     size = (parts * s2.cpu().double()).abs().sum(0)
     assert y.dtype == torch.bfloat16 and y.shape == want.shape
-    assert ((y.cpu().double() - want).abs() <= want.abs() * 2.0**-8 + size * 1e-6).all()
+    # Each product and each of the sums is rounded to bfloat16.
+    assert ((y.cpu().double() - want).abs() <= size * sizes[0] * 2.0**-8).all()
+
+
+def test_sums_round_to_bfloat16():
+    x1, x2 = (torch.ones(3, 1, 1, dtype=torch.int8).npu() for _ in range(2))
+    s1 = torch.tensor([[256.0], [1.0], [1.0]]).npu()
+    y = torch_npu.npu_quant_matmul_reduce_sum(
+        x1, x2, x1_scale=s1, x2_scale=torch.ones(1, dtype=torch.bfloat16).npu()
+    )
+    assert y.item() == 256  # 256 + 1 is a half between neighbors, and 256 is even
 
 
 def test_strides_and_format():

@@ -19,7 +19,11 @@ def reference(x, height=1, width=128, top=127, least=0.0):
     )
     for p, r, c in np.ndindex(*scales.shape):
         place = p, slice(r * height, (r + 1) * height), slice(c * width, (c + 1) * width)
-        scale = np.abs(planes[place]).max() / np.float32(top)
+        scale = np.abs(planes[place]).max()
+        if top == 127:  # A2 and A3
+            scale = scale * (np.float32(1) / np.float32(127))
+        else:
+            scale = scale / np.float32(top)
         scale = min(scale, np.float32(1 / least)) if least else scale
         scales[p, r, c] = scale
         values[place] = planes[place] / scale if scale else 0

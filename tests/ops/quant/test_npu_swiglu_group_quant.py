@@ -61,7 +61,6 @@ def test_groups(dtype, sizes, limit, mode):
         )
     else:
         assert found.numel() == 0
-    rows[ends[-1] :] = 0
     tolerance = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     torch.testing.assert_close(
         origin.cpu().double(), rows.reshape(2, 3, 128), rtol=tolerance, atol=1e-6

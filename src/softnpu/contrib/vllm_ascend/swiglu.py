@@ -26,7 +26,7 @@ def _by_token(hidden, rounded, bytes_):
     top = parts.abs().where(parts.isfinite(), 0).amax(-1).clamp(min=_LEAST)
     limit = torch.finfo(torch.float8_e4m3fn).max
     scale = top * torch.tensor(1.0 / limit, dtype=torch.float32)
-    factor = limit / top
+    factor = torch.full_like(top, limit) / top  # limit / top is limit * (1 / top) in PyTorch
     if rounded:
         bits = scale.view(torch.int32)
         exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).int()

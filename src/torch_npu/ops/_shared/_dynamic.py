@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._math import wide
+from torch_npu.ops._math import quotient, wide
 from torch_npu.ops._native import floats
 from torch_npu.ops._shared import _chip, _formats
 from torch_npu.ops._shared import _quant_groups as _groups
@@ -51,9 +51,9 @@ def check(input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
 
 
 def smoothed(x, smooth_scales, group_index, quant_mode):
-    """The input in fp32 times its smoothing scales."""
+    """The input in fp32 times its smoothing scales, which 310P and 910A do not read."""
     x = wide(x)
-    if smooth_scales is None:
+    if smooth_scales is None or order() == STEPS:
         return x
     smooth = wide(smooth_scales)
     if group_index is not None:
@@ -87,39 +87,54 @@ def extreme(reduce, x, over):
 #:   PLAIN scale = max / top, x / scale; PRODUCT scale = max * (1 / top), x * (top / max);
 #:   QUOTIENT scale = max * (1 / top), x / scale; INVERSE scale = 1 / (top / max), x * (top / max);
 #:   HALF scale = max / top, x * (1 / scale) rounded to float16 first
-PLAIN, PRODUCT, QUOTIENT, INVERSE, HALF = range(5)
+#:   STEPS scale = max * (1 / top), x * (top / max) in float16, halves away from zero
+#:   RATIO scale = max / top, x * (top / max)
+PLAIN, PRODUCT, QUOTIENT, INVERSE, HALF, STEPS, RATIO = range(7)
 
 
 def order() -> int:
     """The order of operations of DynamicQuant on the chip.
 
-    Integers are x * (top / max) on A2, A3 and 310P, x / scale on A5; the scale is max * (1 / top). (Kernels for
-    long rows of A2 and A3 take 1 / (top / max).)
+    Integers are x * (top / max) on A2 and A3, the same in float16 on 310P and 910A (dynamic_quant_align_310p.h), x / scale
+    on A5; the scale is max * (1 / top). (Kernels for long rows of A2 and A3 take 1 / (top / max).)
     """
+    if chips.current().family in ("910A", "310P"):
+        return STEPS
     return QUOTIENT if _chip.on_950() else PRODUCT
 
 
-def _reciprocal(number: float, dtype: torch.dtype) -> float:
+def reciprocal(number: float, dtype: torch.dtype) -> float:
     """1 / number in the dtype: a number, also where shapes alone are computed."""
     with _disable_current_modes():
         return (1 / torch.tensor(number, dtype=dtype)).item()
+
+
+#: what 310P's kernels take for no range at all, and where their conversions to float16 end
+_LEAST, _MOST = 1e-12, 65504.0
+
+
+def _in_half(x):
+    return wide(x.half())
 
 
 def symmetric(x, name, top=0.0, quant_mode="pertoken", mode="rint", order=PLAIN):
     """Rounds fp32 `x` to the format with scale = max |x| / top; returns (y, scale). Zeros stay zeros."""
     high = extreme(torch.amax, x.abs(), dims(x, quant_mode))
     top = top or _formats.largest(name)
-    scale = high / top if order in (PLAIN, HALF) else high * _reciprocal(top, x.dtype)
-    if order in (PRODUCT, INVERSE):
-        factor = top / high
+    scale = high / top if order in (PLAIN, HALF, RATIO) else high * reciprocal(top, x.dtype)
+    if order in (PRODUCT, INVERSE, RATIO):
+        factor = quotient(top, high)
         scale = 1 / factor if order == INVERSE else scale
         y = _formats.encode(x * torch.where(high == 0, 0.0, factor), name, mode)
         return y, squeezed(scale, quant_mode)
-    divisor = torch.where(scale == 0, 1.0, scale)
-    if order == HALF:
-        return _formats.encode(wide((x * (1 / divisor)).half()), name, mode), squeezed(
+    if order == STEPS:
+        factor = torch.where(high <= _LEAST, 0.0, quotient(top, high).clamp(max=_MOST))
+        return _formats.encode(_in_half(x * _in_half(factor)), name, "round"), squeezed(
             scale, quant_mode
         )
+    divisor = torch.where(scale == 0, 1.0, scale)
+    if order == HALF:
+        return _formats.encode(_in_half(x * (1 / divisor)), name, mode), squeezed(scale, quant_mode)
     return _formats.encode(x / divisor, name, mode), squeezed(scale, quant_mode)
 
 
@@ -127,9 +142,19 @@ def asymmetric_scale(high, low, top, bottom, order):
     """The scale of rows between `low` and `high`."""
     span = top - bottom
     if order == QUOTIENT:
-        return (high - low) * _reciprocal(span, high.dtype)
+        return (high - low) * reciprocal(span, high.dtype)
     scale = (high - low) / span
     return torch.where(scale > 1e-12, scale, 1e-12) if order == PRODUCT else scale
+
+
+def asymmetric_steps(x, high, low, name):
+    """(y, scale, offset) of rows as 310P's kernel has them: in float16, around the middle of the range."""
+    span = high - low
+    factor = torch.where(span <= _LEAST, 0.0, quotient(255, span))
+    offset = -(high + low) * factor * 0.5
+    scaled = _in_half(x * _in_half(factor.clamp(max=_MOST)))
+    y = _in_half(scaled + _in_half(offset.clamp(-_MOST, _MOST)))
+    return _formats.encode(y, name, "round"), span / 255, offset
 
 
 def native(
@@ -143,7 +168,7 @@ def native(
 ):
     """(y, scale, offset) from the C++ kernel, or None where it does not serve: it has int8 and int4 by rows."""
     plain = name in ("int8", "int4") and quant_mode == "pertoken" and not dst_type_max
-    if not plain or x.dim() == 0 or not floats(x, smooth_scales):
+    if not plain or x.dim() == 0 or not floats(x, smooth_scales) or order() == STEPS:
         return None
     return torch.ops.softnpu.dynamic_quant(
         x, smooth_scales, group_index, name == "int4", asymmetric, order()

@@ -103,7 +103,10 @@ def npu_geglu_grad(grad_output, self, gelu, dim, approximate, activate_left):
     """
     dy = wide(grad_output)
     activated, other = _halves(self, dim, activate_left)
-    through = torch.ops.aten.gelu_backward(dy * other, activated, approximate=GELU[approximate])
+    product = dy * other
+    if self.dtype == torch.float16:  # ge_glu_grad_v2 multiplies in float16
+        product = wide(product.half())
+    through = torch.ops.aten.gelu_backward(product, activated, approximate=GELU[approximate])
     beside = dy * wide(gelu)
     pair = (through, beside) if activate_left else (beside, through)
     return torch.cat(pair, dim).to(self.dtype)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from softnpu import chips
+from torch_npu.ops._shared import _dynamic
 from torch_npu.ops._shared._rounding import saturate
 from torch_npu.ops.comm import _group
 
@@ -117,10 +119,28 @@ def parcels(where: Layout, expert_ids: torch.Tensor, active: torch.Tensor) -> Pa
 
 def quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """int8 a row, and the factor that undoes it."""
-    rows = rows.float()
-    factor = rows.abs().amax(1) / _INT8
-    safe = torch.where(factor > 0, factor, 1.0)
-    return saturate(rows / safe.unsqueeze(1), torch.int8), factor
+    return _dynamic.symmetric(rows.float(), "int8", order=_dynamic.INVERSE)
+
+
+def _group_size(dtype: torch.dtype) -> int:
+    """How many elements the kernels reduce at once, 32 bytes: of fp32, or of float16 on Atlas A2."""
+    return 16 if dtype == torch.float16 and chips.current().family == "A2" else 8
+
+
+def quantize_groups(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 as results travel, and the scales of groups in the dtype of the rows (moe_distribute_combine_v2_quant.h)."""
+    size = _group_size(rows.dtype)
+    missing = -rows.shape[1] % size
+    blocks = torch.nn.functional.pad(rows.float(), (0, missing)).unflatten(1, (-1, size))
+    scale = blocks.abs().amax(2) * _dynamic.reciprocal(_INT8, torch.float32)
+    values = (blocks / torch.where(scale == 0, 1.0, scale).unsqueeze(2)).half().float()
+    return saturate(values.flatten(1)[:, : rows.shape[1]], torch.int8), scale.to(rows.dtype)
+
+
+def restore_groups(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """What arrives: the product in the dtype of the scales, then in fp32."""
+    factors = scale.float().repeat_interleave(_group_size(scale.dtype), 1)[:, : values.shape[1]]
+    return (values.float() * factors).to(scale.dtype).float()
 
 
 def timed(info: torch.Tensor | None, began: float) -> None:
@@ -237,10 +257,10 @@ def _sent_back(group, rows, send, receive, comm_quant_mode, performance_info=Non
     """The all-to-all of results, through int8 where communication is quantized; fp32 comes back."""
     began = time.perf_counter()
     if comm_quant_mode == 2:
-        small, factor = quantize(rows)
-        back = group.all_to_all(small, send, receive).float()
+        small, scale = quantize_groups(rows)
+        back = group.all_to_all(small, send, receive)
         timed(performance_info, began)
-        return back * group.all_to_all(factor, send, receive).unsqueeze(1)
+        return restore_groups(back, group.all_to_all(scale, send, receive))
     back = group.all_to_all(rows, send, receive)
     timed(performance_info, began)
     return back.float()

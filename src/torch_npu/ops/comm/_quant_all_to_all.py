@@ -33,7 +33,7 @@ def scaled(
     bias = None if bias is None else bias.float()
     if on_950() and bias is not None:
         y, bias = y + bias, None
-    y = y.float() * rows.float().unsqueeze(1) * columns.float()
+    y = y.float() * columns.float() * rows.float().unsqueeze(1)
     return y if bias is None else y + bias
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from torch_npu import _dtypes
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _dynamic, _formats
 from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._chip import on_950
 from torch_npu.ops._shared._gemm import int_product, product
 from torch_npu.ops._shared._packing import PER_WORD, unpack_int4
 from torch_npu.ops.comm import _group
@@ -38,11 +40,13 @@ def _format(x2: torch.Tensor, x1_quant_dtype: int | None) -> str:
 def _quantized(x, smooth, name):
     """The values on the format's grid in fp32, and the scale of each row."""
     values = wide(x) if smooth is None else wide(x) * wide(smooth)
-    scale = values.abs().amax(1) / _formats.largest(name)
-    factor = (1 / scale).nan_to_num(0.0, 0.0, 0.0).unsqueeze(1)
-    if name == "int4":
-        return (values * factor).round().clamp(-8, 7), scale
-    return _formats.decode(_formats.encode(values * factor, name), name), scale
+    order = _dynamic.QUOTIENT if on_950() else _dynamic.RATIO
+    if name == "int4":  # rows need not fill whole words
+        spare = -values.shape[1] % PER_WORD
+        packed, scale = _dynamic.symmetric(F.pad(values, (0, spare)), name, order=order)
+        return unpack_int4(packed)[:, : values.shape[1]].float(), scale
+    found, scale = _dynamic.symmetric(values, name, order=order)
+    return _formats.decode(found, name), scale
 
 
 @npu_op(

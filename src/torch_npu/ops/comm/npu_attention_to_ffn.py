@@ -6,6 +6,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from torch_npu.ops import _check as must
+from torch_npu.ops._math import quotient
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.comm import _group
 from torch_npu.ops.comm import _worker_tables as workers
@@ -133,7 +134,7 @@ def _payload(x, experts, scales, quant_mode, before):
     value = x.float()
     if scales is not None:
         value = value * scales[0, experts]
-    factor = _LARGEST / value.abs().amax(1, keepdim=True)
+    factor = quotient(_LARGEST, value.abs().amax(1, keepdim=True))
     whole = (value * factor).round().nan_to_num(0.0)
     out[:, :width] = whole.to(torch.int8)
     at = -(-width // 32) * 32

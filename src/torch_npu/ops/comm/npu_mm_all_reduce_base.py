@@ -87,7 +87,7 @@ def _check_comm_quant(x1, x2, one, two, dtype):
 def _local(
     x1, x2, bias, antiquant_scale, antiquant_offset, x3, dequant_scale, pertoken_scale, group
 ):
-    """This rank's part of the sum, in fp32."""
+    """This rank's part of the sum, in the dtype of the result, in which the card's ranks exchange it."""
     rows = x1.flatten(0, -2)
     if x1.dtype == torch.int8:
         total = int_product(rows, x2)
@@ -102,9 +102,8 @@ def _local(
         total = product(rows, x2)
         if bias is not None:
             total = total + bias.to(total.dtype)
-    if x3 is not None:
-        total = total + x3.reshape(total.shape).to(total.dtype)
-    return total
+    total = total.to(_result_dtype(x1, dequant_scale))
+    return total if x3 is None else total + x3.reshape(total.shape)
 
 
 def _rounded(total, scale):
@@ -142,7 +141,7 @@ def npu_mm_all_reduce_base(
     $$ y = \mathrm{allreduce}(x_1 ((x_2 + o_a) s_a) + b + x_3) $$
     $$ y = \mathrm{allreduce}((x_1 x_2 + b)\, s_d\, s_t + x_3) \quad \text{(int8)} $$
 
-    The sum over the ranks is in fp32 and rounded once, unless communication is quantized.
+    Each rank's product is rounded to the dtype of the result, in which the ranks add them up, as on the card.
 
     Args:
         x1: (m, k) or (b, s, k), float16, bfloat16 or int8.

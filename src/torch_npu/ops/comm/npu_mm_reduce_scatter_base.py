@@ -42,8 +42,8 @@ def npu_mm_reduce_scatter_base(self, x2, hcom, bias, x1_scale, x2_scale, output_
         y of shape (m / world_size, n).
     """
     total = scaled_product(self, x2, bias, x1_scale, x2_scale)
-    part = _group.find(hcom).reduce_scatter(total)
-    return part.to(result_dtype(self, x2_scale, output_dtype))
+    total = total.to(result_dtype(self, x2_scale, output_dtype))  # as the card's ranks exchange it
+    return _group.find(hcom).reduce_scatter(total)
 
 
 @npu_mm_reduce_scatter_base.check

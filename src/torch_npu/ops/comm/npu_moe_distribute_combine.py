@@ -63,7 +63,7 @@ def npu_moe_distribute_combine(
         shared_expert_rank_num: ranks of shared experts, Atlas A3 only.
         global_bs: as given to dispatch.
         out_dtype: reserved.
-        comm_quant_mode: 0, or 2: results travel as int8 with a factor a row.
+        comm_quant_mode: 0, or 2: results travel as int8 with a scale for each 8 elements.
         group_list_type: reserved.
 
     Returns:

@@ -109,7 +109,10 @@ def npu_moe_distribute_combine_add_rms_norm(
         total = total + shared_expert_x.float()
     x = total.unsqueeze(1) + residual_x.float()
     rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + norm_eps)
-    y = x * rstd * gamma.float()
+    normed = (
+        (x * rstd).to(residual_x.dtype).float()
+    )  # rounded before gamma, as in moe_distribute_combine_v2.h
+    y = normed * gamma.float()
     return y.to(residual_x.dtype), rstd, x.to(residual_x.dtype)
 
 

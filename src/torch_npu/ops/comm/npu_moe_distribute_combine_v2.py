@@ -82,7 +82,7 @@ def npu_moe_distribute_combine_v2(
         shared_expert_num: 0 to 4 on Atlas A3.
         shared_expert_rank_num: ranks of shared experts; Atlas A3 only.
         global_bs: as given to dispatch.
-        comm_quant_mode: 0, or 2: results travel as int8 with a factor a row; on Atlas A2 with "hierarchy" only.
+        comm_quant_mode: 0, or 2: results travel as int8 with a scale for each 8 elements; on Atlas A2 with "hierarchy" only.
         comm_alg: "", "fullmesh" or "hierarchy" on Atlas A2, "" or "hierarchy" on A3.
         zero_expert_num: experts that give 0.
         copy_expert_num: experts that give the token itself.

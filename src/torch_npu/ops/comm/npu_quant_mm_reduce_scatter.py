@@ -53,8 +53,9 @@ def npu_quant_mm_reduce_scatter(**arguments):
         y, (m / world_size, n), and an empty tensor for the largest value.
     """
     total = quant.scaled_product(arguments, arguments["self"], arguments["x1_scale"], inside=False)
+    total = total.to(quant.result_dtype(arguments))  # as the card's ranks exchange it
     part = _group.find(arguments["hcom"]).reduce_scatter(total)
-    return part.to(quant.result_dtype(arguments)), part.new_empty(0, dtype=torch.float32)
+    return part, part.new_empty(0, dtype=torch.float32)
 
 
 @npu_quant_mm_reduce_scatter.check

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
@@ -129,8 +130,12 @@ def _check_quantized(weight1, quant, output_dtype):
     must.same_dtype("deq_scale2", quant["deq_scale2"], "deq_scale1", quant["deq_scale1"])
 
 
-def _network(x, activation, p):
-    """One network on (tokens, K1); `p` holds its parameters by name, None where not given."""
+def _network(x, activation, p, fast):
+    """One network on (tokens, K1); `p` holds its parameters by name, None where not given.
+
+    What goes into the second product has the dtype of `x`. In the fast form, on 310P and with int8 weights the first
+    product of float16 is float16, too (ffn.cpp).
+    """
 
     def plain(values, number):
         weight, scale = p[f"weight{number}"], p[f"antiquant_scale{number}"]
@@ -144,12 +149,16 @@ def _network(x, activation, p):
         return (y if bias is None else y + bias).float() * scale_of(p[f"deq_scale{number}"])
 
     if x.dtype == torch.int8:
-        # a packed scale goes through the cube's output stage, which leaves float16 behind
-        step = torch.float16 if p["deq_scale1"].dtype in PACKED else torch.float32
+        # scales of float16 results go through the cube's output stage, which leaves float16 behind
+        step = torch.float32 if p["deq_scale1"].dtype == torch.bfloat16 else torch.float16
         hidden = _activate(quantized(x, 1).to(step).float(), activation).to(step)
         hidden = hidden * p["scale"].to(step)
         return quantized(saturate(hidden + p["offset"].to(step), torch.int8), 2)
-    return plain(_activate(plain(wide(x), 1), activation), 2)
+    hidden = plain(wide(x), 1)
+    old = chips.current().family == "310P"
+    if x.dtype == torch.float16 and (fast or old or p["antiquant_scale1"] is not None):
+        hidden = wide(hidden.to(x.dtype))
+    return plain(wide(_activate(hidden, activation).to(x.dtype)), 2)
 
 
 @npu_op(
@@ -198,8 +207,8 @@ def npu_ffn(
             float16 results (only packed where `scale` is by column), bfloat16 for bfloat16 results.
         antiquant_scale1, antiquant_scale2, antiquant_offset1, antiquant_offset2: (N1,) and (N2,),
             with experts (E, N); the dtype of `x`.
-        inner_precise: 0 or 1 (the card's fast mode, only for float16); the result is the accurate
-            one in both.
+        inner_precise: 0 or 1, the fast mode, which rounds the first product to float16 before the
+            activation.
         output_dtype: float16 (the default) or bfloat16, in the quantized form.
 
     Returns:
@@ -207,8 +216,8 @@ def npu_ffn(
 
     Constraints:
         The gated activations take float16 without experts and with `inner_precise=1`. K1 and K2 <
-        65536. As on the card, restored weights are rounded to the dtype of `x`, and with packed
-        `deq_scale1` the values between the two products are float16.
+        65536. As on the card, restored weights and what goes into the second product are rounded to
+        the dtype of `x`, and for float16 results of the quantized form the values between are float16.
     """
     names = ["bias1", "bias2", "scale", "offset", "deq_scale1", "deq_scale2"]
     names += [f"antiquant_{part}{n}" for part in ("scale", "offset") for n in (1, 2)]
@@ -216,14 +225,14 @@ def npu_ffn(
     dtype = (output_dtype or torch.float16) if x.dtype == torch.int8 else x.dtype
     counts = _counts(expert_tokens, expert_tokens_index)
     if counts is None:
-        return _network(x, activation, p).to(dtype)
+        return _network(x, activation, p, inner_precise == 1).to(dtype)
     y = x.new_empty(*x.shape[:-1], weight2.shape[-1], dtype=dtype)
     rows, results = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
     start = 0
     for expert, count in enumerate(counts):
         if count:
             own = {n: None if t is None else t[expert] for n, t in p.items()}
-            part = _network(rows.narrow(0, start, count), activation, own)
+            part = _network(rows.narrow(0, start, count), activation, own, inner_precise == 1)
             results.narrow(0, start, count).copy_(part)
         start += count
     return y

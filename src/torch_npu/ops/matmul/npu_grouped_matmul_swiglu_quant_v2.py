@@ -10,6 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _dynamic
 from torch_npu.ops._shared import _mx as mx_quant
 from torch_npu.ops._shared import _mx_matmul as _mx
+from torch_npu.ops._shared._chip import on_950
 from torch_npu.ops._shared._gemm import is_transposed
 from torch_npu.ops.matmul import _experts
 from torch_npu.ops.matmul import _swiglu_rules as _rules
@@ -166,8 +167,14 @@ def npu_grouped_matmul_swiglu_quant_v2(
     name, kind = _name(quant_dtype, mx), group_list_type or 0
     operator = "npu_grouped_matmul_swiglu_quant_v2"
     if not mx:
-        return quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name)
+        order = _order(weight[0].dtype)
+        return quantized_rows(operator, rows, group_list, kind, _broad(smooth_scale), name, order)
     return _typed(name, *_quantized_blocks(operator, rows, group_list, kind, name))
+
+
+def _order(weight_dtype):
+    """How the kernels quantize: by a division, but those of A2 and A3 for int4 weights (packed in int32)."""
+    return _dynamic.HALF if weight_dtype == torch.int32 and not on_950() else _dynamic.QUOTIENT
 
 
 def _typed(name, y, scale):

@@ -28,7 +28,7 @@ def npu_quant_matmul_reduce_sum(x1, x2, x1_scale, x2_scale):
         x2_scale: $s_2$, (N), bfloat16; required.
 
     Returns:
-        y of shape (M, N), bfloat16.
+        y of shape (M, N), bfloat16. Products are added in bfloat16, as the card's kernel adds them to its result.
 
     Constraints:
         A2 and A3.
@@ -36,8 +36,11 @@ def npu_quant_matmul_reduce_sum(x1, x2, x1_scale, x2_scale):
     Differs from upstream:
         Upstream takes `x2` in the format NZ alone; here ND is the same.
     """
-    products = int_product(x1, x2).float() * x1_scale.unsqueeze(-1) * x2_scale.float()
-    return products.sum(0).to(torch.bfloat16)
+    products = int_product(x1, x2).float() * x2_scale.float() * x1_scale.unsqueeze(-1)
+    y = x1.new_zeros(products.shape[1:], dtype=torch.bfloat16)
+    for product in products.to(torch.bfloat16):
+        y = y + product
+    return y
 
 
 @npu_quant_matmul_reduce_sum.check

@@ -10,7 +10,7 @@ import torch
 
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
-from torch_npu.ops._shared import _formats
+from torch_npu.ops._shared import _dynamic, _formats
 
 HIDDEN = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192)
 MOST_SEQUENCES = 65536
@@ -44,8 +44,8 @@ def quantize(x: torch.Tensor, scale: torch.Tensor, name: str = "int8") -> torch.
 
 def quantize_rows(x: torch.Tensor, name: str = "int8") -> tuple[torch.Tensor, torch.Tensor]:
     """Rows in a format and their scales (.., 1), max|row| / the format's largest value."""
-    scale = x.abs().amax(-1, keepdim=True) / _formats.largest(name)
-    return _formats.encode(torch.where(scale > 0, x / scale, 0), name), scale
+    rows, scale = _dynamic.symmetric(x, name, order=_dynamic.RATIO)
+    return rows, scale.unsqueeze(-1)
 
 
 def down_project(x, weight, x_scale, weight_scale, name="int8"):

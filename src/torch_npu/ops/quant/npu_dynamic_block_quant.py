@@ -7,11 +7,15 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops._shared import _chip, _formats
+from torch_npu.ops._shared import _chip, _dynamic, _formats
 
 
 def _blocks(size: int, block: int) -> int:
     return -(-size // block)
+
+
+def _at_most(scale, min_scale):
+    return scale.clamp(max=1.0 / min_scale) if min_scale > 0 else scale
 
 
 @npu_op(
@@ -47,11 +51,16 @@ def npu_dynamic_block_quant(x, min_scale, dst_type, row_block_size, col_block_si
     padded = torch.nn.functional.pad(wide(x), pad)
     blocks = padded.unflatten(-1, (columns, col_block_size))
     blocks = blocks.unflatten(-3, (rows, row_block_size))
+    high = blocks.abs().amax((-3, -1), keepdim=True)
     top = dst_type_max or _formats.largest(name)
-    most = 1.0 / min_scale if min_scale > 0 else None
-    scale = blocks.abs().amax((-3, -1), keepdim=True) / top
-    scale = scale if most is None else scale.clamp(max=most)
-    values = (blocks / torch.where(scale == 0, 1.0, scale)).reshape(padded.shape)
+    if _chip.on_950():
+        scale = _at_most(high / top, min_scale)
+        values = blocks / torch.where(scale == 0, 1.0, scale)
+    else:  # dynamic_block_quant.h multiplies by reciprocals
+        scale = _at_most(high * _dynamic.reciprocal(top, high.dtype), min_scale)
+        factor = (1 / high * top).clamp(min=min_scale)
+        values = blocks * torch.where(high == 0, 0.0, factor)
+    values = values.reshape(padded.shape)
     y = _formats.encode(values[..., :height, :width], name)
     return y, scale.squeeze((-3, -1)).contiguous()
 

@@ -18,13 +18,14 @@ def npu_dynamic_quant(input, smooth_scales, group_index, dst_type, quant_mode, d
     $$ scale = \frac{\max_{row} |x \cdot smooth|}{DTYPE\_MAX}, \qquad
        y = \mathrm{round}\left(\frac{x \cdot smooth}{scale}\right) $$
 
-    Halves round to even. A row of zeros has scale 0 and quantizes to 0; a row with NaN has scale NaN and quantizes
-    to 0, as does one with an infinity (its scale is infinite).
+    Halves round to even (on Atlas inference and training series away from 0, after a product in float16). A row of
+    zeros has scale 0 and quantizes to 0; a row with NaN has scale NaN and quantizes to 0, as does one with an infinity
+    (its scale is infinite).
 
     Args:
         input: x, 2 to 8 dimensions; float16 or bfloat16.
         smooth_scales: factors for the last dimension, or one such row for each group; the dtype of `input` (in a graph
-            float16 and bfloat16 may mix).
+            float16 and bfloat16 may mix). On Atlas inference and training series it has no effect, as on the card.
         group_index: int32, the end of each group of rows: non-decreasing, the last one is the number of rows; 1 to
             1024 groups, as many as `smooth_scales` has rows.
         dst_type: int8 (the default) or quint4x2; on Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.

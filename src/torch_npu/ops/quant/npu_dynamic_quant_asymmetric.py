@@ -23,12 +23,13 @@ def npu_dynamic_quant_asymmetric(
        y = \mathrm{round}\left(\frac{x}{scale} + offset\right) $$
 
     where x is the input times its smoothing scales. Halves round to even. The scale is at least 1e-12; on Ascend950 a
-    row of equal values has scale 0, so its offset is infinite (NaN if they are 0) and it quantizes to 0.
+    row of equal values has scale 0, so its offset is infinite (NaN if they are 0) and it quantizes to 0. On Atlas
+    inference and training series $offset = -(\max + \min) / (2 \cdot scale)$, all in float16, and halves round away from 0.
 
     Args:
         input: x, 2 to 8 dimensions; float16 or bfloat16.
         smooth_scales: factors for the last dimension, or one such row for each group; the dtype of `input` (in a graph
-            float16 and bfloat16 may mix).
+            float16 and bfloat16 may mix). On Atlas inference and training series it has no effect, as on the card.
         group_index: int32, the end of each group of rows: non-decreasing, the last one is the number of rows; 1 to
             1024 groups, as many as `smooth_scales` has rows.
         dst_type: int8 (the default) or quint4x2; on Ascend950 also float8_e4m3fn, float8_e5m2 and hifloat8.
@@ -49,6 +50,9 @@ def npu_dynamic_quant_asymmetric(
     over = _dynamic.dims(x, quant_mode)
     high, low = (_dynamic.extreme(f, x, over) for f in (torch.amax, torch.amin))
     order = _dynamic.order()
+    if order == _dynamic.STEPS:
+        y, scale, offset = _dynamic.asymmetric_steps(x, high, low, name)
+        return y, _dynamic.squeezed(scale, quant_mode), _dynamic.squeezed(offset, quant_mode)
     scale = _dynamic.asymmetric_scale(high, low, top, bottom, order)
     offset = top - high / scale
     scaled = x * (1 / scale) if order == _dynamic.PRODUCT else x / scale

@@ -49,7 +49,7 @@ def npu_gelu_quant(self, input_scale, input_offset, approximate, quant_mode, dst
     y = y if input_scale is None else y * wide(input_scale)
     name = _formats.chosen(dst_type)
     if quant_mode == "dynamic":
-        return _dynamic.symmetric(y, name, mode=round_mode)
+        return _dynamic.symmetric(y, name, mode=round_mode, order=_dynamic.QUOTIENT)
     y = y if input_offset is None else y + wide(input_offset)
     return _formats.encode(y, name, round_mode), y.new_zeros(0, dtype=torch.float32)
 

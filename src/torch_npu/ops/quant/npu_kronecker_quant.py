@@ -7,6 +7,7 @@ import torch
 from torch_npu import _dtypes
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
+from torch_npu.ops._math import quotient
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _chip, _formats, _mx
 
@@ -57,7 +58,7 @@ def npu_kronecker_quant(x, kronecker_p1, kronecker_p2, clip_ratio, dst_dtype, ds
     y = y.half().float()
     top = y.abs().amax((1, 2))
     ratio = y.new_tensor(1.0 if clip_ratio is None else clip_ratio)
-    factor = 7 / ratio / torch.where(top == 0, 1.0, top)
+    factor = quotient(7, ratio) / torch.where(top == 0, 1.0, top)
     scaled = (y * factor.view(-1, 1, 1)).half().float()
     return _formats.encode(scaled, "int4"), top * ratio / 7
 

@@ -64,7 +64,7 @@ def npu_rotate_quant(x, rotation, alpha, dst_dtype, round_mode, scale_alg, dst_t
         turned = _clipped(turned.float(), alpha.float()).to(x.dtype)
     name = _formats.chosen(dst_dtype)
     if name not in _MX:
-        return _dynamic.symmetric(turned.float(), name)
+        return _dynamic.symmetric(turned.float(), name, order=_dynamic.PRODUCT)
     y, scale = _mx.quantize(
         turned,
         name,

@@ -8,7 +8,7 @@ import torch
 
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._math import wide
+from torch_npu.ops._math import quotient, wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _formats
 from torch_npu.ops._shared import _quant_groups as _groups
@@ -69,7 +69,7 @@ def npu_swiglu_group_quant(
 
     Returns:
         y as uint8; the scales $s_g$ of `quant_mode` 3 in float32, (1) or one for each group, else an empty tensor; and
-        h in the dtype of `x`, or an empty tensor. Rows of no group are 0.
+        h in the dtype of `x`, or an empty tensor. Rows of no group are 0 in y, not in h.
 
     Constraints:
         Ascend950.
@@ -83,18 +83,20 @@ def npu_swiglu_group_quant(
         hidden = hidden * _row_factors(weight, x.shape)
     rows = hidden.flatten(0, -2)
     if group_index is not None:
-        hidden = torch.where(_used(group_index, x.shape), hidden, 0.0)
-        rows = hidden.flatten(0, -2)
+        rows = torch.where(_used(group_index, x.shape).flatten(0, -2), rows, 0.0)
         group = _groups.group_of_rows(group_index.cumsum(0), rows.shape[0])
         count = group_index.shape[0]
     else:
         group, count = torch.zeros(rows.shape[0], dtype=torch.int64, device=x.device), 1
     if quant_mode == STATIC:
-        values, found = rows * scale[group].unsqueeze(-1), rows.new_zeros(0)
+        factor, found = scale, rows.new_zeros(0)
     else:
         top = rows.new_zeros(count).scatter_reduce(0, group, rows.abs().amax(-1), "amax")
-        found = top.clamp(min=_LEAST) / dst_type_max
-        values = rows / found[group].unsqueeze(-1)
+        top = top.clamp(min=_LEAST)
+        found = top / dst_type_max
+        # CANN's kernel takes the reciprocal of the scale, or of what it comes from.
+        factor = 1 / found if group_index is None else quotient(dst_type_max, top)
+    values = rows * factor[group].unsqueeze(-1)
     y = _formats.encode(values, "hifloat8").view(hidden.shape)
     origin = hidden.to(x.dtype) if output_origin else x.new_zeros(0)
     return y, found.float(), origin

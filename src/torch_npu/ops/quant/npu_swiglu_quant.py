@@ -8,7 +8,7 @@ import torch
 
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops._math import wide
+from torch_npu.ops._math import quotient, wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _dynamic, _formats, _packing, _rounding
 from torch_npu.ops._shared import _quant_groups as _groups
@@ -65,7 +65,7 @@ def npu_swiglu_quant(
     name = _formats.chosen(dst_type)
     if quant_mode == 1:
         top = _dynamic.extreme(torch.amax, g.abs(), (-1,))
-        scale = _formats.largest(name) / top
+        scale = quotient(_formats.largest(name), top)
         g = torch.where(top == 0, 0.0, g * scale)
     else:
         scale = g.new_zeros(*g.shape[:-1], 1)
