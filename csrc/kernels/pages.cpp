@@ -1,12 +1,14 @@
 // Tokens in caches of pages: into their slots, and out of the pages of a sequence. Bytes are moved, of whatever dtype.
 //
-//   softnpu::write_pages(Tensor(a!) cache, Tensor slots, Tensor rows, bool nz) -> ()
+//   softnpu::write_pages(Tensor(a!) cache, Tensor slots, Tensor rows, bool nz, Tensor(b!)? second=None,
+//                        Tensor? second_rows=None) -> ()
 //   softnpu::read_pages(Tensor(a!) target, Tensor cache, Tensor table, int[] firsts, int[] lengths, int[] skipped,
-//                       bool nz) -> ()
+//                       bool nz, Tensor(b!)? second=None, Tensor? second_cache=None) -> ()
 //
 // A cache is (blocks, block, ...) or, with nz, (blocks, ..., block, c): a token is one piece of bytes, or pieces of c
-// elements a block apart. The formula is torch_npu/ops/scatter/_pages.py. Threads share the bytes of a token, never the
-// tokens: of two tokens with one slot the later one stays whole.
+// elements a block apart. The formula is torch_npu/ops/_shared/_pages.py. Threads share the tokens of
+// both caches; where two of them have one place, one thread takes all, so that the later one stays.
+#include "streaming.h"
 #include "vec.h"
 
 namespace softnpu::kernels::inline CPU_CAPABILITY {
@@ -34,18 +36,20 @@ struct Pages {
   int64_t step() const { return block * bytes; }  // from one piece of a token to the next
 };
 
-// body(piece, last piece, first byte, last byte) in threads: they share the pieces, or the bytes of the only one.
-template <class Body>
-void share(const Pages& pages, int64_t tokens, const Body& body) {
-  const int64_t line = 64, units = pages.pieces > 1 ? pages.pieces : (pages.bytes + line - 1) / line;
-  const int64_t cost = std::max<int64_t>(1, tokens * pages.token_bytes() / std::max<int64_t>(1, units));
-  parallel_for(0, units, std::max<int64_t>(1, 4 * kGrain / cost), [&](int64_t begin, int64_t end) {
-    if (pages.pieces > 1) {
-      body(begin, end, 0, pages.bytes);
-    } else {
-      body(0, 1, begin * line, std::min(end * line, pages.bytes));
-    }
-  });
+// How many tokens are worth a thread.
+int64_t grain(const Pages& pages) {
+  return std::max<int64_t>(1, 4 * kGrain / std::max<int64_t>(1, pages.token_bytes()));
+}
+
+// Whether no slot occurs twice. Negative ones are none.
+bool distinct(const int64_t* slot, int64_t tokens, int64_t slots) {
+  std::vector<bool> seen(slots);
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (slot[t] < 0) continue;
+    if (seen[slot[t]]) return false;
+    seen[slot[t]] = true;
+  }
+  return true;
 }
 
 // Copies bytes by whole vectors, and asks for the memory of `next`, which is written so far apart that no processor
@@ -62,83 +66,162 @@ SOFTNPU_WALK void copy_ahead(char* to, const char* from, int64_t n, const char* 
   std::memcpy(to + i, from + i, n - i);
 }
 
-void write_pages(Tensor cache, const Tensor& given_slots, const Tensor& given_rows, bool nz) {
-  const Guard guard("write_pages");
-  const Pages pages(guard, cache, nz);
-  guard.dtype(given_slots, "slots", {at::kInt, at::kLong});
-  guard.rank(given_slots, "slots", 1);
-  guard.same_dtype(given_rows, "rows", cache);
-  guard.least_rank(given_rows, "rows", 1);
-  const int64_t tokens = given_slots.numel();
-  guard.hold(given_rows.size(0) == tokens, "rows", tokens, given_rows.size(0));
-  if (given_rows.numel() == 0 || cache.numel() == 0) return;
-  guard.count(given_rows, "rows", tokens * (pages.token_bytes() / cache.element_size()));
-  const Tensor rows = given_rows.contiguous(), slots = given_slots.to(at::kLong).contiguous();
-  const char* from = static_cast<const char*>(rows.const_data_ptr());
-  const int64_t* slot = slots.const_data_ptr<int64_t>();
-  for (int64_t t = 0; t < tokens; ++t) {
-    if (slot[t] >= 0) guard.index(slot[t], pages.blocks * pages.block, "slots");
+// From so many bytes on, tokens of some size go past the caches, which would not keep them all.
+constexpr int64_t kLarge = 1 << 20, kLeast = 256;
+
+// The tokens of one cache, which lie in their order.
+struct Tokens {
+  Pages pages;
+  Tensor rows;
+
+  Tokens(const Guard& guard, const Tensor& cache, const Tensor& given, int64_t tokens, bool nz)
+      : pages(guard, cache, nz) {
+    guard.same_dtype(given, "rows", cache);
+    guard.least_rank(given, "rows", 1);
+    guard.hold(given.size(0) == tokens, "rows", tokens, given.size(0));
+    if (given.numel() == 0 || cache.numel() == 0) return;
+    guard.count(given, "rows", tokens * (pages.token_bytes() / cache.element_size()));
+    rows = given.contiguous();
   }
-  share(pages, tokens, [&](int64_t piece, int64_t last, int64_t begin, int64_t end) {
+
+  bool empty() const { return !rows.defined(); }
+  char* end() const { return pages.at(pages.blocks, 0); }
+  bool meets(const Tokens& other) const { return pages.data < other.end() && other.pages.data < end(); }
+
+  int64_t bytes() const { return rows.nbytes(); }
+
+  void write(const int64_t* slot, int64_t first, int64_t last, bool past) const {
+    const char* from = static_cast<const char*>(rows.const_data_ptr());
     const auto place = [&](int64_t t) { return pages.at(slot[t] / pages.block, slot[t] % pages.block); };
-    for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t t = first; t < last; ++t) {
       if (slot[t] < 0) continue;
       char* to = place(t);
-      const char *row = from + t * pages.token_bytes(), *next = t + 1 < tokens && slot[t + 1] >= 0 ? place(t + 1) : to;
-      for (int64_t p = piece; p < last; ++p) {
-        const int64_t piece_at = p * pages.step() + begin;
-        copy_ahead(to + piece_at, row + p * pages.bytes + begin, end - begin, next + piece_at);
+      const char* row = from + t * pages.token_bytes();
+      if (past && pages.bytes >= kLeast) {
+        for (int64_t p = 0; p < pages.pieces; ++p) {
+          stream_bytes(to + p * pages.step(), row + p * pages.bytes, pages.bytes);
+        }
+        continue;
       }
+      const char* next = t + 1 < last && slot[t + 1] >= 0 ? place(t + 1) : to;
+      for (int64_t p = 0; p < pages.pieces; ++p) {
+        copy_ahead(to + p * pages.step(), row + p * pages.bytes, pages.bytes, next + p * pages.step());
+      }
+    }
+    if (past) streamed();
+  }
+};
+
+void write_pages(const Tensor& cache, const Tensor& given_slots, const Tensor& rows, bool nz,
+                 const std::optional<Tensor>& second, const std::optional<Tensor>& second_rows) {
+  const Guard guard("write_pages");
+  guard.dtype(given_slots, "slots", {at::kInt, at::kLong});
+  guard.rank(given_slots, "slots", 1);
+  const int64_t tokens = given_slots.numel();
+  const Tensor slots = given_slots.to(at::kLong).contiguous();
+  const int64_t* slot = slots.const_data_ptr<int64_t>();
+  std::vector<Tokens> all;
+  int64_t least = tokens, bytes = 0;  // tokens that are worth a thread; bytes that are written
+  bool apart = true;  // no bytes are written twice
+  const auto add = [&](const Tensor& into, const Tensor& from) {
+    Tokens own(guard, into, from, tokens, nz);
+    if (own.empty()) return;
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (slot[t] >= 0) guard.index(slot[t], own.pages.blocks * own.pages.block, "slots");
+    }
+    for (const Tokens& other : all) apart = apart && !own.meets(other);
+    least = std::min(least, grain(own.pages));
+    bytes += own.bytes();
+    all.push_back(std::move(own));
+  };
+  add(cache, rows);
+  if (second.has_value()) add(*second, second_rows.value_or(Tensor()));
+  const int64_t work = static_cast<int64_t>(all.size()) * tokens;
+  if (work > least) apart = apart && distinct(slot, tokens, all[0].pages.blocks * all[0].pages.block);
+  parallel_for(0, work, apart ? least : work, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin / tokens; c * tokens < end; ++c) {
+      const int64_t first = std::max<int64_t>(0, begin - c * tokens), last = std::min(tokens, end - c * tokens);
+      all[c].write(slot, first, last, bytes >= kLarge);
     }
   });
 }
 
-void read_pages(Tensor target, const Tensor& cache, const Tensor& given_table, at::IntArrayRef firsts,
-                at::IntArrayRef lengths, at::IntArrayRef skipped, bool nz) {
-  const Guard guard("read_pages");
-  const Pages pages(guard, cache, nz);
-  guard.dtype(given_table, "table", {at::kInt, at::kLong});
-  guard.rank(given_table, "table", 2);
-  guard.same_dtype(target, "target", cache);
-  guard.least_rank(target, "target", 1);
-  guard.hold(target.is_contiguous(), "target", "contiguous", target.strides());
-  const int64_t count = given_table.size(0), width = given_table.size(1), rows = target.size(0);
-  guard.hold(static_cast<int64_t>(firsts.size()) == count, "firsts", count, firsts.size());
-  guard.hold(static_cast<int64_t>(lengths.size()) == count, "lengths", count, lengths.size());
-  guard.hold(static_cast<int64_t>(skipped.size()) == count, "skipped", count, skipped.size());
-  if (target.numel() == 0) return;
-  guard.hold(cache.numel() > 0, "cache", "not empty", cache.sizes());
-  const int64_t row_bytes = target.numel() / rows * target.element_size();
-  guard.hold(row_bytes == pages.token_bytes(), "target", "rows of a token's size", target.sizes());
-  for (int64_t i = 0; i < count; ++i) {
-    guard.hold(firsts[i] >= 0 && firsts[i] <= rows, "firsts", "rows of the target", firsts[i]);
-    guard.hold(lengths[i] <= rows - firsts[i], "lengths", "within the target", lengths[i]);
-    guard.hold(skipped[i] >= 0, "skipped", "not negative", skipped[i]);
-  }
-  const Tensor table = given_table.to(at::kLong).contiguous();
-  const int64_t* ids = table.const_data_ptr<int64_t>();
-  char* into = static_cast<char*>(target.data_ptr());
-  share(pages, rows, [&](int64_t piece, int64_t last, int64_t begin, int64_t end) {
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t run = 1;
-      for (int64_t j = 0; j < lengths[i]; j += run) {
-        char* row = into + (firsts[i] + j) * row_bytes;
-        const int64_t column = j / pages.block + std::min(skipped[i], width);
-        const int64_t page = column < width ? ids[i * width + column] : -1;
-        // whole tokens of one page lie together, there and here
-        const bool whole = pages.pieces == 1 && begin == 0 && end == pages.bytes;
-        run = whole ? std::min(pages.block - j % pages.block, lengths[i] - j) : 1;
-        const int64_t n = (run - 1) * pages.bytes + end - begin;
-        for (int64_t p = piece; p < last; ++p) {
-          char* to = row + p * pages.bytes + begin;
-          if (page < 0 || page >= pages.blocks) {
-            std::memset(to, 0, n);
-          } else {
-            std::memcpy(to, pages.at(page, j % pages.block) + p * pages.step() + begin, n);
-          }
+// The tokens of a page: where they go to, how many, and where they are, or null for zeros.
+struct Run {
+  const Pages* pages;
+  char* to;
+  int64_t tokens;
+  const char* from;
+
+  void read() const {
+    const int64_t row = pages->token_bytes();
+    if (from == nullptr) {
+      std::memset(to, 0, tokens * row);
+    } else if (pages->pieces == 1) {  // they lie together, there and here
+      std::memcpy(to, from, tokens * row);
+    } else {
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t p = 0; p < pages->pieces; ++p) {
+          std::memcpy(to + t * row + p * pages->bytes, from + t * pages->bytes + p * pages->step(), pages->bytes);
         }
       }
     }
+  }
+};
+
+void read_pages(const Tensor& target, const Tensor& cache, const Tensor& given_table, at::IntArrayRef firsts,
+                at::IntArrayRef lengths, at::IntArrayRef skipped, bool nz, const std::optional<Tensor>& second,
+                const std::optional<Tensor>& second_cache) {
+  const Guard guard("read_pages");
+  guard.dtype(given_table, "table", {at::kInt, at::kLong});
+  guard.rank(given_table, "table", 2);
+  const int64_t count = given_table.size(0), width = given_table.size(1);
+  guard.hold(static_cast<int64_t>(firsts.size()) == count, "firsts", count, firsts.size());
+  guard.hold(static_cast<int64_t>(lengths.size()) == count, "lengths", count, lengths.size());
+  guard.hold(static_cast<int64_t>(skipped.size()) == count, "skipped", count, skipped.size());
+  bool apart = true;  // no row has two sequences, of which the later one would have to stay
+  for (int64_t i = 0, reached = 0; i < count; ++i) {
+    guard.hold(firsts[i] >= 0, "firsts", "rows of the target", firsts[i]);
+    guard.hold(skipped[i] >= 0, "skipped", "not negative", skipped[i]);
+    if (lengths[i] <= 0) continue;
+    apart = apart && firsts[i] >= reached;
+    reached = guard.sum(firsts[i], lengths[i], "lengths");
+  }
+  const Tensor table = given_table.to(at::kLong).contiguous();
+  const int64_t* ids = table.const_data_ptr<int64_t>();
+  std::array<std::optional<Pages>, 2> pages;
+  std::vector<Run> runs;
+  const auto add = [&](const Tensor& into, const Tensor& from, std::optional<Pages>& own) {
+    own.emplace(guard, from, nz);
+    guard.same_dtype(into, "target", from);
+    guard.least_rank(into, "target", 1);
+    guard.hold(into.is_contiguous(), "target", "contiguous", into.strides());
+    if (into.numel() == 0) return;
+    guard.hold(from.numel() > 0, "cache", "not empty", from.sizes());
+    const int64_t rows = into.size(0), row = into.numel() / rows * into.element_size();
+    guard.hold(row == own->token_bytes(), "target", "rows of a token's size", into.sizes());
+    char* data = static_cast<char*>(into.data_ptr());
+    for (int64_t i = 0; i < count; ++i) {
+      guard.hold(firsts[i] <= rows, "firsts", "rows of the target", firsts[i]);
+      guard.hold(lengths[i] <= rows - firsts[i], "lengths", "within the target", lengths[i]);
+      for (int64_t j = 0, n = 0; j < lengths[i]; j += n) {
+        n = std::min(own->block - j % own->block, lengths[i] - j);
+        const int64_t column = j / own->block + std::min(skipped[i], width);
+        const int64_t page = column < width ? ids[i * width + column] : -1;
+        const char* at = page < 0 || page >= own->blocks ? nullptr : own->at(page, j % own->block);
+        runs.push_back({&*own, data + (firsts[i] + j) * row, n, at});
+      }
+    }
+  };
+  add(target, cache, pages[0]);
+  if (second.has_value()) {
+    add(*second, second_cache.value_or(Tensor()), pages[1]);
+    apart = apart && !second->is_alias_of(target);
+  }
+  const int64_t number = static_cast<int64_t>(runs.size());
+  const int64_t together = std::max<int64_t>(1, grain(*pages[0]) / std::max<int64_t>(1, pages[0]->block));
+  parallel_for(0, number, apart ? together : number, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) runs[r].read();
   });
 }
 
@@ -146,10 +229,12 @@ void read_pages(Tensor target, const Tensor& cache, const Tensor& given_table, a
 }  // namespace softnpu::kernels::inline CPU_CAPABILITY
 
 SOFTNPU_SCHEMAS(m) {
-  m.def("write_pages(Tensor(a!) cache, Tensor slots, Tensor rows, bool nz) -> ()");
   m.def(
-      "read_pages(Tensor(a!) target, Tensor cache, Tensor table, int[] firsts, int[] lengths, int[] skipped, bool nz) "
-      "-> ()");
+      "write_pages(Tensor(a!) cache, Tensor slots, Tensor rows, bool nz, Tensor(b!)? second=None, "
+      "Tensor? second_rows=None) -> ()");
+  m.def(
+      "read_pages(Tensor(a!) target, Tensor cache, Tensor table, int[] firsts, int[] lengths, int[] skipped, bool nz, "
+      "Tensor(b!)? second=None, Tensor? second_cache=None) -> ()");
 }
 SOFTNPU_KERNELS(pages, m) {
   m.impl("write_pages", softnpu::kernels::write_pages);

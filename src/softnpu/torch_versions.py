@@ -252,3 +252,10 @@ def activity(event: Any) -> str:
     if _TRACED.match(name):
         return "python_function"
     return "cpu_instant_event" if name.startswith("[") else "cpu_op"
+
+
+def has_out_dtype() -> bool:
+    """Whether the products of matrices take `out_dtype`. Since 2.8."""
+    import torch
+
+    return hasattr(torch.ops.aten.mm, "dtype")

@@ -206,6 +206,10 @@ CALLS: dict[str, Callable[[], Arguments]] = {
     "write_pages": lambda: {
         "cache": torch.zeros(4, 8, 2, 16), "slots": integers(32, 5), "rows": randn(5, 2, 16), "nz": False,
     },
+    "write_pages:two": lambda: {
+        "cache": torch.zeros(4, 2, 8, 16), "slots": integers(32, 5), "rows": randn(5, 2, 16), "nz": True,
+        "second": torch.zeros(4, 1, 8, 16), "second_rows": randn(5, 1, 16),
+    },
     "gated_delta_rule": lambda: {
         "query": randn(5, 2, 19, dtype=torch.bfloat16), "key": randn(5, 2, 19, dtype=torch.bfloat16),
         "value": randn(5, 4, 10, dtype=torch.bfloat16), "beta": randn(5, 4), "g": -randn(5, 4).abs(),
@@ -215,6 +219,10 @@ CALLS: dict[str, Callable[[], Arguments]] = {
     "read_pages": lambda: {
         "target": torch.zeros(9, 2, 16), "cache": randn(4, 8, 2, 16), "table": integers(4, 2, 2),
         "firsts": [0, 5], "lengths": [5, 4], "skipped": [0, 3], "nz": False,
+    },
+    "read_pages:two": lambda: {
+        "target": torch.zeros(9, 32), "cache": randn(4, 2, 8, 16), "table": integers(4, 2, 2), "firsts": [0, 5],
+        "lengths": [5, 4], "skipped": [0, 3], "nz": True, "second": torch.zeros(9, 16), "second_cache": randn(4, 1, 8, 16),
     },
     "quantize:int4": lambda: {
         "x": randn(4, 16), "scales": randn(16), "zero": None, "axis": 1, "divide": False,

@@ -97,9 +97,17 @@ def read(
         into[first + rows.shape[0] : first + length] = 0
 
 
-def write_native(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, nz: bool) -> None:
-    """`write` in C++ (csrc/kernels/pages.cpp), for a contiguous cache."""
-    torch.ops.softnpu.write_pages(bits(cache), slots, bits(rows.contiguous()), nz)
+def write_native(
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    rows: torch.Tensor,
+    nz: bool,
+    second: torch.Tensor | None = None,
+    second_rows: torch.Tensor | None = None,
+) -> None:
+    """`write` in C++ (csrc/kernels/pages.cpp), for a contiguous cache, or for two with the same slots."""
+    others = () if second is None else (bits(second), bits(second_rows.contiguous()))
+    torch.ops.softnpu.write_pages(bits(cache), slots, bits(rows.contiguous()), nz, *others)
 
 
 def read_native(
@@ -110,8 +118,10 @@ def read_native(
     cumulative: bool,
     starts: list[int] | None,
     nz: bool,
+    second: torch.Tensor,
+    second_cache: torch.Tensor,
 ) -> None:
-    """`read` in C++, for a contiguous cache and target."""
+    """`read` in C++ for two contiguous caches and targets of as many tokens."""
     block = cache.shape[-2] if nz else cache.shape[1]
     found = spans(lengths, cumulative)
     room = target.shape[0]
@@ -119,6 +129,7 @@ def read_native(
     torch.ops.softnpu.read_pages(
         bits(target), bits(cache), table, [min(first, room) for first, _ in found],
         [max(0, min(length, room - first)) for first, length in found], skipped, nz,
+        bits(second), bits(second_cache),
     )  # fmt: skip
 
 

@@ -69,10 +69,10 @@ def _npu_reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
 
 @_npu_reshape_and_cache.native
 def _(key, value, key_cache, value_cache, slot_indices):
-    if not contiguous(key_cache, value_cache):
+    nz = _nz(key, key_cache)
+    if nz != _nz(value, value_cache) or not contiguous(key_cache, value_cache):
         return NotImplemented
-    write_native(key_cache, slot_indices, key, _nz(key, key_cache))
-    write_native(value_cache, slot_indices, value, _nz(value, value_cache))
+    write_native(key_cache, slot_indices, key, nz, value_cache, value)
     return None
 
 
@@ -142,6 +142,14 @@ def _npu_reshape_and_cache_siso(key, key_cache, slot_indices):
         Nothing.
     """
     write(key_cache, slot_indices, key)
+
+
+@_npu_reshape_and_cache_siso.native
+def _(key, key_cache, slot_indices):
+    if not contiguous(key_cache):
+        return NotImplemented
+    write_native(key_cache, slot_indices, key, False)
+    return None
 
 
 @_npu_reshape_and_cache_siso.check

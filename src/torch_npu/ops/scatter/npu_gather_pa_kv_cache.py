@@ -44,24 +44,28 @@ def npu_gather_pa_kv_cache(
     Differs from upstream: the layout of a cache follows from its shape and that of `key`, not from the tensor's
     format.
     """
-    pairs = ((key, key_cache), (value, value_cache))
-    _gather(read, pairs, block_tables, seq_lens, seq_offset, is_seq_lens_cumsum)
+    for target, cache in ((key, key_cache), (value, value_cache)):
+        found = _sequences(seq_lens, seq_offset, is_seq_lens_cumsum)
+        read(target, cache, block_tables, *found, _is_nz(target, cache))
 
 
-def _gather(run, pairs, block_tables, seq_lens, seq_offset, is_seq_lens_cumsum):
-    lengths = seq_lens.tolist()
-    starts = None if seq_offset is None else seq_offset.tolist()
-    for target, cache in pairs:
-        nz = _is_nz(target, cache)
-        run(target, cache, block_tables, lengths, is_seq_lens_cumsum, starts, nz)
+def _sequences(seq_lens, seq_offset, is_seq_lens_cumsum):
+    return (
+        seq_lens.tolist(),
+        is_seq_lens_cumsum,
+        None if seq_offset is None else seq_offset.tolist(),
+    )
 
 
 @npu_gather_pa_kv_cache.native
 def _(key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is_seq_lens_cumsum):
-    if not contiguous(key_cache, value_cache, key, value):
+    nz = _is_nz(key, key_cache)
+    alike = nz == _is_nz(value, value_cache) and key.shape[0] == value.shape[0]
+    pages = key_cache.shape[-2 if nz else 1], value_cache.shape[-2 if nz else 1]
+    if not alike or pages[0] != pages[1] or not contiguous(key_cache, value_cache, key, value):
         return NotImplemented
-    pairs = ((key, key_cache), (value, value_cache))
-    _gather(read_native, pairs, block_tables, seq_lens, seq_offset, is_seq_lens_cumsum)
+    found = _sequences(seq_lens, seq_offset, is_seq_lens_cumsum)
+    read_native(key, key_cache, block_tables, *found, nz, value, value_cache)
     return None
 
 

@@ -91,8 +91,7 @@ def npu_scatter_pa_kv_cache(
 def _(key, value, key_cache, value_cache, slot_mapping, cache_mode):
     if key.dim() != 3 or not contiguous(key_cache, value_cache):
         return NotImplemented
-    for rows, cache in ((key, key_cache), (value, value_cache)):
-        write_native(cache, slot_mapping, rows, cache_mode == "PA_NZ")
+    write_native(key_cache, slot_mapping, key, cache_mode == "PA_NZ", value_cache, value)
     return None
 
 
