@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.utils import _pytree as pytree
 
 import torch_npu
+import torchair
 from tests.distributed import job
 from tests.ops.support import make
 from tests.ops.test_all_operators import inputs
@@ -152,7 +153,7 @@ def a_layer(x: Any, gamma: Any, weight: Any, r: Any, mask: Any) -> Any:
     return torch_npu.npu_swiglu(out, dim=-1).float().square().sum()
 
 
-def gradients(rank: int, dim: int) -> None:
+def gradients(rank: int, dim: int, mode: str | None) -> None:
     torch.manual_seed(3)
     shapes = {"x": (2, 8, 32), "gamma": (32,), "weight": (32, 64), "r": (1, 8, 1, 16)}
     plain = {n: torch.randn(s).npu().requires_grad_() for n, s in shapes.items()}
@@ -164,7 +165,13 @@ def gradients(rank: int, dim: int) -> None:
         n: distribute_tensor(v.detach(), mesh, [where.get(n, Replicate())]).requires_grad_()
         for n, v in plain.items()
     }
-    loss = a_layer(**given, mask=distribute_tensor(mask, mesh, [Replicate()]))
+    layer = a_layer
+    if mode is not None:
+        config = torchair.CompilerConfig()
+        config.mode = mode
+        backend = torchair.get_npu_backend(compiler_config=config)
+        layer = torch.compile(a_layer, backend=backend, fullgraph=True)
+    loss = layer(**given, mask=distribute_tensor(mask, mesh, [Replicate()]))
     loss.backward()
     for name, value in plain.items():
         torch.testing.assert_close(
@@ -178,7 +185,13 @@ def gradients(rank: int, dim: int) -> None:
 
 @pytest.mark.parametrize("dim", [0, 1], ids=["batches", "heads"])
 def test_gradients(dim):
-    job.run(gradients, 2, dim)
+    job.run(gradients, 2, dim, None)
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+def test_compiled(mode):
+    """The mesh is an input of the graph, and no tensor."""
+    job.run(gradients, 2, 1, mode)
 
 
 def refused(rank: int) -> dict[str, str]:

@@ -84,7 +84,7 @@ def convert(
             if fx.op == "placeholder":
                 example = next(examples, None)
                 meta = fx.meta.get("val", example)
-                values[fx] = meta if meta is None else data(graph, fx.name, meta)
+                values[fx] = data(graph, fx.name, meta) if _is_data(meta) else meta
             elif fx.op == "get_attr":
                 values[fx] = _constant(gm, fx)
             elif fx.op == "call_function" and not _is_mark(fx):
@@ -95,6 +95,13 @@ def convert(
     if config is not None:
         _write_options(graph, config, gears)
     return graph
+
+
+def _is_data(meta: Any) -> bool:
+    """Whether an input is a value of the engine: not None, nor an object such as the mesh of a DTensor."""
+    return isinstance(
+        meta, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, list, tuple)
+    )
 
 
 def _is_mark(fx: Node) -> bool:
