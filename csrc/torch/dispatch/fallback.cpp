@@ -203,7 +203,7 @@ void wait_for_data(const c10::OperatorHandle& op, c10::ArrayRef<const IValue> ar
 
 // `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
 void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
-  CpuAliases aliases(plan.name);
+  CpuAliases aliases(plan.name, plan.operation.works);
   const size_t first = stack->size() - plan.arguments;
   for (size_t i = 0; i < plan.arguments; ++i) {
     each_tensor((*stack)[first + i],
