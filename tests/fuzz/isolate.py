@@ -11,6 +11,7 @@ import signal
 import time
 from typing import Any
 
+from tests.fuzz import targets
 from tests.fuzz.calls import Call, Outcome
 from tests.fuzz.guard import LIMIT, Guard
 from tests.fuzz.mutations import Mutation
@@ -60,6 +61,14 @@ def judged_apart(call: Call, guard: str | None, patience: float = 30.0) -> Outco
         return call.judged(Guard(guard, LIMIT) if guard is not None else None)
 
     return isolated(judge, patience) or Outcome("refused")
+
+
+def alike_on_cpu(call: Call, *kinds: str) -> bool:
+    """Whether the call ends like that on the CPU device too: then it is PyTorch's affair. Apart, since there nobody looks
+    at what its kernels trust, and a heap that they have damaged ends the process at a later call."""
+    on_cpu = targets.on_cpu_too(call.target) and call.device != "cpu"
+    patience = 30.0 if "hang" in kinds else 300.0
+    return on_cpu and judged_apart(call.on_cpu(), None, patience).kind in kinds
 
 
 def minimized(call: Call, kind: str, guard: str | None) -> Call:

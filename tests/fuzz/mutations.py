@@ -18,6 +18,7 @@ DTYPES = [
 _NAMED = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 SHAPES = ("grow", "shrink", "zero", "one", "double", "drop", "add", "swap")
 STRIDES = ("transposed", "expanded", "stepped", "overlapping", "offset", "reversed dims")
+STORAGES = ("released", "cut")
 DEVICES = ("cpu", "npu:1", "meta")
 VALUES = ("nan", "inf", "-inf", "zero", "most", "least", "minus one", "large", "random")
 #: sizes beyond 62 bits make PyTorch's boxed calls fail with a message of its own
@@ -52,7 +53,10 @@ def choose(chance: random.Random, arguments: dict[str, Any]) -> Mutation | None:
     where, value = chance.choice(found)
     if isinstance(value, torch.Tensor):
         kind = chance.choice(
-            ("dtype", "shape", "shape", "stride", "device", "values", "values", "alias", "none")
+            (
+                *("dtype", "shape", "shape", "stride", "stride", "device", "values", "values"),
+                *("values", "alias", "alias", "none", "storage"),
+            )
         )
         parameter: Any = None
         if kind == "dtype":
@@ -63,6 +67,8 @@ def choose(chance: random.Random, arguments: dict[str, Any]) -> Mutation | None:
             parameter = (chance.choice(STRIDES), chance.randrange(max(value.dim(), 1)))
         elif kind == "device":
             parameter = chance.choice(DEVICES)
+        elif kind == "storage":
+            parameter = chance.choice(STORAGES)
         elif kind == "values":
             parameter = (chance.choice(VALUES), chance.randrange(1000))
         elif kind == "alias":
@@ -143,6 +149,8 @@ def _mutated(value: Any, mutation: Mutation, arguments: dict[str, Any]) -> Any:
     if kind == "alias":
         return _alias(value, arguments, *parameter)
     value = value.detach()
+    if kind == "storage":
+        return _storage(value, parameter)
     return _shape(value, *parameter) if kind == "shape" else _stride(value, *parameter)
 
 
@@ -193,6 +201,15 @@ def _stride(x: torch.Tensor, how: str, dim: int) -> torch.Tensor:
         return torch.stack([x, x], -1)[..., 0]
     strides = [max(s // 2, 1) for s in x.contiguous().stride()]
     return x.contiguous().as_strided(x.shape, strides)
+
+
+def _storage(x: torch.Tensor, how: str) -> torch.Tensor:
+    """The same tensor on memory that was released, or that ends before it."""
+    if x.device.type != "npu" or not x.numel():
+        return x
+    x = x.clone()
+    x.untyped_storage().resize_(0 if how == "released" else x.untyped_storage().nbytes() // 2)
+    return x
 
 
 def _values(x: torch.Tensor, how: str, seed: int) -> torch.Tensor:

@@ -27,10 +27,9 @@ from unittest import SkipTest
 
 import torch
 
-from tests.fuzz import targets
 from tests.fuzz.calls import Call, Outcome
 from tests.fuzz.guard import LIMIT, Guard
-from tests.fuzz.isolate import isolated, judged_apart, unpacked
+from tests.fuzz.isolate import alike_on_cpu, isolated, unpacked
 
 _KINDS = ("ok", "refused", "internal", "write", "no sample")
 _SLOT = struct.Struct(f"qdd{len(_KINDS)}q")  # as Current
@@ -59,6 +58,8 @@ class Result:
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     by_target: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     findings: dict[Any, Finding] = dataclasses.field(default_factory=dict)
+    #: by the key of a finding whose worker lives: whether the CPU device does the same
+    judged: dict[Any, bool] = dataclasses.field(default_factory=dict)
     alike: list[Finding] = dataclasses.field(default_factory=list)  # the CPU device does it too
 
     def count(self, counts: dict[str, int]) -> None:
@@ -218,8 +219,8 @@ class Plan:
         result.calls += 1
         call = self.call(index)
         # A call apart has no limit of memory: there it goes on until its time is over.
-        alike = (outcome.kind, "hang") if outcome.kind == "memory" else (outcome.kind,)
-        if targets.on_cpu_too(call.target) and judged_apart(call.on_cpu(), None).kind in alike:
+        kinds = (outcome.kind, "hang") if outcome.kind == "memory" else (outcome.kind,)
+        if alike_on_cpu(call, *kinds):
             result.counts[f"{outcome.kind} on the CPU device too"] += 1
             result.alike.append(Finding(index, call, outcome))
         else:
@@ -245,8 +246,13 @@ class Plan:
         if "targets" in line:
             result.by_target.update(line["targets"])
         else:
-            call = unpacked(line["call"])
-            result.add(Finding(line["index"], call, Outcome(**line["outcome"])))
+            finding = Finding(line["index"], unpacked(line["call"]), Outcome(**line["outcome"]))
+            if finding.key not in result.judged:
+                result.judged[finding.key] = alike_on_cpu(finding.call, finding.outcome.kind)
+            if result.judged[finding.key]:
+                result.counts.update({finding.outcome.kind: -1, "refused": 1})
+            else:
+                result.add(finding)
 
 
 def _child(plan: Plan, number: int, first: int, slot: mmap.mmap, pipe: int, said: int) -> None:

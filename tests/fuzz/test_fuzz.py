@@ -151,7 +151,9 @@ def test_what_is_internal():
     assert not Outcome("refused").found and Outcome("hang").found
 
 
-@pytest.mark.parametrize("kind", ["dtype", "shape", "stride", "device", "values", "alias", "none"])
+@pytest.mark.parametrize(
+    "kind", ["dtype", "shape", "stride", "device", "values", "alias", "none", "storage"]
+)
 def test_mutations_change_something(kind):
     import random
 

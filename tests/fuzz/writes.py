@@ -30,6 +30,17 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return found
 
 
+def device_types(value: Any) -> set[str]:
+    """Of the tensors, and of devices that are arguments themselves."""
+    if isinstance(value, torch.Tensor):
+        return {value.device.type}
+    if isinstance(value, torch.device):
+        return {value.type}
+    if isinstance(value, dict):
+        value = list(value.values())
+    return set().union(*map(device_types, value)) if isinstance(value, (list, tuple)) else set()
+
+
 def flat(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
     pairs = [(f"args[{i}]", value) for i, value in enumerate(arguments["args"])]
     return pairs + list(arguments["kwargs"].items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 
 import pytest
@@ -59,3 +60,50 @@ def test_a_large_buffer_of_which_little_was_touched_is_not_copied():
     assert cache[slots].tolist() == [3, 3, 3]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 256 << 10, f"{grown >> 10} MiB"
+
+
+def _resized(x):
+    x.untyped_storage().resize_(0)
+
+
+def _grown(x):
+    x.resize_(2 * x.numel())
+
+
+@pytest.mark.parametrize("move", [_resized, _grown])
+def test_an_input_that_has_lost_its_memory(move):
+    """The graph's addresses would be free memory, or another tensor's."""
+    x = torch.ones(1 << 20, device="npu")
+    graph, result = captured(lambda: x * 2)
+    graph.replay()
+    move(x)
+    torch.npu.empty_cache()
+    with pytest.raises(RuntimeError, match="has lost the memory .* 4194304 bytes"):
+        graph.replay()
+    assert result.sum().item() == 2 << 20
+
+
+def test_what_a_graph_owns_may_be_resized():
+    x = torch.ones(1 << 20, device="npu")
+    graph, result = captured(lambda: x * 2)
+    result.untyped_storage().resize_(0)
+    torch.npu.empty_cache()
+    graph.replay()
+    y = torch.ones(4, device="npu")
+    graph, result = captured(lambda: y * 3)
+    y = None  # the graph keeps its storage
+    graph.replay()
+    assert result.tolist() == [3.0] * 4
+
+
+def test_a_forked_process_replays_nothing():
+    x = torch.ones(4, device="npu")
+    graph, _ = captured(lambda: x * 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            graph.replay()
+        except RuntimeError as error:
+            os._exit(3 if "forked subprocess" in str(error) else 4)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3

@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_set>
 
 #include "kernels/skinny_matmul.h"
 #include "torch/compute/widen.h"
 #include "torch/dispatch/ivalues.h"
+#include "torch/dispatch/operator_traits.h"
 #include "torch/plan/plan.h"
 
 namespace softnpu {
@@ -196,7 +196,6 @@ void call_in_double(const c10::OperatorHandle& op, at::ScalarType integer, Stack
 }
 
 std::optional<at::ScalarType> mixed_floats(const std::string& name, const IValue* arguments, size_t count) {
-  static const std::unordered_set<std::string> promoting{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
   bool single = false;
   std::optional<at::ScalarType> half;  // two kinds of them do not mix
   for (size_t i = 0; i < count; ++i) {
@@ -210,7 +209,7 @@ std::optional<at::ScalarType> mixed_floats(const std::string& name, const IValue
       return std::nullopt;
     }
   }
-  if (!single || !half.has_value() || promoting.count(name) == 0) return std::nullopt;
+  if (!single || !half.has_value() || !traits_of(name).mixes_floats) return std::nullopt;
   return at::kFloat;
 }
 

@@ -22,6 +22,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "device/device.h"
 #include "torch/dispatch/enumerations.h"
 #include "torch/dispatch/native_kernel.h"
@@ -94,17 +96,24 @@ Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayR
   TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
               "\" to a storage on different device \"", source.device(), "\". This is no longer allowed.");
   TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+  const bool plain = stride.empty() && !size.empty();
+  TORCH_CHECK(plain || stride.size() == size.size(), "unequal size length (", size.size(), ") and stride length (",
+              stride.size(), ")");
+  // The storage grows before the tensor changes: if there is no memory, the tensor stays as it was.
+  at::detail::check_size_nonnegative(size);
+  const size_t itemsize = self.dtype().itemsize(), start = static_cast<size_t>(offset);
+  const size_t needed = plain ? at::detail::computeStorageNbytesContiguous(size, itemsize, start)
+                              : at::detail::computeStorageNbytes(size, stride, itemsize, start);
+  const bool empty = std::find(size.begin(), size.end(), 0) != size.end();
+  if (!empty && needed > source.nbytes()) at::native::resize_bytes_nocuda(source, needed);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
-  if (stride.data() == nullptr || stride.size() != size.size()) {
+  if (plain) {
     impl->set_sizes_contiguous(size);
     impl->set_storage_offset(offset);
   } else {
     impl->set_sizes_and_strides(size, stride, offset);
   }
-  const size_t needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.dtype().itemsize(),
-                                                         static_cast<size_t>(offset));
-  if (self.numel() > 0 && needed > self.storage().nbytes()) at::native::resize_bytes_nocuda(self.storage(), needed);
   return self;
 }
 

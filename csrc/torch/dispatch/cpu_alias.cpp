@@ -57,6 +57,35 @@ void copy_geometry(const TensorImpl& from, TensorImpl& to) {
   to.set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
 }
 
+[[noreturn]] __attribute__((noinline, cold)) void outside(const TensorImpl& impl, size_t bytes, std::string_view op) {
+  TORCH_CHECK(false, op, op.empty() ? "" : ": ", "a tensor of sizes ", impl.sizes(), ", strides ", impl.strides(),
+              ", storage offset ", impl.storage_offset(), " and dtype ", impl.dtype().name(),
+              " lies outside of its storage, which has ", bytes, " bytes",
+              bytes == 0 ? ": its memory was released (resize_ of a storage)" : "");
+}
+
+// A tensor may say more than its storage has: the storage was resized, or a direct call made the view. Kernels rely on
+// it, so nothing passes to them that lies outside.
+void check_inside(const at::Tensor& tensor, std::string_view op) {
+  const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const size_t bytes = impl.unsafe_storage().nbytes();
+  const int64_t count = impl.numel();
+  if (count == 0) return;
+  int64_t last = impl.storage_offset(), step = 0;  // elements
+  bool overflow = false;
+  if (C10_LIKELY(impl.is_contiguous())) {
+    overflow = __builtin_add_overflow(last, count - 1, &last);
+  } else {
+    const c10::IntArrayRef sizes = impl.sizes(), strides = impl.strides();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      overflow |= __builtin_mul_overflow(sizes[i] - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last);
+    }
+  }
+  size_t end = 0;
+  overflow |= last < 0 || __builtin_mul_overflow(static_cast<size_t>(last) + 1, impl.dtype().itemsize(), &end);
+  if (C10_UNLIKELY(overflow || end > bytes)) outside(impl, bytes, op);
+}
+
 bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided; }
 
 void release_storage(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(storage)); }
@@ -110,16 +139,18 @@ at::Tensor alias_on(const at::Tensor& npu, c10::Storage on_cpu) {
   Tag::keys(*to) = keys;
   copy_geometry(from, *to);
   if (from.is_wrapped_number()) to->set_wrapped_number(true);
-  return at::Tensor::wrap_tensor_impl(std::move(to));
+  return at::Tensor(std::move(to));
 }
 
 }  // namespace
 
 at::Tensor cpu_alias(const at::Tensor& npu) {
+  check_inside(npu, {});
   return alias_on(npu, make_alias_storage(npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
 }
 
 at::Tensor element_alias(const at::Tensor& npu) {
+  check_inside(npu, {});
   TensorImpl& from = *npu.unsafeGetTensorImpl();
   const DispatchKeySet keys = swap_keys(from.key_set(), kNpuOnly, DispatchKeySet(BackendComponent::CPUBit)) -
                               c10::autograd_dispatch_keyset_with_ADInplaceOrView;
@@ -144,6 +175,7 @@ bool is_alias(const at::Tensor& cpu) {
 }
 
 at::Tensor CpuAliases::alias(const at::Tensor& npu) {
+  if (touches_) check_inside(npu, op_);
   c10::StorageImpl* storage = npu.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   for (const auto& [original, on_cpu] : storages_) {
     if (original == storage) return alias_on(npu, on_cpu);

@@ -18,7 +18,8 @@ inline bool on_npu(const at::Tensor& tensor) { return tensor.defined() && tensor
 // The aliases of one operator call.
 class CpuAliases {
  public:
-  explicit CpuAliases(std::string_view op) : op_(op) {}
+  // `touches`: false for an operator that only describes memory, which may be too small for a tensor or released.
+  explicit CpuAliases(std::string_view op, bool touches = true) : op_(op), touches_(touches) {}
 
   // Finds the device of the call; raises PyTorch's "same device" error on a mixture.
   // `host_ok`: a CPU tensor of any shape may accompany (index tensors and the like).
@@ -50,6 +51,7 @@ class CpuAliases {
   [[noreturn]] void mixed(c10::Device other) const;
 
   std::string_view op_;
+  bool touches_;
   int device_ = -1;
   bool host_tensor_ = false, from_tensor_ = false, from_argument_ = false;
   c10::SmallVector<Pair, 6> pairs_;

@@ -12,7 +12,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "device/device.h"
 #include "torch/compute/products.h"
@@ -41,50 +40,9 @@ using c10::IValue;
 using torch::jit::Stack;
 
 // Whether a CPU tensor may be the argument beside NPU tensors, as on any accelerator: indices and lengths.
-bool takes_host_tensor(const std::string& op, const c10::Argument& argument) {
-  static const std::unordered_set<std::string> indexing{"aten::index",
-                                                        "aten::index_put",
-                                                        "aten::index_put_",
-                                                        "aten::_index_put_impl_",
-                                                        "aten::_unsafe_index",
-                                                        "aten::_unsafe_index_put",
-                                                        "aten::_unsafe_masked_index",
-                                                        "aten::_unsafe_masked_index_put_accumulate"};
-  if (argument.name() == "indices") return indexing.count(op) > 0;
-  return argument.name() == "lengths" && op == "aten::_pack_padded_sequence";
-}
-
-// Composite kernels that must run on NPU tensors: they decide by device, or draw random numbers.
-const std::unordered_set<std::string>& stays_composite() {
-  static const std::unordered_set<std::string> names{"aten::_to_copy",
-                                                     "aten::copy_",
-                                                     "aten::copy",
-                                                     "aten::_copy_from",
-                                                     "aten::lift",
-                                                     "aten::lift_fresh",
-                                                     "aten::lift_fresh_copy",
-                                                     "aten::is_pinned",
-                                                     "aten::_pin_memory",
-                                                     "aten::record_stream",
-                                                     "aten::_lazy_clone",
-                                                     "aten::_fused_sdp_choice",
-                                                     "aten::_has_same_storage_numel",
-                                                     "aten::_new_zeros_with_same_feature_meta",
-                                                     "aten::_nested_tensor_from_mask",
-                                                     "aten::empty_like",
-                                                     "aten::new_empty",
-                                                     "aten::new_empty_strided",
-                                                     "aten::_sparse_coo_tensor_with_dims",
-                                                     "aten::_assert_async",
-                                                     "aten::_assert_tensor_metadata",
-                                                     "aten::_print",
-                                                     "aten::sym_size",
-                                                     "aten::sym_stride",
-                                                     "aten::sym_numel",
-                                                     "aten::sym_storage_offset",
-                                                     "aten::is_set_to",
-                                                     "aten::_efficientzerotensor"};
-  return names;
+bool takes_host_tensor(const Operation& operation, const c10::Argument& argument) {
+  if (argument.name() == "indices") return operation.traits.host_indices;
+  return argument.name() == "lengths" && operation.name == "aten::_pack_padded_sequence";
 }
 
 struct Plan {  // what a call must do, worked out once per operator
@@ -95,8 +53,7 @@ struct Plan {  // what a call must do, worked out once per operator
         returns(operation.returns),
         widens(operation.traits.widens),
         accumulates(operation.traits.accumulates),
-        on_host(card_fallback(op)),
-        trust(trusted(operation.name)) {
+        on_host(card_fallback(op)) {
     const c10::FunctionSchema& schema = op.schema();
     draws_normal = name == "aten::normal_";
     fills = name == "aten::zero_" || (name == "aten::fill_" && schema.overload_name() == "Scalar");
@@ -105,7 +62,7 @@ struct Plan {  // what a call must do, worked out once per operator
       const auto& argument = schema.arguments()[i];
       const bool is_written = writes(argument);
       is_mutable.push_back(is_written);
-      host_ok.push_back(takes_host_tensor(name, argument));
+      host_ok.push_back(takes_host_tensor(operation, argument));
       any_mutable |= is_written;
       auto type = argument.type();
       if (type->kind() == c10::TypeKind::TensorType) required.push_back(i);
@@ -164,7 +121,6 @@ struct Plan {  // what a call must do, worked out once per operator
   const size_t arguments, returns;
   const bool widens, accumulates;
   const std::string on_host;  // what the card runs on the host instead; mostly empty
-  const Trusted trust;        // what its CPU kernel does not look at
   int dtype = -1;             // the argument of the result's dtype
   std::vector<bool> is_mutable, host_ok;
   bool any_mutable = false, draws_normal = false, fills = false;
@@ -203,7 +159,7 @@ void wait_for_data(const c10::OperatorHandle& op, c10::ArrayRef<const IValue> ar
 
 // `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
 void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
-  CpuAliases aliases(plan.name);
+  CpuAliases aliases(plan.name, plan.operation.works);
   const size_t first = stack->size() - plan.arguments;
   for (size_t i = 0; i < plan.arguments; ++i) {
     each_tensor((*stack)[first + i],
@@ -250,8 +206,9 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
     }
     const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
     auto call = [op, &plan, host, half, common, counted, integers](Stack* on) {
-      if (plan.trust.values != nullptr && !plan::on()) {
-        plan.trust.values({op.schema(), on->data() + on->size() - plan.arguments});
+      const auto check_data = plan.operation.traits.trusted_data;
+      if (check_data != nullptr && !plan::on()) {
+        check_data({op.schema(), on->data() + on->size() - plan.arguments});
       }
       if (half.has_value()) {
         call_half(op, *half, on);
@@ -291,8 +248,9 @@ void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey ho
   plan.check_required(op, *stack);
   plan.check_enumerations(op, *stack);
   plan.plain_sizes(*stack);
-  if (C10_UNLIKELY(plan.trust.sizes != nullptr)) {
-    plan.trust.sizes({op.schema(), stack->data() + stack->size() - plan.arguments});
+  const auto check_sizes = plan.operation.traits.trusted_sizes;
+  if (C10_UNLIKELY(check_sizes != nullptr)) {
+    check_sizes({op.schema(), stack->data() + stack->size() - plan.arguments});
   }
   if (C10_LIKELY(!plan.operation.asked())) return run(op, plan, host, stack);
   OperatorTask task(plan.operation, stack, [op, &plan, host](Stack* on) { run(op, plan, host, on); });
@@ -360,7 +318,7 @@ bool takes_tensor(const c10::FunctionSchema& schema) {
 bool wants_cpu_kernel(const c10::OperatorHandle& op) {
   if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
   const auto& schema = op.schema();
-  if (stays_composite().count(schema.name())) return false;
+  if (traits_of(schema.name()).composite) return false;
   const bool random_without_generator = op.hasTag(at::Tag::nondeterministic_seeded) && Plan(op).generator < 0;
   if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator;
   const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||

@@ -7,6 +7,8 @@
 
 namespace softnpu {
 
+struct CallArguments;
+
 struct OperatorTraits {
   enum Product { kNone, kMatmul, kConvolution };
   Product product = kNone;      // runs on the cube unit
@@ -21,6 +23,19 @@ struct OperatorTraits {
   std::string core;             // the unit that runs the kernel; empty: cube for a product, else vector
   bool reads_some = false;      // data says which part of its arguments it reads
   std::vector<size_t> writes;   // arguments that it writes though its schema does not say so
+  bool composite = false;       // made of others, and stays so on NPU tensors: it decides by device, or draws numbers
+  bool host_indices = false;    // its indices may be CPU tensors
+  bool mixes_floats = false;    // a product that the card takes with fp32 and half precision among its arguments
+
+  // What its CPU kernel trusts and a direct call may get wrong (trusted.h): sizes and numbers, data. Mostly nothing.
+  using Rule = void (*)(const CallArguments& given);
+  Rule trusted_sizes = nullptr, trusted_data = nullptr;
+
+  // In a plan:
+  bool promotes = false;           // brings its inputs to one dtype first
+  bool large_temporaries = false;  // what its CPU kernel allocates is learned by trying
+  bool chooses = false;            // chooses indices by the size of floating values
+  bool computes = false;           // composite by registration, and yet a kernel
 };
 
 // By qualified name, without overload; the traits of an operator that is not in the table are the defaults.

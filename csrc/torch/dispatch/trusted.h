@@ -1,18 +1,17 @@
 // What PyTorch's CPU kernels trust of their arguments, because PyTorch's own functions made them.
 //
 // A program may call such an operator directly (torch.ops.aten), and a kernel that trusts it would then read or write
-// outside its tensors. The rules are few: for operators with sizes or indices that no one else looks at.
+// outside its tensors. The rules are few: for operators with sizes or indices that no one else looks at. Which operator
+// has which is a fact of operator_traits.cpp.
 #pragma once
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
-#include <string>
-
 namespace softnpu {
 
 // The arguments of a call, by the labels of the schema.
-struct Given {
+struct CallArguments {
   const c10::FunctionSchema& schema;
   const c10::IValue* first;
 
@@ -20,12 +19,34 @@ struct Given {
   at::Tensor tensor(const char* label) const;  // undefined if there is none
 };
 
-struct Trusted {
-  void (*sizes)(const Given& given) = nullptr;   // before the launch
-  void (*values)(const Given& given) = nullptr;  // on CPU tensors, when the values are there
-};
+namespace trusted {
 
-// Of the operator with this qualified name, all overloads; mostly nothing.
-Trusted trusted(const std::string& name);
+// Sizes and numbers: before the launch.
+void batch_norm(const CallArguments& given);
+void layer_norm(const CallArguments& given);
+void group_norm(const CallArguments& given);
+void pool_planes(const CallArguments& given);
+void pool_sizes(const CallArguments& given);
+void grid_sampler(const CallArguments& given);
+void embedding_bag_sizes(const CallArguments& given);
+void padding(const CallArguments& given);
+void antialiased_sizes(const CallArguments& given);
+void optimizer_states(const CallArguments& given);
+void cdist(const CallArguments& given);
+void pdist(const CallArguments& given);
+void unfold(const CallArguments& given);
+void fft(const CallArguments& given);
+void pivot_sizes(const CallArguments& given);
+void segment_sizes(const CallArguments& given);
+
+// Data: on CPU tensors, when the values are there.
+void pool_indices(const CallArguments& given);
+void embedding_bag_values(const CallArguments& given);
+void embedding_counts(const CallArguments& given);
+void pivot_values(const CallArguments& given);
+void segment_values(const CallArguments& given);
+void quotients(const CallArguments& given);
+
+}  // namespace trusted
 
 }  // namespace softnpu

@@ -1,4 +1,4 @@
-// The words in which trusted.cpp says its rules.
+// What the rules of trusted.h are made of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +10,14 @@
 
 namespace softnpu {
 
-inline void expect_sizes(const Given& given, const char* label, c10::IntArrayRef sizes, const char* of) {
+inline void expect_sizes(const CallArguments& given, const char* label, c10::IntArrayRef sizes, const char* of) {
   const at::Tensor tensor = given.tensor(label);
   TORCH_CHECK(tensor.defined() && tensor.sizes() == sizes, given.schema.name(), ": argument '", label,
               "' must have the sizes ", sizes, of, ", but has ",
               tensor.defined() ? tensor.sizes() : c10::IntArrayRef());
 }
 
-inline void expect_elements(const Given& given, const char* label, int64_t count, const char* of) {
+inline void expect_elements(const CallArguments& given, const char* label, int64_t count, const char* of) {
   const at::Tensor tensor = given.tensor(label);
   TORCH_CHECK(!tensor.defined() || tensor.numel() == count, given.schema.name(), ": argument '", label, "' must have ",
               count, " elements, ", of, ", but has ", tensor.numel());
@@ -46,7 +46,7 @@ inline void extremes(const T* data, c10::IntArrayRef sizes, c10::IntArrayRef str
 }
 
 // Every element in [low, high).
-inline void expect_range(const Given& given, const char* label, int64_t low, int64_t high) {
+inline void expect_range(const CallArguments& given, const char* label, int64_t low, int64_t high) {
   const at::Tensor indices = given.tensor(label);
   if (!indices.defined() || indices.numel() == 0) return;
   const auto type = indices.scalar_type();
@@ -65,17 +65,17 @@ inline void expect_range(const Given& given, const char* label, int64_t low, int
               " to ", high - 1, ", but holds ", least < low ? least : most);
 }
 
-inline void expect_tensor(const Given& given, const char* label, const char* when) {
+inline void expect_tensor(const CallArguments& given, const char* label, const char* when) {
   TORCH_CHECK(given.tensor(label).defined(), given.schema.name(), ": argument '", label, "' must be a tensor ", when,
               ", but is None");
 }
 
-inline bool flag(const Given& given, const char* label, bool otherwise) {
+inline bool flag(const CallArguments& given, const char* label, bool otherwise) {
   const c10::IValue* value = given.find(label);
   return value != nullptr && value->isBool() ? value->toBool() : otherwise;
 }
 
-inline int64_t number(const Given& given, const char* label) {
+inline int64_t number(const CallArguments& given, const char* label) {
   const c10::IValue* value = given.find(label);
   return value != nullptr && value->isInt() ? value->toInt() : 0;
 }

@@ -157,17 +157,24 @@ class Replay {
 
 namespace {
 
-// On the card nothing keeps what a graph reads; here the graph does.
+// On the card nothing keeps what a graph reads; here the graph keeps the storages that it uses, and not the bytes that
+// they stand on: after resize_ those are free, or another tensor's. The sanitizer tells of both, each once.
 void check_inputs(Program& program) {
-  std::erase_if(program.inputs, [&](const GraphInput& input) {
-    const auto storage = input.storage.lock();
-    const size_t others = storage ? storage.use_count() - 1 - input.held : 0;  // without the lock's own
-    const bool moved = storage && (storage->data() != input.at || storage->nbytes() < input.bytes);
-    if (storage && others > 0 && !moved) return false;
-    sanitizer::Sanitizer::get().input_lost(reinterpret_cast<uintptr_t>(input.at), input.bytes, moved,
-                                           program.footprint ? program.footprint->captured : 0);
-    return true;  // told once
-  });
+  size_t lost = 0;  // bytes
+  for (const GraphInput& input : program.inputs) {
+    if (!input.pooled && input.moved()) lost = input.bytes;
+  }
+  if (sanitizer::on() && program.footprint) {
+    std::erase_if(program.inputs, [&](const GraphInput& input) {
+      const bool moved = input.moved();
+      if (!moved && input.others() > 0) return false;
+      sanitizer::Sanitizer::get().input_lost(reinterpret_cast<uintptr_t>(input.at), input.bytes, moved,
+                                             program.footprint->captured);
+      return !moved;
+    });
+  }
+  TORCH_CHECK(lost == 0, "NPUGraph.replay: a tensor that the graph uses has lost the memory that it had in the ",
+              "capture, ", lost, " bytes (by resize_ and the like). copy_ new values into it instead.");
 }
 
 }  // namespace
@@ -228,15 +235,14 @@ void NpuGraph::capture_end() {
   program->streams = static_cast<int64_t>(streams.size());
   sanitizer::Sanitizer::get().streams_in_graphs(program->streams);
   program->footprint = capture->footprint;
-  if (program->footprint) {
-    sanitizer::Sanitizer::get().end_capture(program->footprint);
-    program->inputs = inputs_of(program->steps);
-  }
+  if (program->footprint) sanitizer::Sanitizer::get().end_capture(program->footprint);
+  program->inputs = inputs_of(program->steps, program->pool);
   program_ = std::move(program);
 }
 
 void NpuGraph::replay() {
   TORCH_CHECK(program_ != nullptr, "Called NPUGraph::replay without a preceding successful capture.");
+  ensure_started();  // not in a forked process
   const int device = program_->device;
   const StreamId stream = current_stream(device);
   if (Capture* outer = Capture::of(device, stream)) {
@@ -246,7 +252,7 @@ void NpuGraph::replay() {
     raise_acl("aclmdlRIExecuteAsync", acl::kStreamCaptured, text);
   }
   const OnStream here(device, stream);
-  if (sanitizer::on()) check_inputs(*program_);
+  check_inputs(*program_);
   for (const auto& random : program_->randoms) random->begin_replay();
   Queues::all().launch(device, stream, Replay(program_));
 }

@@ -15,8 +15,16 @@ struct GraphInput {
   const void* at;
   size_t bytes;
   size_t held;  // references by the graph
+  bool pooled;  // in the graph's own pool, which keeps its bytes
+
+  bool moved() const {  // no, if an update has put another tensor in its place
+    if (storage.expired()) return false;
+    const c10::StorageImpl& now = *storage._unsafe_get_target();
+    return now.data() != at || now.nbytes() < bytes;
+  }
+  size_t others() const { return storage.expired() ? 0 : storage.use_count() - held; }  // references
 };
-std::vector<GraphInput> inputs_of(const std::vector<Step>& steps);
+std::vector<GraphInput> inputs_of(const std::vector<Step>& steps, PoolId pool);
 
 // What was captured, with its memory; a replay that is still queued keeps it.
 struct Program {

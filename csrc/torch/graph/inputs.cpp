@@ -7,7 +7,7 @@
 
 namespace softnpu {
 
-std::vector<GraphInput> inputs_of(const std::vector<Step>& steps) {
+std::vector<GraphInput> inputs_of(const std::vector<Step>& steps, PoolId pool) {
   std::map<c10::StorageImpl*, size_t> held;  // storages of the program
   std::set<const c10::StorageImpl*> seen;    // aliases of them
   auto see = [&](const at::Tensor& tensor) {
@@ -34,9 +34,11 @@ std::vector<GraphInput> inputs_of(const std::vector<Step>& steps) {
   std::vector<GraphInput> inputs;
   for (const auto& [storage, references] : held) {
     if (storage->device_type() != c10::kPrivateUse1 || storage->nbytes() == 0) continue;
+    const Block* block = block_of(storage->data_ptr());
+    const bool pooled = block != nullptr && block->pool != nullptr && block->pool->owner == pool;
     const auto strong = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
     inputs.push_back(
-        {c10::weak_intrusive_ptr<c10::StorageImpl>(strong), storage->data(), storage->nbytes(), references});
+        {c10::weak_intrusive_ptr<c10::StorageImpl>(strong), storage->data(), storage->nbytes(), references, pooled});
   }
   return inputs;
 }

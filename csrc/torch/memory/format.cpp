@@ -4,6 +4,7 @@
 // serialization, and memory that is not the device's own.
 #include "torch/memory/format.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -111,6 +112,8 @@ void copy_storage_format(const c10::Storage& from, const c10::Storage& to) {
 // given.
 Tensor padded_empty(const Sizes& sizes, int64_t elements, at::ScalarType dtype, c10::Device device, size_t alignment) {
   const Tensor made = at::empty({elements}, at::TensorOptions().dtype(dtype).device(device));
+  TORCH_CHECK(c10::multiply_integers(sizes) <= elements, "empty_with_format: ", elements, " elements do not hold ",
+              at::IntArrayRef(sizes));
   made.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   const size_t bytes = made.storage().nbytes();
   if (alignment == 0 || bytes == 0) return made;
@@ -126,7 +129,8 @@ Tensor padded_empty(const Sizes& sizes, int64_t elements, at::ScalarType dtype, 
 // A tensor of the device whose bytes are the host's: the device's memory does not count them.
 Tensor swapped_empty(const Sizes& sizes, at::ScalarType dtype, c10::Device device) {
   const Tensor made = at::empty({0}, at::TensorOptions().dtype(dtype).device(device));
-  const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * made.dtype().itemsize();
+  at::detail::check_size_nonnegative(sizes);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, made.dtype().itemsize());
   c10::DataPtr data = c10::GetAllocator(c10::kCPU)->allocate(bytes);
   data.unsafe_set_device(made.device());
   c10::StorageImpl& storage = *made.storage().unsafeGetStorageImpl();
@@ -139,7 +143,8 @@ Tensor swapped_empty(const Sizes& sizes, at::ScalarType dtype, c10::Device devic
 // The storage of `target` stands on the bytes of `source` from `offset` on, and keeps them alive.
 void change_data_ptr(const Tensor& target, const Tensor& source, size_t offset) {
   c10::StorageImpl& storage = *storage_of(target);
-  TORCH_CHECK(offset + storage.nbytes() <= storage_of(source)->nbytes(), "change_data_ptr: outside of the source");
+  const size_t bytes = storage_of(source)->nbytes();
+  TORCH_CHECK(offset <= bytes && storage.nbytes() <= bytes - offset, "change_data_ptr: outside of the source");
   auto* held = new c10::Storage(source.storage());
   auto release = [](void* context) { delete static_cast<c10::Storage*>(context); };
   storage.set_data_ptr_noswap(

@@ -124,7 +124,7 @@ void fill_results(const OperatorHandle& op, const Stack& given, const Stack& res
   auto see = [&](const Tensor& tensor) {
     if (!tensor.defined()) return;
     if (is_float(tensor) || !computes(tensor)) return set_data(tensor, kAbsent);
-    if (chooses(name)) {
+    if (traits_of(name).chooses) {
       choose(name, op.schema(), given, tensor);
       return set_data(tensor, kGuessed);
     }

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "torch/dispatch/ivalues.h"
+#include "torch/dispatch/operator_traits.h"
 #include "torch/memory/allocator.h"
 #include "torch/plan/values.h"
 
@@ -27,45 +27,6 @@ using torch::jit::Stack;
 constexpr size_t kMostTried = size_t{64} << 20;  // bytes of all tensors of a call, where temporaries are large
 constexpr size_t kMostOthers = size_t{4} << 20;  // of other kernels
 constexpr size_t kMostKept = 1 << 16;            // calls that are remembered
-
-bool has_large_temporaries(const std::string& name) {
-  static const std::unordered_set<std::string> names{"aten::convolution",
-                                                     "aten::convolution_backward",
-                                                     "aten::native_batch_norm",
-                                                     "aten::native_batch_norm_backward",
-                                                     "aten::native_layer_norm_backward",
-                                                     "aten::sort",
-                                                     "aten::index_add_",
-                                                     "aten::_index_put_impl_",
-                                                     "aten::_scaled_dot_product_flash_attention_for_cpu",
-                                                     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                                                     "aten::mm",
-                                                     "aten::addmm",
-                                                     "aten::bmm",
-                                                     "aten::baddbmm",
-                                                     "aten::embedding_dense_backward",
-                                                     "aten::cumsum",
-                                                     "aten::nll_loss_forward",
-                                                     "aten::nll_loss_backward",
-                                                     "aten::_softmax",
-                                                     "aten::_log_softmax",
-                                                     "aten::_softmax_backward_data",
-                                                     "aten::_log_softmax_backward_data",
-                                                     "aten::sum",
-                                                     "aten::mean",
-                                                     "aten::index_select",
-                                                     "aten::scatter_add_",
-                                                     "aten::gather",
-                                                     "aten::linalg_vector_norm",
-                                                     "aten::native_layer_norm",
-                                                     "aten::max_pool2d_with_indices",
-                                                     "aten::max_pool2d_with_indices_backward",
-                                                     "aten::_adaptive_avg_pool2d",
-                                                     "aten::_adaptive_avg_pool2d_backward",
-                                                     "aten::index",
-                                                     "aten::index_put_"};
-  return names.count(name) > 0;
-}
 
 struct Result {
   int64_t given = -1;  // the tensor of the arguments that it is
@@ -211,7 +172,7 @@ std::vector<Tensor> repeat(const Learned& learned, const std::vector<Tensor>& gi
 
 bool answer_learned(const OperatorHandle& op, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
-  const bool listed = has_large_temporaries(schema.name());
+  const bool listed = traits_of(schema.name()).large_temporaries;
   const bool seeded = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator(schema);
   if (!listed && seeded) return false;  // it would draw from the host's generator
   for (const auto& result : schema.returns()) {

@@ -6,7 +6,6 @@
 
 #include <shared_mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "torch/dispatch/cpu_alias.h"
 #include "torch/dispatch/ivalues.h"
@@ -49,15 +48,12 @@ bool gives_tensors(const c10::FunctionSchema& schema) {
 }
 
 Rule classify(const OperatorHandle& op) {
-  // Composite by registration, and yet they compute.
-  static const std::unordered_set<std::string> computing{"aten::convolution", "aten::convolution_backward",
-                                                         "aten::mkldnn_convolution", "aten::_embedding_bag"};
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
   if (name == "aten::_local_scalar_dense") return Rule::scalar;
   if (name == "aten::copy_") return Rule::copy;
   if (name.rfind("softnpu::", 0) == 0) return Rule::ours;
-  if (computing.count(name) > 0) return Rule::leaf;
+  if (traits_of(name).computes) return Rule::leaf;
   if (name == "aten::native_dropout_backward") return Rule::through;  // products, whatever its registration
   if (traits_of(name).describes || name.rfind("aten::new_empty", 0) == 0 || name.rfind("aten::empty", 0) == 0 ||
       op.hasTag(at::Tag::inplace_view) || is_view(schema)) {

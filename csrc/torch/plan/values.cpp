@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <mutex>
 #include <set>
-#include <unordered_set>
 
 #include "device/memory.h"
 #include "torch/graph/capture.h"
@@ -86,13 +85,6 @@ bool computes(const Tensor& tensor) {
 void set_routing(const Routing& asked) {
   const std::lock_guard<std::mutex> lock(mutex);
   routing = asked;
-}
-
-bool chooses(const std::string& name) {
-  static const std::unordered_set<std::string> names{
-      "aten::topk", "aten::argmax",   "aten::argmin", "aten::sort",        "aten::max",       "aten::min",
-      "aten::mode", "aten::kthvalue", "aten::median", "aten::multinomial", "aten::nanmedian", "softnpu::top_k_rows"};
-  return names.count(name) > 0;
 }
 
 void choose(const std::string& name, const c10::FunctionSchema& schema, const Stack& arguments, const Tensor& indices) {

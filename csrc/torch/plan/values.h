@@ -35,8 +35,7 @@ struct Routing {
 };
 void set_routing(const Routing& routing);
 
-// Whether an operator chooses indices by the size of floating values; the choice for each result that holds indices.
-bool chooses(const std::string& name);
+// Of an operator that chooses indices by the size of floating values: the choice for a result that holds indices.
 void choose(const std::string& name, const c10::FunctionSchema& schema, const torch::jit::Stack& arguments,
             const at::Tensor& indices);
 

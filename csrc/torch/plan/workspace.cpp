@@ -3,34 +3,16 @@
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty_like.h>
 
-#include <string>
-#include <unordered_set>
-
 #include "torch/dispatch/ivalues.h"
+#include "torch/dispatch/operator_traits.h"
 
 namespace softnpu::plan {
-
-namespace {
 
 using at::Tensor;
 using torch::jit::Stack;
 
-// Operators that bring their inputs to one dtype first.
-const std::unordered_set<std::string>& promoting() {
-  static const std::unordered_set<std::string> names{
-      "aten::add",        "aten::add_",        "aten::sub",       "aten::sub_",     "aten::mul",
-      "aten::mul_",       "aten::div",         "aten::div_",      "aten::maximum",  "aten::minimum",
-      "aten::atan2",      "aten::fmod",        "aten::remainder", "aten::eq",       "aten::ne",
-      "aten::lt",         "aten::le",          "aten::gt",        "aten::ge",       "aten::bitwise_and",
-      "aten::bitwise_or", "aten::bitwise_xor", "aten::addcmul",   "aten::addcmul_", "aten::addcdiv",
-      "aten::addcdiv_",   "aten::hypot",       "aten::copysign",  "aten::fmax",     "aten::fmin"};
-  return names;
-}
-
-}  // namespace
-
 Workspace::Workspace(const c10::OperatorHandle& op, const Stack& given, const Stack&) {
-  if (promoting().count(op.schema().name()) > 0) promote(op, given);
+  if (traits_of(op.schema().name()).promotes) promote(op, given);
 }
 
 // TensorIterator's temporaries: outputs first (an argument that is written and has another dtype), then inputs.
