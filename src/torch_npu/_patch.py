@@ -128,9 +128,12 @@ def _shapes_of_mixed_products() -> None:
     def register(fake_impls: ModuleType) -> None:
         import torch
 
-        aten = torch.ops.aten
-        for overload in (aten.bmm.default, aten.baddbmm.default):
-            replace_entry(fake_impls.op_implementations_dict, overload, _mixed_product)
+        from softnpu import _C
+
+        for name, traits in _C.operator_traits().items():
+            if traits["mixes_floats"]:
+                overload = getattr(torch.ops.aten, name.removeprefix("aten::")).default
+                replace_entry(fake_impls.op_implementations_dict, overload, _mixed_product)
 
     after_import("torch._subclasses.fake_impls", register, _device)
 

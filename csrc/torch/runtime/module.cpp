@@ -175,6 +175,7 @@ PYBIND11_MODULE(_C, m) {
       one["convolution"] = traits.product == OperatorTraits::kConvolution;
       one["factors"] = traits.factors;
       one["widens"] = traits.widens;
+      one["mixes_floats"] = traits.mixes_floats;
       one["accumulates"] = traits.accumulates;
       one["describes"] = traits.describes;
       one["overwrites"] = traits.overwrites;

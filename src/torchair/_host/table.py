@@ -20,8 +20,6 @@ from torchair._host import operators
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
-#: products that take half and single precision together, as eagerly
-_PROMOTING = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 _RANDOM_NAMES = (
     "bernoulli cauchy exponential geometric log_normal multinomial native_dropout normal normal_functional "
@@ -137,11 +135,17 @@ def _widened(product: OpOverload, other: Any, *args: Any, **kwargs: Any) -> Any:
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
     if half is not None:
         return operators.wide_host_operator(product)(*args, **kwargs)
-    if product in _PROMOTING:
+    if product._schema.name in _mixing():
         mixed = _mixed(product, *args, **kwargs)
         if mixed is not NotImplemented:
             return mixed
     return NotImplemented if other is None else other(*args, **kwargs)
+
+
+@functools.cache
+def _mixing() -> frozenset[str]:
+    """The products that take half and single precision together."""
+    return frozenset(n for n, traits in _C.operator_traits().items() if traits["mixes_floats"])
 
 
 def _mixed(product: OpOverload, first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
