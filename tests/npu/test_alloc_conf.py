@@ -40,6 +40,7 @@ def test_values_are_read():
             "max_split_size_mb must be a whole number at least 21",
         ),
         ("max_split_size_mb:big", RuntimeError, "'big'"),
+        ("max_split_size_mb:" + "9" * 5000, RuntimeError, "must be a whole number at least 21"),
         ("max_split_size_mb", RuntimeError, "expecting max_split_size_mb value"),
         (
             "garbage_collection_threshold:1.0",
@@ -87,6 +88,19 @@ def configured():
 
 def block(mib, device):
     return torch.empty(mib * MIB, dtype=torch.uint8, device=device)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("max_split_size_mb", "max_non_split_rounding_mb", "pinned_max_round_threshold_mb"),
+        *("pinned_max_cached_size_mb", "roundup_power2_divisions"),
+    ],
+)
+def test_numbers_that_no_memory_has(configured, text):
+    device = configured(f"{text}:{2**59}")
+    assert [block(mib, device).nbytes // MIB for mib in (1, 3, 33)] == [1, 3, 33]
+    assert torch.ones(3).pin_memory().sum().item() == 3
 
 
 def test_expandable_segments_and_fraction(configured):

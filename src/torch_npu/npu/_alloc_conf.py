@@ -34,12 +34,13 @@ def _boolean(key: str, text: str) -> bool:
 def _whole(low: int, high: int | None = None) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
         allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-        if not text.isdecimal() or int(text) < low or (high is not None and int(text) > high):
+        number = int(text) if text.isdecimal() and len(text) <= 18 else -1
+        if number < low or (high is not None and number > high):
             raise _error(
                 RuntimeError,
-                f"CachingAllocator option {key} must be a whole number {allowed}, but is {text!r}",
+                f"CachingAllocator option {key} must be a whole number {allowed}, but is {text[:80]!r}",
             )
-        return int(text)
+        return min(number, UNLIMITED_MB)
 
     return read
 
