@@ -195,3 +195,14 @@ def test_sinks_and_pages():
 def test_refusals(change, message):
     with pytest.raises(RuntimeError, match=f"npu_sparse_flash_attention: argument {message}"):
         simple(**change)
+
+
+def test_no_chosen_keys():
+    """Queries without any position give zeros."""
+    query, rope = make(2, 1, 4, 512, dtype=torch.float16), make(2, 1, 4, 64, dtype=torch.float16)
+    key, key_rope = make(2, 9, 1, 512, dtype=torch.float16), make(2, 9, 1, 64, dtype=torch.float16)
+    none = torch.empty(2, 1, 1, 0, dtype=torch.int32, device="npu")
+    out, tops, sums = torch_npu.npu_sparse_flash_attention(
+        query, key, key, none, 0.06, query_rope=rope, key_rope=key_rope, attention_mode=2
+    )
+    assert out.shape == query.shape and not out.any()

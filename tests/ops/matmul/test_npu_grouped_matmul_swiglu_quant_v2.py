@@ -87,6 +87,25 @@ def test_first_version():
         torch_npu.npu_grouped_matmul_swiglu_quant(x, w, ends, scale, tokens)
 
 
+def test_first_version_with_blocks_written_out():
+    """int8 and int4 weights as NZ blocks, (E, N / c, K / 16, 16, c), equal the matrices."""
+    x, w = ints(9, 32), ints(2, 32, 64, seed=1)
+    scale, tokens = make(2, 64, low=0, high=0.01), make(9, low=0, high=0.01)
+    ends = torch.tensor([4, 9]).npu()
+    blocks = w.view(2, 2, 16, 2, 32).permute(0, 3, 1, 2, 4).contiguous()
+    plain = torch_npu.npu_grouped_matmul_swiglu_quant(x, w, ends, scale, tokens)
+    found = torch_npu.npu_grouped_matmul_swiglu_quant(x, blocks, ends, scale, tokens)
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+    fours = make(2, 32, 16, **WORDS)
+    packed = torch_npu.npu_trans_quant_param(make(256, low=0.01)).view(2, 128)
+    args = (ends, packed, tokens)
+    blocks = fours.view(2, 2, 16, 2, 8).permute(0, 3, 1, 2, 4).contiguous()
+    bias = make(2, 128)
+    plain = torch_npu.npu_grouped_matmul_swiglu_quant(x, fours, *args, bias=bias)
+    found = torch_npu.npu_grouped_matmul_swiglu_quant(x, blocks, *args, bias=bias)
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+
+
 def test_a_list_of_fewer_groups():
     x, w = ints(9, 40), ints(3, 40, 16, seed=1)
     scale, tokens = make(3, 16, low=0, high=0.01), make(9, low=0, high=0.01)

@@ -117,6 +117,24 @@ def test_multinomial_follows_the_probabilities():
     assert (counts - want).abs().max() < 0.03 and counts[3] == 0
 
 
+def test_draws_of_a_generator():
+    """Those of torch.multinomial, for all rows at once; `top_k_guess` changes nothing."""
+    logits = make(5, 64)
+    k, p = tensor([64] * 5, torch.int32), tensor([1.0] * 5)
+    drawn = []
+    for guess in (32, 7):
+        generator = torch.Generator(device="npu").manual_seed(3)
+        drawn.append(
+            torch_npu.npu_top_k_top_p_sample(
+                logits, k, p, post_sample="multiNomial", generator=generator, top_k_guess=guess
+            )[0]
+        )
+    ordered, index = logits.sort(-1, descending=True)
+    generator = torch.Generator(device="npu").manual_seed(3)
+    place = torch.multinomial(ordered.softmax(-1), 1, replacement=True, generator=generator)
+    assert drawn[0].tolist() == drawn[1].tolist() == index.gather(1, place).flatten().tolist()
+
+
 @pytest.mark.family("A2")
 def test_the_limit_of_k_is_rounded_to_8():
     logits = make(2, WORDS)

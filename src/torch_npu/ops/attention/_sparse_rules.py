@@ -27,11 +27,12 @@ def sinks(sinks, query):
         must.shape("sinks", sinks, (query.shape[-2],))
 
 
-def indices(query, key, indices, size, layout_kv, most):
-    """The positions and how many tokens each stands for."""
+def indices(query, key, indices, size, layout_kv, most, none=False):
+    """The positions and how many tokens each stands for; `none`: there may be none at all."""
     must.dtype("sparse_indices", indices, torch.int32)
     must.shape("sparse_indices", indices, (*query.shape[:-2], 1, None))
-    must.hold(indices.shape[-1] > 0, "sparse_indices", "not empty", tuple(indices.shape))
+    fits = none or indices.shape[-1] > 0
+    must.hold(fits, "sparse_indices", "not empty", tuple(indices.shape))
     if _sparse.new_chip():
         must.hold(size == 1, "sparse_block_size", "1 on Ascend950", size)
     powers = [2**i for i in range(8) if 2**i <= most]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torch_npu.ops import _check as must
@@ -83,7 +85,7 @@ def npu_sparse_flash_attention(
     out, peaks, sums = _results(query, key, return_softmax_lse)
     out.zero_()
     rows = torch.cat((_sparse.tokens(query), _sparse.tokens(query_rope)), -1)
-    places = sparse_indices.reshape(-1, sparse_indices.shape[-1])
+    places = _places(sparse_indices)
     target = _sparse.tokens(out)
     lengths = (actual_seq_lengths_query, actual_seq_lengths_kv)
     for span in _sparse.spans(query, key, layout_query, layout_kv, *lengths):
@@ -134,7 +136,7 @@ def _(
     spans = _sparse.spans(
         query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv
     )
-    places = sparse_indices.reshape(-1, sparse_indices.shape[-1])
+    places = _places(sparse_indices)
     chosen, kept = _sparse_attend.chosen_rows(
         spans, rows.shape[0], sparse_mode, places, sparse_block_size, key, layout_kv, block_table
     )
@@ -150,6 +152,13 @@ def _(
         if return_softmax_lse:
             _by_token(peaks, query)[part], _by_token(sums, query)[part] = found[1:]
     return out, peaks, sums
+
+
+def _places(sparse_indices):
+    """The positions of each token, in rows; of none at all one that means nothing."""
+    if sparse_indices.shape[-1] == 0:
+        return sparse_indices.new_full((math.prod(sparse_indices.shape[:-1]), 1), -1)
+    return sparse_indices.flatten(0, -2)
 
 
 def _by_token(statistics, query):
@@ -212,7 +221,7 @@ def _(
     must.shape("value", value, tuple(key.shape))
     must.shape("query_rope", query_rope, (*query.shape[:-1], 64))
     must.shape("key_rope", key_rope, (*key.shape[:-1], 64))
-    rules.indices(query, key, sparse_indices, sparse_block_size, layout_kv, 128)
+    rules.indices(query, key, sparse_indices, sparse_block_size, layout_kv, 128, none=True)
     must.choice("sparse_mode", sparse_mode, (0, 3))
     _sparse.check_tokens_limits(pre_tokens, next_tokens)
     if return_softmax_lse:

@@ -11,7 +11,7 @@ from torch_npu.ops._shared._gemm import matrix_shape
 from torch_npu.ops.matmul import _experts
 from torch_npu.ops.matmul._swiglu_rules import NAMES as _NAMES
 from torch_npu.ops.matmul._swiglu_rules import check_sizes
-from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import quantized_rows
+from torch_npu.ops.matmul.npu_grouped_matmul_swiglu_quant_v2 import from_blocks, quantized_rows
 
 
 @npu_op(
@@ -26,7 +26,8 @@ def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale
 
     Args:
         x: (M, K), int8.
-        weight: (E, K, N), int8, or int32 with eight int4 each.
+        weight: (E, K, N), int8, or int32 with eight int4 each; or its NZ blocks written out, (E, N / c, K / 16, 16, c)
+            with the numbers of 32 bytes in c.
         group_list: int64, where each group of rows ends; at most E numbers.
         weight_scale: (E, N); float32, float16 or bfloat16. Beside int4 (E, N) or (E, G, N), packed.
         x_scale: (M), float32.
@@ -40,9 +41,10 @@ def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale
         N is even and up to 10240, K below 65536, beside int4 below 20000.
 
     Differs from upstream:
-        Upstream takes int8 weights in the format NZ alone; here ND is the same.
+        Upstream takes int8 weights in the format NZ alone; here ND is the same. A tensor that was cast to NZ lies in
+        its natural order here, so that a view of it as blocks has other numbers than on the card.
     """
-    rows = _experts.Rows(x, weight, weight_scale, x_scale, bias)
+    rows = _experts.Rows(x, from_blocks(weight), weight_scale, x_scale, bias)
     q, scale = quantized_rows(
         "npu_grouped_matmul_swiglu_quant", rows, group_list, 0, None, "int8", _dynamic.HALF
     )
@@ -51,7 +53,7 @@ def npu_grouped_matmul_swiglu_quant(x, weight, group_list, weight_scale, x_scale
 
 @npu_grouped_matmul_swiglu_quant.meta
 def _(x, weight):
-    rows, columns = x.shape[0], matrix_shape(weight)[1] // 2
+    rows, columns = x.shape[0], matrix_shape(from_blocks(weight))[1] // 2
     return (
         x.new_empty(rows, columns),
         x.new_empty(rows, dtype=torch.float32),
@@ -62,7 +64,7 @@ def _(x, weight):
 @npu_grouped_matmul_swiglu_quant.check
 def _(x, weight, group_list, weight_scale, x_scale, bias, offset):
     must.unset("offset", offset)
-    rows = _experts.Rows(x, weight, weight_scale, x_scale, bias)
+    rows = _experts.Rows(x, from_blocks(weight), weight_scale, x_scale, bias)
     _experts.check(rows, _NAMES, ("a8w8", "a8w4"))
     if rows.form == "a8w8":
         must.unset("bias", bias)

@@ -64,13 +64,20 @@ def _name(quant_dtype, mx):
     return found if mx or (found and found != "uint8") else "int8"
 
 
+def from_blocks(weight):
+    """(E, K, N) of NZ blocks that are written out, (E, N / c, K / 16, 16, c); other weights as they are."""
+    if weight.dim() != 5:
+        return weight
+    return weight.permute(0, 2, 3, 1, 4).flatten(3, 4).flatten(1, 2).contiguous()
+
+
 def _joined(tensors, dims):
     """All experts in one tensor of so many dimensions; a list has a matrix for each."""
     first = tensors[0]
     if first.dim() == dims:
         return first
-    if first.dim() == 5:  # NZ written out: (E, N / c, K / 16, 16, c)
-        return first.permute(0, 2, 3, 1, 4).flatten(3, 4).flatten(1, 2).contiguous()
+    if first.dim() == 5:
+        return from_blocks(first)
     # 4-bit floats lie two to a byte along the contiguous dimension, which stays so
     if dims == 3 and is_transposed(first):
         return torch.stack([t.mT for t in tensors]).mT
@@ -160,7 +167,8 @@ def npu_grouped_matmul_swiglu_quant_v2(
         beside float8_e4m3fn a transposed weight, N a multiple of 128 and K of 32.
 
     Differs from upstream:
-        On A2 and A3, A8W8 takes weights in the format NZ alone; here ND is the same.
+        On A2 and A3, A8W8 takes weights in the format NZ alone; here ND is the same. A tensor that was cast to NZ lies in
+        its natural order here, so that a view of it as blocks has other numbers than on the card.
     """
     mx = _is_mx(x_scale, weight_scale, x_scale_dtype, weight_scale_dtype)
     rows = _rows(x, weight, weight_scale, x_scale, weight_assist_matrix, x_dtype, weight_dtype, mx)

@@ -91,7 +91,8 @@ def _(x1, x2, x1_scale, x2_scale, bias, approximate):
         expected = f"of shape {must.one_of(shapes)}"
         must.hold(tuple(bias.shape) in shapes, "bias", expected, tuple(bias.shape), ErrCode.PARAM)
     kind = "gelu_erf" if approximate is None else approximate
-    must.choice("approximate", kind, ("gelu_tanh", "gelu_erf"))
+    words = "approximate must be 'gelu_tanh' or 'gelu_erf'"
+    must.choice("approximate", kind, ("gelu_tanh", "gelu_erf"), upstream=words)
 
 
 def _ints(make, *shape):

@@ -40,7 +40,7 @@ def npu_sim_exponential_(self, lambd, generator):
 def _(self, lambd):
     must.dtype("self", self, torch.float16, torch.bfloat16, torch.float32)
     must.ndim("self", self, 0, 8)
-    must.hold(lambd > 0, "lambd", "positive", lambd)
+    must.hold(lambd > 0, "lambd", "positive", lambd, upstream="expects lambd > 0.0")
 
 
 @npu_sim_exponential_.meta

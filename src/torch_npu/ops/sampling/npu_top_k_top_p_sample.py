@@ -101,7 +101,7 @@ def npu_top_k_top_p_sample(
 
     Differs from upstream: without `is_need_logits` the card leaves the second result unwritten. With
     post_sample="None" upstream's page ignores `q`, its code does not, as here. The random numbers of
-    "multiNomial" are PyTorch's.
+    "multiNomial" are PyTorch's: those of `torch.multinomial` with the same generator.
     """
     batch, words = logits.shape
     rows = logits.float()
@@ -113,18 +113,23 @@ def npu_top_k_top_p_sample(
     if is_need_logits and is_logits:
         passed.fill_(-torch.inf)
     chosen = []
-    random = numbers(generator) if post_sample == "multiNomial" else None
+    drawn = post_sample == "multiNomial"
+    masked, places = torch.zeros_like(passed), torch.zeros(batch, words, dtype=torch.long)
     for b in range(batch):
         kept, index = _kept(rows[b], ks[b], ps[b], mins[b], limit, is_logits)
         if is_need_logits:
             passed[b, index] = rows[b, index]
-        if post_sample == "multiNomial":
-            place = torch.multinomial(kept, 1, generator=random)[0]
-        elif q is None:
+        if drawn:
+            masked[b, : kept.shape[0]], places[b, : kept.shape[0]] = kept, index
+            continue
+        if q is None:
             place = kept.argmax()
         else:
             place = (kept / (q[b, : kept.shape[0]].abs() + epsilon)).argmax()
         chosen.append(index[place])
+    if drawn:  # one call of multinomial for all rows, as upstream's host code does it
+        place = torch.multinomial(masked, 1, replacement=True, generator=numbers(generator))
+        return places.gather(1, place).flatten(), passed
     return torch.stack(chosen), passed
 
 
