@@ -187,10 +187,13 @@ PYBIND11_MODULE(_C, m) {
     return all;
   });
 
-  m.def("kernel_generator", []() -> py::object {
-    if (KernelScope::device() < 0) return py::none();
-    return py::cast(derive_cpu_generator(std::nullopt, static_cast<c10::DeviceIndex>(KernelScope::device())));
-  });
+  m.def(
+      "kernel_generator",
+      [](const std::optional<at::Generator>& given) -> py::object {
+        if (KernelScope::device() < 0) return py::none();
+        return py::cast(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(KernelScope::device())));
+      },
+      py::arg("given") = py::none());
   m.def("default_generator", [](int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
   m.def("host_view", &host_view);
   m.def("device_view", &device_view);

@@ -158,9 +158,9 @@ def exports() -> dict[str, Callable[..., Any]]:
     return table
 
 
-def kernel_generator() -> torch.Generator | None:
-    """Inside a kernel: a CPU generator drawn from the device's (seed, offset), which it advances."""
-    return _C.kernel_generator()
+def kernel_generator(given: torch.Generator | None = None) -> torch.Generator | None:
+    """Inside a kernel: a CPU generator drawn from the (seed, offset) of the given one or of the device's, which it advances."""
+    return _C.kernel_generator(given)
 
 
 # --- to the dispatcher ----------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.sampling._generator import numbers
+from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 
 
 @npu_op(
@@ -33,7 +32,7 @@ def npu_sim_exponential_(self, lambd, generator):
     if lambd == float("inf"):
         return self.zero_()
     fresh = torch.empty_like(self, memory_format=torch.contiguous_format)
-    return self.copy_(fresh.exponential_(lambd, generator=numbers(generator)))
+    return self.copy_(fresh.exponential_(lambd, generator=kernel_generator(generator)))
 
 
 @npu_sim_exponential_.check

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_npu.ops import _check as must
-from torch_npu.ops._registry import Sample, npu_op
-from torch_npu.ops.sampling._generator import numbers
+from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 
 #: the largest k that takes part; a limit below it is rounded up to a multiple of 8
 MOST = 1024
@@ -128,7 +127,7 @@ def npu_top_k_top_p_sample(
             place = (kept / (q[b, : kept.shape[0]].abs() + epsilon)).argmax()
         chosen.append(index[place])
     if drawn:  # one call of multinomial for all rows, as upstream's host code does it
-        place = torch.multinomial(masked, 1, replacement=True, generator=numbers(generator))
+        place = torch.multinomial(masked, 1, replacement=True, generator=kernel_generator(generator))
         return places.gather(1, place).flatten(), passed
     return torch.stack(chosen), passed
 
