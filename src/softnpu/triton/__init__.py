@@ -41,10 +41,14 @@ def _add_driver(module: Any) -> None:
 
 def _add_launch(module: Any) -> None:
     """triton.runtime.interpreter: a launch on npu tensors is one device task on their bytes."""
-    from triton import _utils
     from triton.language import semantic
 
     from softnpu.triton import bfloat16, interpreter, shapes
+
+    try:
+        from triton import _utils
+    except ImportError:  # before Triton 3.4
+        from triton.language import _utils
 
     interpreter.patch(module)
     bfloat16.patch(module)
@@ -62,8 +66,17 @@ def _interpret(module: Any) -> None:
         module.runtime.interpret = True
 
 
+def _interpret_by_variable(module: Any) -> None:
+    """triton.runtime.jit: before Triton 3.4 there are no knobs, and the variable is read for each kernel."""
+    import torch
+
+    if importlib.util.find_spec("triton.knobs") is None and not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
 _ACTIONS: dict[str, Callable[[Any], None]] = {
     "triton.knobs": _interpret,
+    "triton.runtime.jit": _interpret_by_variable,
     "triton.backends": _add_driver,
     "triton.runtime.interpreter": _add_launch,
 }

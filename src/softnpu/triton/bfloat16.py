@@ -64,11 +64,10 @@ def _reduction(module: Any, before: Any) -> Any:
         kinds = [one.dtype for one in input]
         if module.tl.bfloat16 not in kinds:
             return before(self, input)
-        cast = module.interpreter_semantic.cast
         result = before(self, tuple(_widened(module, one) for one in input))
         several = isinstance(result, (tuple, list))
         narrow = [
-            cast(one, kind)
+            _cast(module, one, kind)
             if kind == module.tl.bfloat16 and one.dtype == module.tl.float32
             else one
             for one, kind in zip(result if several else (result,), kinds)
@@ -81,4 +80,11 @@ def _reduction(module: Any, before: Any) -> Any:
 def _widened(module: Any, value: Any) -> Any:
     if value.dtype != module.tl.bfloat16:
         return value
-    return module.interpreter_semantic.cast(value, module.tl.float32)
+    return _cast(module, value, module.tl.float32)
+
+
+def _cast(module: Any, value: Any, kind: Any) -> Any:
+    semantic = getattr(module, "interpreter_semantic", None)  # since Triton 3.4
+    if semantic is not None:
+        return semantic.cast(value, kind)
+    return module.tl.semantic.cast(value, kind, module.interpreter_builder)

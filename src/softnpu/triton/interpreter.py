@@ -12,12 +12,14 @@ from softnpu.triton import references
 
 
 def patch(module: Any) -> None:
-    """Wraps GridExecutor of triton.runtime.interpreter; twice does nothing."""
+    """Wraps GridExecutor and the methods of tensors of triton.runtime.interpreter; twice does nothing."""
     executor = module.GridExecutor
     if hasattr(executor.__call__, "__wrapped__"):
         return
     executor.__call__ = _launch(executor.__call__)
     executor._restore_args_dev = _restore(executor._restore_args_dev)
+    if hasattr(module, "_patch_lang_tensor"):
+        module._patch_lang_tensor = _indexed(module._patch_lang_tensor)
 
 
 def _launch(before: Any) -> Any:
@@ -38,6 +40,17 @@ def _launch(before: Any) -> Any:
         return _C.run_kernel(f"triton::{self.fn.__name__}", run, args, kwargs)
 
     return __call__
+
+
+def _indexed(before: Any) -> Any:
+    """A number is an array of one element, which NumPy 2.4 and later do not take for an index; Triton before 3.7 asks so."""
+
+    @functools.wraps(before)
+    def patch_tensor(tensor: Any, *scope: Any) -> None:
+        before(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    return patch_tensor
 
 
 def _run_reference(reference: Any, launch: Any, args: Any, kwargs: Any) -> bool:

@@ -127,7 +127,9 @@ def npu_top_k_top_p_sample(
             place = (kept / (q[b, : kept.shape[0]].abs() + epsilon)).argmax()
         chosen.append(index[place])
     if drawn:  # one call of multinomial for all rows, as upstream's host code does it
-        place = torch.multinomial(masked, 1, replacement=True, generator=kernel_generator(generator))
+        place = torch.multinomial(
+            masked, 1, replacement=True, generator=kernel_generator(generator)
+        )
         return places.gather(1, place).flatten(), passed
     return torch.stack(chosen), passed
 
