@@ -170,6 +170,7 @@ class Plan:
     patience: float = 30.0
     guard: str | None = None
     listed: Sequence[Call] | None = None  # these calls instead of drawn ones
+    end: float = float("inf")  # by time.monotonic(), for the workers of a run
 
     def draw(self, index: int) -> Call:
         if self.listed is not None:
@@ -178,12 +179,12 @@ class Plan:
 
     def run(self, progress: Any = None) -> Result:
         result = Result()
-        end = time.monotonic() + self.seconds
+        self.end = time.monotonic() + self.seconds
         workers = [Worker(self, k, k) for k in range(self.workers)]
         while workers:
             time.sleep(0.2)
             for worker in list(workers):
-                again = self._look(worker, result, end)
+                again = self._look(worker, result)
                 if again is not worker:
                     workers.remove(worker)
                     worker.close()
@@ -193,7 +194,7 @@ class Plan:
                 progress(result)
         return result
 
-    def _look(self, worker: Worker, result: Result, end: float) -> Worker | None:
+    def _look(self, worker: Worker, result: Result) -> Worker | None:
         """The worker itself while it works, a new one after a crash, a hang or a flood, None at the end."""
         code = worker.ended()
         now = worker.current
@@ -229,7 +230,7 @@ class Plan:
         following = index + self.workers
         return (
             Worker(self, worker.number, following)
-            if following < self.calls and time.monotonic() < end
+            if following < self.calls and time.monotonic() < self.end
             else None
         )
 
@@ -271,7 +272,6 @@ def _child(plan: Plan, number: int, first: int, slot: mmap.mmap, pipe: int, said
 
 def _work(plan: Plan, first: int, slot: mmap.mmap, pipe: int) -> None:
     guard = Guard(plan.guard, LIMIT) if plan.guard is not None else None
-    end = time.monotonic() + plan.seconds
     counts: collections.Counter[str] = collections.Counter()
     names: collections.Counter[str] = collections.Counter()
 
@@ -283,7 +283,7 @@ def _work(plan: Plan, first: int, slot: mmap.mmap, pipe: int) -> None:
     index = first
     for index in range(first, plan.calls, plan.workers):
         slot[:] = _packed(index, counts)
-        if time.monotonic() > end:
+        if time.monotonic() > plan.end:
             break
         try:
             call = plan.draw(index)
