@@ -147,6 +147,7 @@ def test_a_rule_of_another_chip_takes_symbols():
         test_shapes_of_the_other_samples_are_symbols("atb::_npu_flash_attention_v3", 0)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["npu_linear", "npu_rms_norm", "npu_swiglu", "npu_fast_gelu"])
 def test_autocast_leaves_named_operators_as_they_are(name, dtype):

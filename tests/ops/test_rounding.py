@@ -128,6 +128,7 @@ def test_dynamic_quant_asymmetric(family):
     assert np.array_equal(y.cpu().numpy(), integers(values))
 
 
+@pytest.mark.family("A2")
 def test_equal_values_quantize_with_the_smallest_scale():
     _, scale, _ = torch_npu.npu_dynamic_quant_asymmetric(
         make(2, 16, dtype=HALF, low=1, high=1.0001)

@@ -88,6 +88,7 @@ def counted(monkeypatch) -> list[object]:
     return seen
 
 
+@pytest.mark.family("A2")
 def test_other_shapes_options_and_chips_are_asked_again(monkeypatch):
     seen = counted(monkeypatch)
     for step in range(5):

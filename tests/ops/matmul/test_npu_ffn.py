@@ -57,6 +57,7 @@ def by_expert(counts, network, *tensors):
     return torch.cat(parts)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "fastgelu"])
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("shape", [(5, 12), (2, 3, 12), (1, 12), (0, 12)])

@@ -28,6 +28,7 @@ def reference(x, smooth=None, ends=None, top=127, divide=False):
     return values.reshape(x.shape), torch.from_numpy(scales).reshape(x.shape[:-1])
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 33), (1, 1), (2, 1, 3, 8), (0, 8)])
 @pytest.mark.parametrize("smoothing", [False, True])
@@ -52,6 +53,7 @@ def test_int4(dtype, code):
     plain.same(plain.nibbles(y), plain.whole(values, -8, 7))
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("ends", [[2, 5, 6], [0, 6, 6], [6, 6, 6], [0, 0, 6]])
 def test_groups(ends):
     x = make(2, 3, 8, dtype=torch.float16)

@@ -37,6 +37,7 @@ def agree(result, expected, low, high):
     plain.same(y, plain.whole(values, low, high))
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 33), (2, 1, 3, 8)])
 @pytest.mark.parametrize("smoothing", [False, True])
@@ -56,6 +57,7 @@ def test_int4(dtype):
     agree((plain.nibbles(y), *rest), reference(x, low=-8, high=7), -8, 7)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("ends", [[2, 5, 6], [0, 6, 6], [6, 6, 6]])
 def test_groups(ends):
     x = make(2, 3, 8, dtype=torch.float16)
@@ -84,6 +86,7 @@ def test_row_of_equal_values():
     assert offset[1] == 127 and offset[0] < -1e12 < 1e12 < offset[2]
 
 
+@pytest.mark.family("A2")
 def test_non_contiguous_and_empty():
     x = make(8, 5, dtype=torch.float16).t()
     agree(torch_npu.npu_dynamic_quant_asymmetric(x), reference(x), -128, 127)

@@ -17,7 +17,8 @@ from torch_npu.ops.comm import _moe_rules as rules
     "Tensor? weight_scale=None, Tensor? group_list=None, Tensor? expand_scales=None, "
     'Tensor? shared_expert_x=None, str group_tp="", int tp_world_size=0, int tp_rank_id=0, '
     "int expert_shard_type=0, int shared_expert_num=1, int shared_expert_rank_num=0, int global_bs=0, "
-    "int out_dtype=0, int comm_quant_mode=0, int group_list_type=0) -> Tensor"
+    "int out_dtype=0, int comm_quant_mode=0, int group_list_type=0) -> Tensor",
+    chips=("A2", "A3", "A5"),
 )
 def npu_moe_distribute_combine(
     expand_x,

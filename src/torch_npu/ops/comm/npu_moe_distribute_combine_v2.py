@@ -21,7 +21,8 @@ from torch_npu.ops.comm import _moe_rules as rules
     'Tensor? performance_info=None, str group_tp="", int tp_world_size=0, int tp_rank_id=0, '
     "int expert_shard_type=0, int shared_expert_num=1, int shared_expert_rank_num=0, int global_bs=0, "
     'int comm_quant_mode=0, str comm_alg="", int zero_expert_num=0, int copy_expert_num=0, '
-    "int const_expert_num=0) -> Tensor"
+    "int const_expert_num=0) -> Tensor",
+    chips=("A2", "A3", "A5"),
 )
 def npu_moe_distribute_combine_v2(
     expand_x,

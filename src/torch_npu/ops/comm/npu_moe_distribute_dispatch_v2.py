@@ -18,7 +18,8 @@ from torch_npu.ops.comm import _moe_rules as rules
     "int shared_expert_num=1, int shared_expert_rank_num=0, int quant_mode=0, int global_bs=0, "
     'int expert_token_nums_type=1, str comm_alg="", int zero_expert_num=0, int copy_expert_num=0, '
     "int const_expert_num=0, int? y_dtype=None, int? x_dtype=None, int? scales_dtype=None) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    chips=("A2", "A3", "A5"),
 )
 def npu_moe_distribute_dispatch_v2(
     x,
