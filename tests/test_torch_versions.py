@@ -121,6 +121,32 @@ def test_kinds_of_events_of_an_older_profiler(name, annotated, kind):
     assert torch_versions.activity(SimpleNamespace(activity_type=lambda: "cpu_op")) == "cpu_op"
 
 
+@pytest.mark.parametrize("python", [False, True])
+def test_calls_of_an_older_profiler_are_in_its_tree(python):
+    def node(name, tag, thread, *children):
+        return SimpleNamespace(
+            name=name, tag=SimpleNamespace(name=tag), start_tid=thread, children=list(children),
+            start_time_ns=5, end_time_ns=9,
+        )  # fmt: skip
+
+    event = SimpleNamespace(
+        name=lambda: "aten::mm", is_user_annotation=lambda: False,
+        start_thread_id=lambda: 1, device_resource_id=lambda: 4711,
+    )  # fmt: skip
+    inner = node("nn.Module: Linear_0", "PyCall", 1, node("aten::mm", "TorchOp", 1))
+    tree = [node("<built-in function linear>", "PyCCall", 2), inner]
+    result = SimpleNamespace(events=lambda: [event], experimental_event_tree=lambda: tree)
+    first, *calls = torch_versions.recorded(result, python)
+    assert first is event
+    found = {(e.name(), torch_versions.activity(e), e.device_resource_id()) for e in calls}
+    of_python = {
+        ("nn.Module: Linear_0", "python_function", 4711),
+        ("<built-in function linear>", "python_function", 0),  # of a thread that nobody knows
+    }
+    assert found == (of_python if python else set())
+    assert all((e.start_ns(), e.end_ns()) == (5, 9) for e in calls)
+
+
 def test_nothing_else_compares_versions():
     """Versions of torch are compared in two files alone."""
     compares = re.compile(r"TORCH_VERSION_M|torch\.__version__\s*[<>=!]|torch_version\w*\s*[<>]")

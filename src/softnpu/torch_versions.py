@@ -6,6 +6,7 @@ torch has it. This module imports torch only inside functions that are given it 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import inspect
@@ -259,3 +260,45 @@ def has_out_dtype() -> bool:
     import torch
 
     return hasattr(torch.ops.aten.mm, "dtype")
+
+
+def recorded(result: Any, python: bool) -> list[Any]:
+    """The events of a recording, with calls of Python where they are asked for: those are among the events since 2.12,
+    before in the tree of them alone."""
+    events = list(result.events())
+    if not python or any(activity(event) == "python_function" for event in events):
+        return events
+    threads = {event.start_thread_id(): event.device_resource_id() for event in events}
+    waiting = list(result.experimental_event_tree())
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        if node.tag.name in ("PyCall", "PyCCall"):
+            events.append(_PythonCall(node, threads.get(node.start_tid, 0)))
+    return events
+
+
+class _PythonCall:
+    """A call of Python in the tree, with the questions that events answer."""
+
+    def __init__(self, node: Any, thread: int) -> None:
+        values = {
+            "name": node.name,
+            "activity_type": "python_function",
+            "start_ns": node.start_time_ns,
+            "end_ns": node.end_time_ns,
+            "device_resource_id": thread,
+            "sequence_nr": -1,
+            "fwd_thread_id": 0,
+            "scope": 0,
+            "shapes": [],
+            "dtypes": [],
+            "stack": [],
+            "flops": 0,
+        }
+        for question, value in values.items():
+            setattr(self, question, functools.partial(_same, value))
+
+
+def _same(value: Any) -> Any:
+    return value

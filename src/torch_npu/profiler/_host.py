@@ -170,7 +170,7 @@ class Recorder:
     def rows(self, result: Any, main: Wanted) -> list[Row]:
         """`main` is what is kept of the profiler's own thread and of autograd's."""
         rows = []
-        events = result.events()
+        events = torch_versions.recorded(result, self.wanted.stack or self.wanted.modules)
         own = {self.owner} | self._autograd_threads(events)
         for event in events:
             kind = _KINDS.get(torch_versions.activity(event))
