@@ -117,7 +117,8 @@ SOFTNPU_WALK void single(const c10::BFloat16* from, c10::BFloat16* to, int64_t n
 #pragma GCC unroll 8
     for (int64_t r = 0; r < kRows; ++r) {
       const Halves s = read_halves(from + r * n + i);
-      const Halves next = {at::vec::fmadd(update[r], even, s.even * fade), at::vec::fmadd(update[r], odd, s.odd * fade)};
+      const Halves next = {at::vec::fmadd(update[r], even, s.even * fade),
+                           at::vec::fmadd(update[r], odd, s.odd * fade)};
       sum_of[r] = at::vec::fmadd(next.odd, q_odd, at::vec::fmadd(next.even, q_even, sum_of[r]));
       write_halves(to + r * n + i, next);
     }
