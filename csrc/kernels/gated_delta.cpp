@@ -83,6 +83,49 @@ SOFTNPU_WALK void learn(float* s, int64_t n, const float* k, const float* q, con
   for (int64_t r = 0; r < kRows; ++r) found[r] = sum(sum_of[r]);
 }
 
+// The numbers of a row in the order of `read_halves`.
+SOFTNPU_WALK void take_apart(const c10::BFloat16* from, int64_t n, float factor, float* to) {
+  for (int64_t i = 0; i < n; i += 2 * kLanes) {
+    const Halves v = read_halves(from + i);
+    (v.even * Vec(factor)).store(to + i);
+    (v.odd * Vec(factor)).store(to + i + kLanes);
+  }
+}
+
+// A single token for kRows rows of a state in bf16, which may stay where it is: both passes read bf16, since nothing is
+// read once more. k and q are taken apart.
+SOFTNPU_WALK void single(const c10::BFloat16* from, c10::BFloat16* to, int64_t n, const float* k, const float* q,
+                         float decay, float beta, const c10::BFloat16* value, c10::BFloat16* out) {
+  Vec sum_of[kRows], update[kRows];
+  for (int64_t r = 0; r < kRows; ++r) sum_of[r] = Vec(0.0f);
+  for (int64_t i = 0; i < n; i += 2 * kLanes) {
+    const Vec even = Vec::loadu(k + i), odd = Vec::loadu(k + i + kLanes);
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      const Halves s = read_halves(from + r * n + i);
+      sum_of[r] = at::vec::fmadd(s.odd, odd, at::vec::fmadd(s.even, even, sum_of[r]));
+    }
+  }
+  for (int64_t r = 0; r < kRows; ++r) {
+    update[r] = Vec((static_cast<float>(value[r]) - sum(sum_of[r]) * decay) * beta);
+    sum_of[r] = Vec(0.0f);
+  }
+  const Vec fade(decay);
+  for (int64_t i = 0; i < n; i += 2 * kLanes) {
+    const Vec even = Vec::loadu(k + i), odd = Vec::loadu(k + i + kLanes);
+    const Vec q_even = Vec::loadu(q + i), q_odd = Vec::loadu(q + i + kLanes);
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      const Halves s = read_halves(from + r * n + i);
+      const Halves next = {at::vec::fmadd(update[r], even, s.even * fade),
+                           at::vec::fmadd(update[r], odd, s.odd * fade)};
+      sum_of[r] = at::vec::fmadd(next.odd, q_odd, at::vec::fmadd(next.even, q_even, sum_of[r]));
+      write_halves(to + r * n + i, next);
+    }
+  }
+  for (int64_t r = 0; r < kRows; ++r) out[r] = static_cast<c10::BFloat16>(sum(sum_of[r]));
+}
+
 template <class S>
 struct Rule {
   Shape shape;
@@ -161,6 +204,21 @@ struct Rule {
                 Block& block, std::vector<float>& rows_of) const {
     const int64_t width = shape.width, each = kRows * shape.padded;
     const S* from = state_of(first, head);
+    if constexpr (kHasHalves && std::is_same_v<S, c10::BFloat16>) {
+      const int64_t n = shape.key_width;
+      if (length == 1 && gk == nullptr && n % (2 * kLanes) == 0 && width % kRows == 0) {
+        const int64_t at = (start * shape.key_heads + head / (shape.heads / shape.key_heads)) * n;
+        const int64_t own = start * shape.heads + head;
+        take_apart(query + at, n, scale, block.q.data());
+        take_apart(key + at, n, 1.0f, block.k.data());
+        S* to = state_of(last[every ? start : index], head);
+        for (int64_t row = 0; row < width; row += kRows) {
+          single(from + row * n, to + row * n, n, block.k.data(), block.q.data(),
+                 g == nullptr ? 1.0f : std::exp(g[own]), beta[own], value + own * width + row, out + own * width + row);
+        }
+        return;
+      }
+    }
     const auto rows_from = [&](int64_t row) { return std::min(kRows, width - row); };
     if (length <= kTokens) {  // all tokens pass over a few rows before the next ones are read
       fill(head, start, length, block);

@@ -122,7 +122,7 @@ void write_pages(const Tensor& cache, const Tensor& given_slots, const Tensor& r
   const int64_t* slot = slots.const_data_ptr<int64_t>();
   std::vector<Tokens> all;
   int64_t least = tokens, bytes = 0;  // tokens that are worth a thread; bytes that are written
-  bool apart = true;  // no bytes are written twice
+  bool apart = true;                  // no bytes are written twice
   const auto add = [&](const Tensor& into, const Tensor& from) {
     Tokens own(guard, into, from, tokens, nz);
     if (own.empty()) return;

@@ -134,3 +134,13 @@ def test_gk_dtype():
     options["gk"] = options["gk"].bfloat16()
     with pytest.raises(RuntimeError, match="'gk' must be of dtype torch.float32"):
         torch_npu.npu_recurrent_gated_delta_rule(*args, **options)
+
+
+@pytest.mark.parametrize("width", [16, 20])
+@pytest.mark.parametrize("key_width", [64, 72])
+def test_single_tokens(key_width, width):
+    """One token a sequence, as in decoding; whole vectors and others, in place and into other blocks."""
+    args, options = inputs([1, 1, 1], key_width=key_width, width=width)
+    options |= {"gk": None, "num_accepted_tokens": None}
+    compare(args, options)
+    compare(args, options | {"g": None})

@@ -49,7 +49,9 @@ def test_non_contiguous():
 
 
 def test_rate():
-    with pytest.raises(RuntimeError, match=r"'lambd' must be positive, but received 0.0.*expects lambd > 0.0"):
+    with pytest.raises(
+        RuntimeError, match=r"'lambd' must be positive, but received 0.0.*expects lambd > 0.0"
+    ):
         torch_npu.npu_sim_exponential_(make(3), 0.0)
 
 

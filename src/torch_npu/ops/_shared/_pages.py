@@ -102,11 +102,10 @@ def write_native(
     slots: torch.Tensor,
     rows: torch.Tensor,
     nz: bool,
-    second: torch.Tensor | None = None,
-    second_rows: torch.Tensor | None = None,
+    *second: torch.Tensor,
 ) -> None:
-    """`write` in C++ (csrc/kernels/pages.cpp), for a contiguous cache, or for two with the same slots."""
-    others = () if second is None else (bits(second), bits(second_rows.contiguous()))
+    """`write` in C++ (csrc/kernels/pages.cpp) for a contiguous cache; `second`: another one and its rows."""
+    others = [bits(tensor.contiguous()) for tensor in second]
     torch.ops.softnpu.write_pages(bits(cache), slots, bits(rows.contiguous()), nz, *others)
 
 

@@ -85,13 +85,16 @@ def chosen_rows(spans, count, mode, indices, size, key, kv_layout, table):
             own = slice(span.start + part.start, span.start + part.stop)
             place = positions(indices[own], size)
             unseen = hidden(span, mode, part, place) | (place < 0) | (place >= span.columns)
-            order = unseen.to(torch.uint8).argsort(dim=-1, stable=True)
-            place = place.masked_fill_(unseen, 0).gather(-1, order)
+            if unseen.any():  # what counts goes to the front
+                order = unseen.to(torch.uint8).argsort(dim=-1, stable=True)
+                place = place.masked_fill_(unseen, 0).gather(-1, order)
+                kept[own] = width - unseen.sum(-1)
+            else:
+                kept[own] = width
             if ids is None:
                 place += span.kv_start
             else:
                 place = ids[place // key.shape[1]] * key.shape[1] + place % key.shape[1]
-            kept[own] = (~unseen).sum(-1)
             found[own] = place
     return found, kept
 

@@ -144,7 +144,7 @@ def _(
     for part in _sparse.steps(rows.shape[0], heads * chosen.shape[1]):
         width = max(1, int(kept[part].max()))
         own = chosen[part, :width]
-        bias = wide(turned[part]) @ wide(ropes[own]).mT * scale_value
+        bias = wide(turned[part]).mul(scale_value) @ wide(ropes[own]).mT
         found = _sparse_attend.natively(
             rows[part], keys, values, own, kept[part], scale_value, sinks, bias
         )

@@ -44,17 +44,14 @@ def npu_gather_pa_kv_cache(
     Differs from upstream: the layout of a cache follows from its shape and that of `key`, not from the tensor's
     format.
     """
+    lengths, starts = seq_lens.tolist(), _starts(seq_offset)
     for target, cache in ((key, key_cache), (value, value_cache)):
-        found = _sequences(seq_lens, seq_offset, is_seq_lens_cumsum)
-        read(target, cache, block_tables, *found, _is_nz(target, cache))
+        nz = _is_nz(target, cache)
+        read(target, cache, block_tables, lengths, is_seq_lens_cumsum, starts, nz)
 
 
-def _sequences(seq_lens, seq_offset, is_seq_lens_cumsum):
-    return (
-        seq_lens.tolist(),
-        is_seq_lens_cumsum,
-        None if seq_offset is None else seq_offset.tolist(),
-    )
+def _starts(seq_offset):
+    return None if seq_offset is None else seq_offset.tolist()
 
 
 @npu_gather_pa_kv_cache.native
@@ -64,8 +61,8 @@ def _(key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is
     pages = key_cache.shape[-2 if nz else 1], value_cache.shape[-2 if nz else 1]
     if not alike or pages[0] != pages[1] or not contiguous(key_cache, value_cache, key, value):
         return NotImplemented
-    found = _sequences(seq_lens, seq_offset, is_seq_lens_cumsum)
-    read_native(key, key_cache, block_tables, *found, nz, value, value_cache)
+    sequences = (seq_lens.tolist(), is_seq_lens_cumsum, _starts(seq_offset))
+    read_native(key, key_cache, block_tables, *sequences, nz, value, value_cache)
     return None
 
 
