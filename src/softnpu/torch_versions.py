@@ -219,15 +219,12 @@ def loads_output_code() -> bool:
 
 
 def traces_streams() -> bool:
-    """Whether dynamo keeps streams and events in a table beside the graph (since 2.10)."""
-    return importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs") is not None
-
-
-def traces_methods_of_streams() -> bool:
-    """Whether dynamo keeps what methods of streams do, and an index for the stream of the call (since 2.13)."""
-    from torch._dynamo import graph_bytecode_inputs
-
-    return hasattr(graph_bytecode_inputs, "CURRENT_STREAM_INDEX")
+    """Whether dynamo keeps streams, events and what their methods do in a graph (since 2.13; torch 2.10 has the table beside
+    the graph, but runs methods of streams while it traces). The text is read: dynamo may be in the middle of its import."""
+    found = importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs")
+    return bool(found and found.origin) and "CURRENT_STREAM_INDEX" in Path(
+        str(found.origin)
+    ).read_text("utf-8")
 
 
 def register_fake(holder: Any, function: Callable[..., Any], library: Any) -> None:

@@ -127,11 +127,8 @@ def _trace_streams(module: ModuleType) -> None:
 
     @functools.cache
     def _get_handlers() -> dict[Any, Callable[..., Any]]:
-        variables = sys.modules["torch._dynamo.variables"]
-        if not torch_versions.traces_methods_of_streams():
-            importlib.import_module("torch_npu.dynamo._older_streams").install(variables, patches)
         streams = importlib.import_module("torch_npu.dynamo._streams")
-        return before() | streams.handlers(variables)
+        return before() | streams.handlers(sys.modules["torch._dynamo.variables"])
 
     patches.replace(kind, "_get_handlers", staticmethod(_get_handlers))
 
