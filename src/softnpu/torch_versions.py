@@ -222,9 +222,9 @@ def traces_streams() -> bool:
     """Whether dynamo keeps streams, events and what their methods do in a graph (since 2.13; torch 2.10 has the table beside
     the graph, but runs methods of streams while it traces). The text is read: dynamo may be in the middle of its import."""
     found = importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs")
-    return bool(found and found.origin) and "CURRENT_STREAM_INDEX" in Path(
-        str(found.origin)
-    ).read_text("utf-8")
+    if found is None or found.origin is None:
+        return False
+    return "CURRENT_STREAM_INDEX" in Path(found.origin).read_text("utf-8")
 
 
 def register_fake(holder: Any, function: Callable[..., Any], library: Any) -> None:
