@@ -469,3 +469,23 @@ def test_pivots_of_a_symmetric_factorization():
         part = factors[:, :size, :size].contiguous().npu()
         with pytest.raises(RuntimeError, match="'pivots' must hold rows from 1 to"):
             torch.linalg.ldl_solve(part, wrong.npu(), b[:, :size].npu())
+
+
+@pytest.mark.parametrize("indices", [[], [None], [None, None]])
+def test_indices_without_a_tensor(indices):
+    aten = torch.ops.aten
+    x, one = torch.zeros(3, 4, device="npu"), torch.ones((), device="npu")
+    calls = {
+        "index": lambda: aten.index(x, indices),
+        "_unsafe_index": lambda: aten._unsafe_index(x, indices),
+        "index_put": lambda: aten.index_put(x, indices, one),
+        "index_put_": lambda: aten.index_put_(x, indices, one),
+        "_index_put_impl_": lambda: aten._index_put_impl_(x, indices, one),
+    }
+    for name, call in calls.items():
+        with pytest.raises(
+            IndexError, match=f"aten::{name}: argument 'indices' must have at least"
+        ):
+            call()
+    x[1, torch.tensor([0, 2], device="npu")] = 1
+    assert x[None, :, torch.tensor(2, device="npu")].tolist() == [[0, 1, 0]] and x[()] is not None

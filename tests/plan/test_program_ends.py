@@ -83,12 +83,22 @@ def test_the_programs_exit_code(tmp_path):
     assert "used no NPU" in done.stderr
 
 
+def _interruptible() -> None:
+    """A shell's job in the background ignores the signal, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted(tmp_path):
     """Ctrl-C reaches the command and the program; the report comes anyway."""
     (tmp_path / "sleep.py").write_text(SLEEP, "utf-8")
     command = [sys.executable, "-m", "softnpu", "plan", str(tmp_path / "sleep.py")]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_interruptible,
     ) as process:
         assert process.stdout.readline() == "ready\n"
         os.killpg(process.pid, signal.SIGINT)

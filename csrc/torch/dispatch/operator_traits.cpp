@@ -102,6 +102,8 @@ void add_trusted(Table& table) {
   trust(table, nullptr, pivot_values, {"linalg_lu_solve", "linalg_ldl_solve"});
   trust(table, pivot_sizes, pivot_values, {"lu_unpack"});
   trust(table, segment_sizes, segment_values, {"segment_reduce", "_segment_reduce_backward"});
+  trust(table, index_tensors, nullptr,
+        {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"});
   trust(table, unfold, nullptr, {"unfold_backward"});
   trust(table, cdist, nullptr, {"_cdist_backward"});
   trust(table, pdist, nullptr, {"_pdist_backward"});

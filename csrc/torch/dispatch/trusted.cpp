@@ -170,6 +170,16 @@ void pdist(const CallArguments& given) {
   for (const char* label : {"grad", "pdist"}) expect_sizes(given, label, count, ", one for each pair of rows");
 }
 
+// Indexing: with at least one tensor. Python's own indexing never asks for less.
+void index_tensors(const CallArguments& given) {
+  const c10::IValue* indices = given.find("indices");
+  if (indices == nullptr || !indices->isList()) return;
+  for (const c10::IValue& index : indices->toListRef()) {
+    if (index.isTensor() && index.toTensor().defined()) return;
+  }
+  TORCH_CHECK_INDEX(false, given.schema.name(), ": argument 'indices' must have at least one tensor");
+}
+
 }  // namespace trusted
 
 }  // namespace softnpu

@@ -38,6 +38,7 @@ void unfold(const CallArguments& given);
 void fft(const CallArguments& given);
 void pivot_sizes(const CallArguments& given);
 void segment_sizes(const CallArguments& given);
+void index_tensors(const CallArguments& given);
 
 // Data: on CPU tensors, when the values are there.
 void pool_indices(const CallArguments& given);

@@ -313,10 +313,12 @@ class Operator:
         """Every argument of the schema is read by a part: nothing is accepted and ignored."""
         read: set[str] = set()
         for part, function in self.parts.items():
+            if part == "sharding":
+                continue
             names, rest = parameters(function)
             if rest:
                 return
-            if part not in ("call", "sharding"):
+            if part != "call":
                 read.update(names)
         ignored = [a for a in self.arguments if a not in read and a not in self.mutable]
         if ignored:

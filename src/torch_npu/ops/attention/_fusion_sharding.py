@@ -7,9 +7,23 @@ from typing import Any
 
 from torch_npu.ops._sharding import Placement, Sharding
 
+#: arguments with which the work is not divided
+_WHOLE = (
+    "pse",
+    "padding_mask",
+    "prefix",
+    "actual_seq_qlen",
+    "actual_seq_kvlen",
+    "sink",
+    "dropout_mask",
+)
 
-def _ways(layout: str, atten_mask: Any) -> Iterator[tuple[int, int, Placement, tuple[str, ...]]]:
+
+def _ways(arguments: dict[str, Any]) -> Iterator[tuple[int, int, Placement, tuple[str, ...]]]:
     """The dimension of query, key and value, that of the softmax's statistics, that of the mask, and what is divided."""
+    if arguments["keep_prob"] < 1 or any(arguments.get(name) is not None for name in _WHOLE):
+        return
+    layout, atten_mask = arguments["input_layout"], arguments["atten_mask"]
     for statistics, letter in enumerate("BN"):
         if letter in layout:
             own = atten_mask is not None and atten_mask.ndim == 4
@@ -18,22 +32,15 @@ def _ways(layout: str, atten_mask: Any) -> Iterator[tuple[int, int, Placement, t
             yield layout.index(letter), statistics, mask, divided
 
 
-def forward(
-    outputs: int, layout: str, keep_prob: float, atten_mask: Any, *others: Any
-) -> Iterator[Sharding]:
-    """`others` are the arguments with which the work is not divided."""
-    if keep_prob < 1 or any(other is not None for other in others):
-        return
-    for dim, statistics, mask, divided in _ways(layout, atten_mask):
+def forward(outputs: int, arguments: dict[str, Any]) -> Iterator[Sharding]:
+    for dim, statistics, mask, divided in _ways(arguments):
         found = (dim, statistics, statistics, *[None] * (outputs - 3))
         given: dict[str, Placement] = dict.fromkeys(("query", "key", "value"), dim)
         yield Sharding(found, {**given, "atten_mask": mask}, bool(divided), divided)
 
 
-def backward(layout: str, keep_prob: float, atten_mask: Any, *others: Any) -> Iterator[Sharding]:
-    if keep_prob < 1 or any(other is not None for other in others):
-        return
-    for dim, statistics, mask, divided in _ways(layout, atten_mask):
+def backward(arguments: dict[str, Any]) -> Iterator[Sharding]:
+    for dim, statistics, mask, divided in _ways(arguments):
         names = ("query", "key", "value", "dy", "attention_in")
         given: dict[str, Placement] = dict.fromkeys(names, dim)
         given |= {"softmax_max": statistics, "softmax_sum": statistics, "atten_mask": mask}

@@ -149,12 +149,8 @@ def _(
 
 
 @npu_fusion_attention.sharding
-def _(
-    input_layout, keep_prob, atten_mask,
-    pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink, dropout_mask,
-):  # fmt: skip
-    others = (pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink, dropout_mask)
-    yield from _fusion_sharding.forward(7, input_layout, keep_prob, atten_mask, *others)
+def _(**arguments):
+    yield from _fusion_sharding.forward(7, arguments)
 
 
 npu_fusion_attention.samples = [
@@ -237,12 +233,8 @@ def _(**arguments):
 
 
 @npu_fusion_attention_grad.sharding
-def _(
-    input_layout, keep_prob, atten_mask,
-    pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink,
-):  # fmt: skip
-    others = (pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink)
-    yield from _fusion_sharding.backward(input_layout, keep_prob, atten_mask, *others)
+def _(**arguments):
+    yield from _fusion_sharding.backward(arguments)
 
 
 npu_fusion_attention_grad.samples = [

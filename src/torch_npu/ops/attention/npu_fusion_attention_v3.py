@@ -158,12 +158,8 @@ def _(
 
 
 @npu_fusion_attention_v3.sharding
-def _(
-    input_layout, keep_prob, atten_mask,
-    pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink,
-):  # fmt: skip
-    others = (pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink)
-    yield from _fusion_sharding.forward(6, input_layout, keep_prob, atten_mask, *others)
+def _(**arguments):
+    yield from _fusion_sharding.forward(6, arguments)
 
 
 npu_fusion_attention_v3.samples = [
@@ -229,12 +225,8 @@ def _(**arguments):
 
 
 @npu_fusion_attention_grad_v3.sharding
-def _(
-    input_layout, keep_prob, atten_mask,
-    pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink,
-):  # fmt: skip
-    others = (pse, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, sink)
-    yield from _fusion_sharding.backward(input_layout, keep_prob, atten_mask, *others)
+def _(**arguments):
+    yield from _fusion_sharding.backward(arguments)
 
 
 npu_fusion_attention_grad_v3.samples = [
