@@ -142,11 +142,11 @@ def _mixed_product(mode: Any, product: Any, first: Any, *args: Any, **kwargs: An
     """A result of the first tensor's type, as the device gives it."""
     import torch
 
-    tensors = [first, *(value for value in args if isinstance(value, torch.Tensor))]
-    types = {tensor.dtype for tensor in tensors}
-    if len(types) != 2 or torch.float32 not in types or first.device.type != "npu":
+    types = {value.dtype for value in (first, *args) if isinstance(value, torch.Tensor)}
+    if first is None or len(types) != 2 or torch.float32 not in types:
         return NotImplemented
-    if not types <= {torch.float32, torch.float16, torch.bfloat16}:
+    halves = {torch.float32, torch.float16, torch.bfloat16}
+    if not types <= halves or first.device.type != "npu":
         return NotImplemented
     with mode:
         same = (v.to(first.dtype) if isinstance(v, torch.Tensor) else v for v in args)

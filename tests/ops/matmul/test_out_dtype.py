@@ -76,3 +76,18 @@ def test_out_of_another_dtype_is_refused():
     out = torch.empty(5, 7, dtype=torch.float16, device="npu")
     with pytest.raises(RuntimeError, match="mm: argument 'out' must be of dtype torch.float32"):
         torch.mm(*tensors("mm"), out_dtype=torch.float32, out=out)
+
+
+def test_direct_calls_with_wrong_arguments():
+    aten = torch.ops.aten
+    x, batch = torch.ones(3, 3, device="npu"), torch.ones(2, 3, 3, device="npu")
+    calls = {
+        "argument 'mat2' must be a tensor": lambda: aten.mm.dtype(x, None, torch.float32),
+        "argument 'self' must be": lambda: aten.addmm.dtype(None, x, x, torch.float32),
+        "argument 'out_dtype' must be": lambda: aten.mm.dtype(x, x, torch.int32),
+        "argument 'batch2' must": lambda: aten.baddbmm.dtype(batch, batch, x, torch.float32),
+        "argument 'out' must be a tensor": lambda: aten.mm.dtype_out(x, x, torch.float32, out=None),
+    }
+    for words, call in calls.items():
+        with pytest.raises(RuntimeError, match=words):
+            call()
