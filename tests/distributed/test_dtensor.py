@@ -248,3 +248,20 @@ def products(rank: int) -> None:
 
 def test_matrix_products():
     job.run(products, 2)
+
+
+def counted_plans(rank: int) -> list[int]:
+    """How many plans there are after calls of one kind, of another shape, and with another option."""
+    from torch_npu.distributed.tensor import _operators
+
+    mesh = init_device_mesh("npu", (2,))
+    count = []
+    for shape, dim in [((4, 8), -1), ((4, 8), -1), ((6, 8), -1), ((4, 8), 0), ((4, 8), -1)]:
+        x = distribute_tensor(torch.ones(shape, device="npu"), mesh, [Shard(1 if dim == 0 else 0)])
+        assert torch_npu.npu_swiglu(x, dim=dim).placements == x.placements
+        count.append(_operators._kept_plan.cache_info().currsize)
+    return count
+
+
+def test_a_plan_is_made_once():
+    assert job.run(counted_plans, 2)[0] == [1, 1, 2, 3, 3]

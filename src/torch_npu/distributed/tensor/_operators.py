@@ -42,7 +42,7 @@ def call(operator: Operator, overload: Any, args: tuple[Any, ...], kwargs: dict[
     values = dict(zip(operator.arguments, operator.bind(args, kwargs), strict=True))
     mesh = next(v.device_mesh for v in pytree.tree_leaves(values) if isinstance(v, DTensor))
     specs = {name: _map(functools.partial(_spec, mesh, overload), v) for name, v in values.items()}
-    plan = _plan(operator, mesh, specs)
+    plan = _known_plan(operator, mesh, specs)
     if mesh.get_coordinate() is None:
         results = [_map(lambda spec: _nothing(spec, mesh), spec) for spec in plan.outputs]
     else:
@@ -88,8 +88,24 @@ def _written(operator: Operator) -> Iterator[str | None]:
 # --- where everything goes ---------------------------------------------------------------------------------
 
 
-def _plan(operator: Operator, mesh: DeviceMesh, specs: dict[str, Any]) -> Plan:
-    """The cheapest way to divide the work."""
+def _known_plan(operator: Operator, mesh: DeviceMesh, specs: dict[str, Any]) -> Plan:
+    """The plan, made once for the same question. Sizes that are symbols, and shapes of a trace, are asked for each time."""
+    question = tuple(tuple(v) if isinstance(v, list) else v for v in specs.values())
+    if detect_fake_mode() is not None or any(map(_symbolic, pytree.tree_leaves(specs))):
+        return _plan(operator, mesh, question)
+    return _kept_plan(operator, mesh, question)
+
+
+def _symbolic(value: Any) -> bool:
+    if isinstance(value, DTensorSpec):
+        return any(isinstance(size, torch.SymInt) for size in value.shape)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _plan(operator: Operator, mesh: DeviceMesh, question: tuple[Any, ...]) -> Plan:
+    """The cheapest way to divide the work; `question` has all arguments, tensors as where they are, lists as tuples."""
+    values = [list(value) if isinstance(value, tuple) else value for value in question]
+    specs = dict(zip(operator.arguments, values, strict=True))
     ways = [Sharding((None,) * len(operator.schema.returns), {})]
     ways += operator.by_position("sharding")(*specs.values())
     best, lowest = None, float("inf")
@@ -123,6 +139,9 @@ def _plan(operator: Operator, mesh: DeviceMesh, specs: dict[str, Any]) -> Plan:
         for name in way.divided:
             divisors[name] = divisors.get(name, 1) * mesh.size(dim)
     return Plan(inputs, outputs, divisors)
+
+
+_kept_plan = functools.lru_cache(maxsize=1024)(_plan)
 
 
 def placement(written: Written) -> Placement:
