@@ -145,8 +145,8 @@ def _mixed_product(mode: Any, product: Any, first: Any, *args: Any, **kwargs: An
     types = {value.dtype for value in (first, *args) if isinstance(value, torch.Tensor)}
     if first is None or len(types) != 2 or torch.float32 not in types:
         return NotImplemented
-    halves = {torch.float32, torch.float16, torch.bfloat16}
-    if not types <= halves or first.device.type != "npu":
+    floats = {torch.float32, torch.float16, torch.bfloat16}
+    if not types <= floats or first.device.type != "npu":
         return NotImplemented
     with mode:
         same = (v.to(first.dtype) if isinstance(v, torch.Tensor) else v for v in args)

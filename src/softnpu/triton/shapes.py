@@ -8,9 +8,8 @@ from typing import Any
 
 def patch(semantic: Any, utils: Any) -> None:
     """Lifts the rule from triton.language.semantic and from the module that checks shapes; twice does nothing."""
-    owner = getattr(
-        semantic, "TritonSemantic", semantic
-    )  # a class since Triton 3.4; before, functions of the module
+    # A class since Triton 3.4; before, the functions of the module.
+    owner = getattr(semantic, "TritonSemantic", semantic)
     before = owner.arange
     if hasattr(before, "__wrapped__"):
         return
