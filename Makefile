@@ -19,7 +19,10 @@
 #   make matrix          PAIRS="2.13.0 2.10.0:python3.12:env": the tests with each pair, into docs/compatibility.md
 #   make wheels          PAIRS="...": manylinux wheels into dist/, each tried in a clean environment
 
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.10,$(if $(shell command -v $(name)),$(name))) python3.11)
+# The first one that runs: a name may stand for no interpreter, as pyenv's do.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.10,$(if $(shell $(name) -c 'print(1)' 2>/dev/null),$(name))) python3.11)
+endif
 
 # The tree of a pair is a copy (its sources as they are now, its environment and objects kept), in which make runs again.
 # A torch other than the default one comes from PyPI with some GB of CUDA packages that nothing uses.
@@ -82,12 +85,12 @@ $(TOOLS): $(VENV)/.installed
 demo: $(READY)
 	@KINETO_LOG_LEVEL=6 $(BIN)/python -m examples.demo  # kineto logs its start and stop, in plain PyTorch too
 
-# One process a core, at most eight; the tests of a file stay in one process, in their order.
+# One process a core, at most eight; the tests of a file stay in one process, in their order. tests/conftest.py orders the files.
 test: $(READY) $(if $(PYTEST_ARGS)$(PINNED),,lint)
 ifdef PYTEST_ARGS
 	@$(BIN)/python -m pytest --durations=25 $(PYTEST_ARGS)
 else
-	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --durations=25
+	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations=25
 endif
 
 bench: $(READY)

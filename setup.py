@@ -2,8 +2,8 @@
 headers that torch_npu ships; and describes torch_npu to importlib.metadata.
 
 The kernels (csrc/kernels) are compiled once for each of BUILDS and chosen from at run time, so that the result starts on
-every processor of its kind; ninja runs the compiler, with precompiled headers. Objects are kept in build/, by versions
-of torch and Python, so that only what changed is compiled.
+every processor of its kind; ninja runs the compiler, with precompiled headers and several files at a time. Objects are kept
+in build/, by versions of torch and Python, so that only what changed is compiled.
 """
 
 import importlib.util
@@ -49,6 +49,10 @@ VERSION = f"{OWN}+torch{TORCH}" if "SOFTNPU_LABEL" in os.environ else OWN
 #: what `make sanitize` asks g++ for, e.g. address,undefined; its objects are kept apart
 SANITIZER = os.environ.get("SOFTNPU_SANITIZER", "")
 
+#: the levels of optimization: of the kernels that run, and of all else. A processor without AVX2 gets kernels of the second.
+FAST = [] if SANITIZER else ["-O3"]
+PLAIN = [] if SANITIZER else ["-O2"]
+
 #: builds of the kernels beside the one for any processor, in the terms of at::vec
 _AVX2 = ["-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"]
 _AVX512 = [
@@ -58,18 +62,18 @@ _AVX512 = [
 # gcc's own headers for AVX-512 and at::vec use what they call undefined on purpose.
 _QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 BUILDS = (
-    {"avx2": _AVX2 + _QUIET, "avx512": _AVX512 + _QUIET}
+    {"avx2": [*_AVX2, *_QUIET, *FAST], "avx512": [*_AVX512, *_QUIET, *FAST]}
     if platform.machine() == "x86_64" and not SANITIZER
     else {}
 )
-DEFAULT = ["-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT"]
+DEFAULT = ["-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT", *(PLAIN if BUILDS else FAST)]
 DEFAULT += ["-DSOFTNPU_ONE_BUILD"] if SANITIZER else []  # one source, looked at once
 
 
 def optimization() -> tuple[list[str], list[str]]:
-    """Flags of the compiler and of the linker."""
+    """Flags of the compiler, besides the level, and of the linker."""
     if not SANITIZER:
-        return ["-O3", "-g0", "-DNDEBUG"], []
+        return ["-g0", "-DNDEBUG"], []
     # vptr checks need type information that PyTorch's libraries keep to themselves.
     checks = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr"]
     return ["-O1", "-g1", "-fno-omit-frame-pointer", *checks], checks
@@ -89,6 +93,10 @@ def torch_flags() -> list[str]:
     return flags
 
 
+#: how many lines of csrc are compiled together, unless one file has more; 1 compiles each file by itself, which is faster
+#: for whoever changes one file after another
+TOGETHER = int(os.environ.get("SOFTNPU_TOGETHER", "2000"))
+
 #: libraries of their own, each from a folder of csrc, and where they stand beside the packages
 LIBRARIES = ("opapi", "op_plugin_atb")
 BESIDE = Path("torch_npu", "lib")
@@ -101,7 +109,14 @@ class Ninja:
         self.folder, self.output = folder, output
         self.compiler = os.environ.get("CXX", "g++")
         compile_flags, self.link_flags = optimization()
-        self.flags = ["-std=c++20", *compile_flags, "-Wall", "-Wno-unknown-pragmas", "-fPIC"]
+        self.flags = [
+            "-std=c++20",
+            *compile_flags,
+            "-Wall",
+            "-Wno-unknown-pragmas",
+            "-Wno-subobject-linkage",
+            "-fPIC",
+        ]
         self.flags += ["-fvisibility=hidden", "-fopenmp", *torch_flags()]
         self.lines: list[str] = []
         self.objects: list[Path] = []
@@ -133,19 +148,41 @@ class Ninja:
         ]
 
     def compile(self, sources: list[Path], folder: str, flags: list[str], before: str = "") -> None:
-        for source in sources:
-            target = self.folder / folder / source.relative_to(ROOT / "csrc").with_suffix(".o")
-            self.rule("object", source, target, flags, before)
+        for joined in self.join(sources, folder):
+            target = joined.with_suffix(".o")
+            self.rule("object", joined, target, flags, before)
             self.objects.append(target)
+
+    def join(self, sources: list[Path], folder: str) -> list[Path]:
+        """Files that include the sources, some at a time: what the headers of PyTorch cost, a file of fifty lines pays as
+        one of a thousand does."""
+        together: list[list[Path]] = []
+        lines = 0
+        for source in sources:
+            length = source.read_text("utf-8").count("\n")
+            if not together or lines + length > TOGETHER or area(source) != area(together[-1][0]):
+                together.append([])
+                lines = 0
+            together[-1].append(source)
+            lines += length
+        names = []
+        for group in together:
+            first = group[0].relative_to(ROOT / "csrc")
+            names.append(self.folder / folder / first)
+            names[-1].parent.mkdir(parents=True, exist_ok=True)
+            text = "".join(f'#include "{source}"\n' for source in group)
+            if not names[-1].exists() or names[-1].read_text("utf-8") != text:
+                names[-1].write_text(text, "utf-8")
+        return names
 
     def library(self, name: str) -> Path:
         """One of LIBRARIES, which programs find by its name; it uses the headers that C++ extensions use."""
         headers = ROOT / "src" / "torch_npu" / "include"
         flags = [f"-I{headers}", f"-I{headers / 'third_party' / 'acl' / 'inc'}", "-O1"]
         objects = []
-        for source in sorted((ROOT / "csrc" / name).glob("*.cpp")):
-            objects.append(self.folder / name / f"{source.stem}.o")
-            self.rule("object", source, objects[-1], flags)
+        for joined in self.join(sorted((ROOT / "csrc" / name).glob("*.cpp")), ""):
+            objects.append(joined.with_suffix(".o"))
+            self.rule("object", joined, objects[-1], flags)
         output = self.folder / f"lib{name}.so"
         self.lines += [
             f"build {_path(output)}: link {' '.join(map(_path, objects))}",
@@ -160,6 +197,8 @@ class Ninja:
         every = [path for path in every if path.parent.name not in LIBRARIES]
         kernels = [path for path in every if path.parent.name == "kernels"]
         device = [path for path in every if path.parent.name == "device"]
+        for name in LIBRARIES:  # they do not wait for a precompiled header
+            self.library(name)
         self.compile(device, "default", DEFAULT)
         with_torch = self.precompile("default", "csrc/torch/precompiled.h", DEFAULT)
         self.compile([path for path in every if path not in device], "default", *with_torch)
@@ -189,12 +228,15 @@ class Ninja:
         tail = [
             f"build {_path(self.output)}: link {' '.join(_path(path) for path in self.objects)}"
         ]
-        for name in LIBRARIES:
-            self.library(name)
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "build.ninja"
         file.write_text("\n".join([*head, *self.lines, *tail]) + "\n", "utf-8")
         return file
+
+
+def area(source: Path) -> str:
+    """Its folder of csrc."""
+    return source.relative_to(ROOT / "csrc").parts[0]
 
 
 def _path(path: Path) -> str:

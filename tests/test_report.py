@@ -122,7 +122,7 @@ def test_many_profiles_and_none(tmp_path):
 
 def test_a_long_timeline_keeps_its_longest_spans(directory, monkeypatch):
     _analyse.many(str(directory), 1, None)
-    monkeypatch.setattr("softnpu.report.data._MOST_EVENTS", 3)
+    monkeypatch.setattr("softnpu.report.data._MAX_EVENTS", 3)
     profile = Profile.read(find(directory)[0])
     assert sum(len(track.spans) for track in profile.tracks) == 3 and profile.left_out > 0
 

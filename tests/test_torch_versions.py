@@ -175,3 +175,17 @@ def test_an_unsupported_torch_fails_at_import():
     assert (
         done.returncode == 1 and "ImportError: softnpu supports torch 2.7.1 to 2.14" in done.stderr
     )
+
+
+def test_kernels_that_inductor_has_loaded_are_forgotten(monkeypatch):
+    """Before 2.12 it keeps them under the hash of their text, wherever their library is."""
+    from torch._inductor import codecache
+
+    kind = codecache.CppPythonBindingsCodeCache
+    if hasattr(kind, "_loaded_module_names"):
+        monkeypatch.delattr(kind, "_loaded_module_names")
+        monkeypatch.setattr(torch._inductor.utils, "clear_inductor_caches", lambda: None)
+    for name, key in (("csome.kernel", "csome"), ("others.kernel", None)):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(key=key))
+    torch_versions.clear_inductor_caches()
+    assert "csome.kernel" not in sys.modules and "others.kernel" in sys.modules

@@ -39,10 +39,6 @@ size_t common(const Ranges& ranges, uintptr_t from, uintptr_t to) {
 
 bool is_communicator(const World& world, ActorId actor) { return world.of(actor).stream >= kFirstCommunicator; }
 
-std::string size_text(const Access& access) {
-  return std::to_string(access.region.end - access.region.begin) + " bytes";
-}
-
 }  // namespace
 
 bool Sanitizer::ordered(const Access& access, ActorId before) const {

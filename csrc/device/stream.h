@@ -74,7 +74,7 @@ class Queues {
   static Queues& all();
   static bool any() { return Stages::asked(kQueueStage); }  // is any stream blocked?
 
-  // A shuffled run: every launch is put off, and work runs in a random order that its streams and events allow, the
+  // A shuffled run: every launch is deferred, and work runs in a random order that its streams and events allow, the
   // same for the same seed, when the host asks for it. 0 ends it.
   void shuffle(uint64_t seed);
   static bool shuffled() noexcept { return seed_ != 0; }

@@ -11,7 +11,7 @@ using c10d::ReduceOp;
 
 // --- moving data -----------------------------------------------------------------------------------------------------
 
-intrusive_ptr<Work> ProcessGroupHCCL::exchange_bytes(const Call& made, Tensors results, at::Tensor received,
+intrusive_ptr<Work> ProcessGroupHCCL::exchange_bytes(const CollectiveCall& made, Tensors results, at::Tensor received,
                                                      const at::Tensor& sent, Splits receive, Splits send,
                                                      std::function<void()> finish) {
   const auto backend = inner();
@@ -36,7 +36,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::allgather(std::vector<Tensors>& outputs, T
     Lists outputs{given[0]};
     Tensors& inputs = given[1];
     const auto backend = inner();
-    const Call made = call(OpType::ALLGATHER, "all_gather", opts.timeout);
+    const CollectiveCall made = call(OpType::ALLGATHER, "all_gather", opts.timeout);
     const Tensors targets = bytes(outputs[0]);
     const Splits sizes = sizes_of(targets);
     at::Tensor source = bytes(inputs[0]);
@@ -74,7 +74,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::_allgather_base(at::Tensor& output, at::Te
     at::Tensor& output = given[0][0];
     at::Tensor& input = given[1][0];
     const auto backend = inner();
-    const Call made = call(OpType::_ALLGATHER_BASE, "all_gather_into_tensor", opts.timeout);
+    const CollectiveCall made = call(OpType::_ALLGATHER_BASE, "all_gather_into_tensor", opts.timeout);
     at::Tensor target = bytes(output), source = bytes(input);
     auto asked = opts;
     asked.timeout = made.timeout;
@@ -113,7 +113,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::allgather_uneven(at::Tensor& output, at::T
         at::Tensor& output = given[0][0];
         at::Tensor& input = given[1][0];
         const auto sizes = splits_of(std::move(splits), output, size_, row_of(output) * output.element_size());
-        const Call made = call(OpType::_ALLGATHER_BASE, "all_gather_into_tensor_uneven", opts.timeout);
+        const CollectiveCall made = call(OpType::_ALLGATHER_BASE, "all_gather_into_tensor_uneven", opts.timeout);
         const at::Tensor source = bytes(input);
         HCCL_CHECK(sizes[rank_] == source.numel(), Param, "all_gather_into_tensor_uneven: the input of rank ", rank_,
                    " has ", input.numel(), " elements, its split ", sizes[rank_] / output.element_size());
@@ -132,7 +132,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::gather(std::vector<Tensors>& outputs, Tens
   auto run = [=, this](Lists& given) {
     Lists outputs(root ? 1 : 0, given[0]);
     Tensors& inputs = given[1];
-    const Call made = call(OpType::GATHER, "gather", opts.timeout, static_cast<int>(opts.rootRank));
+    const CollectiveCall made = call(OpType::GATHER, "gather", opts.timeout, static_cast<int>(opts.rootRank));
     const at::Tensor source = bytes(inputs[0]);
     Splits send(static_cast<size_t>(size_), 0), receive(static_cast<size_t>(size_), 0);
     send[opts.rootRank] = source.numel();
@@ -165,7 +165,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::scatter(Tensors& outputs, std::vector<Tens
   auto run = [=, this](Lists& given) {
     Tensors& outputs = given[0];
     Lists inputs(root ? 1 : 0, given[1]);
-    const Call made = call(OpType::SCATTER, "scatter", opts.timeout, static_cast<int>(opts.rootRank));
+    const CollectiveCall made = call(OpType::SCATTER, "scatter", opts.timeout, static_cast<int>(opts.rootRank));
     const at::Tensor target = bytes(outputs[0]);
     Splits send(static_cast<size_t>(size_), 0), receive(static_cast<size_t>(size_), 0);
     receive[opts.rootRank] = target.numel();
@@ -196,7 +196,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::alltoall_base(at::Tensor& output, at::Tens
     const int64_t item = input.element_size();
     const auto receive = splits_of(output_splits, output, size_, row_of(output) * item);
     const auto send = splits_of(input_splits, input, size_, row_of(input) * item);
-    const Call made = call(OpType::ALLTOALL_BASE, "all_to_all_single", opts.timeout);
+    const CollectiveCall made = call(OpType::ALLTOALL_BASE, "all_to_all_single", opts.timeout);
     return exchange_bytes(made, {output}, bytes(output), bytes(input), receive, send, nullptr);
   });
 }
@@ -213,7 +213,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::alltoall(Tensors& outputs, Tensors& inputs
   }
   return submit(OpType::ALLTOALL, "all_to_all", {outputs, inputs}, true, [=, this](Lists& given) {
     Tensors &outputs = given[0], &inputs = given[1];
-    const Call made = call(OpType::ALLTOALL, "all_to_all", opts.timeout);
+    const CollectiveCall made = call(OpType::ALLTOALL, "all_to_all", opts.timeout);
     const Tensors sources = bytes(inputs), targets = bytes(outputs);
     const Splits send = sizes_of(sources), receive = sizes_of(targets);
     int64_t total = 0;

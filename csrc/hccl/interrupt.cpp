@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <mutex>
+
+#include "hccl/steady_clock.h"
 
 namespace softnpu::hccl {
 
@@ -21,11 +22,6 @@ constexpr int64_t kMoment = 500;  // ms that the interpreter has to run the hand
 std::atomic<Handler> pythons{nullptr};
 std::atomic<int64_t> arrived{0};  // when, in ms of the steady clock; 0: the handler has run
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<Handler>::is_always_lock_free);
-
-int64_t now_ms() {
-  using std::chrono::milliseconds, std::chrono::steady_clock;
-  return std::chrono::duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-}
 
 // In front of Python's own, which notes that its handler has to run.
 void note(int number) {

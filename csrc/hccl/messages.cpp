@@ -52,7 +52,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::batch_isend_irecv(const std::vector<std::s
 intrusive_ptr<Work> ProcessGroupHCCL::barrier(const c10d::BarrierOptions& opts) {
   return submit(OpType::BARRIER, "barrier", {{}}, false, [=, this](Lists&) {
     const auto backend = inner();
-    const Call made = call(OpType::BARRIER, "barrier", opts.timeout);
+    const CollectiveCall made = call(OpType::BARRIER, "barrier", opts.timeout);
     auto asked = opts;
     asked.timeout = made.timeout;
     return launch(made, {}, backend->barrier(asked));

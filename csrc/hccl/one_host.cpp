@@ -19,7 +19,7 @@ namespace softnpu::hccl {
 
 namespace {
 
-enum Kind : int64_t { kBroadcast = 1, kReduce, kAllReduce, kAllGather, kAllToAll };
+enum Collective : int64_t { kBroadcast = 1, kReduce, kAllReduce, kAllGather, kAllToAll };
 constexpr const char* kNames[] = {"nothing", "broadcast", "reduce", "all_reduce", "all_gather", "all_to_all"};
 
 // Up to here every rank reduces all of it, which spares a meeting.
@@ -308,19 +308,19 @@ OneHostBackend::Work OneHostBackend::alltoall_base(at::Tensor& output, at::Tenso
   });
 }
 
-// A slot has a lane for each other rank. How many rounds there are is known when all have said what they send.
+// A slot has one part for each other rank. How many rounds there are is known when all have said what they send.
 void OneHostBackend::Worker::exchange(const at::Tensor& output, const at::Tensor& input,
                                       const std::vector<int64_t>& receive, const std::vector<int64_t>& send,
                                       Segment::Time deadline) {
-  const int64_t lane = static_cast<int64_t>(segment_->slot_bytes()) / (size_ - 1) / 64 * 64;
-  const auto lane_of = [&](int from, int to) { return segment_->slot(from) + lane * (to < from ? to : to - 1); };
-  const auto within = [&](int64_t bytes, int64_t round) { return std::clamp(bytes - round * lane, int64_t{0}, lane); };
+  const int64_t part = static_cast<int64_t>(segment_->slot_bytes()) / (size_ - 1) / 64 * 64;
+  const auto part_of = [&](int from, int to) { return segment_->slot(from) + part * (to < from ? to : to - 1); };
+  const auto within = [&](int64_t bytes, int64_t round) { return std::clamp(bytes - round * part, int64_t{0}, part); };
   int64_t rounds = 1;
   for (int64_t round = 0; round < rounds; ++round) {
     segment_->begin_round();
     const uint8_t* from = data_of(input);
     for (int r = 0; r < size_; from += send[static_cast<size_t>(r++)]) {
-      if (r != rank_) copy(lane_of(rank_, r), from + round * lane, within(send[static_cast<size_t>(r)], round));
+      if (r != rank_) copy(part_of(rank_, r), from + round * part, within(send[static_cast<size_t>(r)], round));
     }
     if (round == 0) std::copy(send.begin(), send.end(), segment_->counts(rank_));
     meet({kAllToAll, 0, 0, -1, 0}, round == 0, deadline);
@@ -329,12 +329,12 @@ void OneHostBackend::Worker::exchange(const at::Tensor& output, const at::Tensor
       TORCH_CHECK(theirs[rank_] == expected, "rank ", r, " sends ", theirs[rank_], " bytes to rank ", rank_,
                   ", which expects ", expected);
       for (int to = 0; to < size_; ++to) {
-        if (to != r) rounds = std::max(rounds, (theirs[to] + lane - 1) / lane);
+        if (to != r) rounds = std::max(rounds, (theirs[to] + part - 1) / part);
       }
     }
     uint8_t* into = data_of(output);
     for (int r = 0; r < size_; into += receive[static_cast<size_t>(r++)]) {
-      if (r != rank_) copy(into + round * lane, lane_of(r, rank_), within(receive[static_cast<size_t>(r)], round));
+      if (r != rank_) copy(into + round * part, part_of(r, rank_), within(receive[static_cast<size_t>(r)], round));
     }
   }
   int64_t from = 0, into = 0;

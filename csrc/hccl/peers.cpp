@@ -9,6 +9,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "hccl/steady_clock.h"
+#include "hccl/store_values.h"
 #include "torch/compat.h"
 
 namespace softnpu::hccl {
@@ -16,11 +18,6 @@ namespace softnpu::hccl {
 namespace {
 
 constexpr Milliseconds kInterval{300};
-constexpr Milliseconds kQuiet{1000};
-
-int64_t now_ms() {
-  return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string link_target(const char* path) {
   char buffer[PATH_MAX];
@@ -52,9 +49,6 @@ std::string list(const std::vector<std::string>& names) {
   for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
   return all;
 }
-
-std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
-std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
   const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store);

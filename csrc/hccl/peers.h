@@ -22,6 +22,8 @@ namespace softnpu::hccl {
 
 using Milliseconds = std::chrono::milliseconds;
 
+constexpr Milliseconds kQuiet{1000};  // a wait shorter than this asks nobody
+
 class Peers : public std::enable_shared_from_this<Peers> {
  public:
   // `group`: the name in messages. `generation`: how often the group was made anew. `patience`: how long the search for

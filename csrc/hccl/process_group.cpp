@@ -130,20 +130,20 @@ void ProcessGroupHCCL::setTimeout(Milliseconds timeout) {
   if (inner_) compat::set_timeout(*inner_, timeout_for(kUnsetTimeout));
 }
 
-Call ProcessGroupHCCL::call(c10d::OpType type, const char* name, Milliseconds timeout, int peer) {
+CollectiveCall ProcessGroupHCCL::call(c10d::OpType type, const char* name, Milliseconds timeout, int peer) {
   // A kernel in Python that communicates is not the sum of the kernels it calls: a graph calls it as a whole.
   if (Recording* recording = Recording::current()) recording->reads_data();
   return {type, name, ++sequence_, peer, timeout_for(timeout)};
 }
 
-intrusive_ptr<Work> ProcessGroupHCCL::launch(const Call& call, Tensors outputs, const intrusive_ptr<Work>& inner,
-                                             std::function<void()> finish) {
+intrusive_ptr<Work> ProcessGroupHCCL::launch(const CollectiveCall& call, Tensors outputs,
+                                             const intrusive_ptr<Work>& inner, std::function<void()> finish) {
   auto work = c10::make_intrusive<WorkHCCL>(call, std::move(outputs), peers_);
   work->follow(inner, std::move(finish));
   return note(work);
 }
 
-intrusive_ptr<Work> ProcessGroupHCCL::message(const Call& call, Tensors outputs, Tensors wire,
+intrusive_ptr<Work> ProcessGroupHCCL::message(const CollectiveCall& call, Tensors outputs, Tensors wire,
                                               const std::function<intrusive_ptr<Work>(Tensors&)>& begin) {
   auto work = c10::make_intrusive<WorkHCCL>(call, std::move(outputs), peers_);
   intrusive_ptr<Work> inner;
@@ -206,8 +206,9 @@ intrusive_ptr<Work> run_alone(Lists& lists, const CollectiveFacts& facts,
 // A collective as a launch: it runs now, or its place on the stream is taken by a work that starts it later.
 class CollectiveTask final : public Task {
  public:
-  using Later = std::function<intrusive_ptr<Work>()>;
-  CollectiveTask(const char* name, int device, bool on_stream, const Lists& lists, Ranks ranks, Later now, Later later)
+  using Start = std::function<intrusive_ptr<Work>()>;
+  CollectiveTask(const char* name, int device, bool on_stream, const Lists& lists, Ranks ranks, Start now,
+                 Start deferred)
       : name_(name),
         full_name_(std::string("hccl::") + name),
         device_(device),
@@ -215,7 +216,7 @@ class CollectiveTask final : public Task {
         lists_(lists),
         ranks_(std::move(ranks)),
         now_(std::move(now)),
-        later_(std::move(later)) {}
+        deferred_(std::move(deferred)) {}
   std::string_view name() const override { return full_name_; }
   int device() const override { return device_; }
   uint32_t stages() const override {  // the profiler has records of its own
@@ -235,11 +236,11 @@ class CollectiveTask final : public Task {
       wait_for_stream(device_, stream, name_);
       return false;
     }
-    work = later_();
+    work = deferred_();
     return true;
   }
   bool record(Capture&, StreamId) override {
-    work = later_();
+    work = deferred_();
     return true;
   }
   intrusive_ptr<Work> work;
@@ -251,7 +252,7 @@ class CollectiveTask final : public Task {
   const bool on_stream_;  // inside a kernel it is part of the kernel
   const Lists& lists_;
   const Ranks ranks_;
-  const Later now_, later_;
+  const Start now_, deferred_;
 };
 
 }  // namespace

@@ -121,11 +121,11 @@ class ProcessGroupHCCL final : public compat::WithOptions<c10d::Backend> {
   void connect();
   void drop_inner();
   Milliseconds timeout_for(Milliseconds asked);
-  Call call(c10d::OpType type, const char* name, Milliseconds timeout, int peer = -1);
-  intrusive_ptr<Work> launch(const Call& call, Tensors outputs, const intrusive_ptr<Work>& inner,
+  CollectiveCall call(c10d::OpType type, const char* name, Milliseconds timeout, int peer = -1);
+  intrusive_ptr<Work> launch(const CollectiveCall& call, Tensors outputs, const intrusive_ptr<Work>& inner,
                              std::function<void()> finish = nullptr);
   // `begin` gives the message to the transport, which may refuse it: the connection is lost.
-  intrusive_ptr<Work> message(const Call& call, Tensors outputs, Tensors wire,
+  intrusive_ptr<Work> message(const CollectiveCall& call, Tensors outputs, Tensors wire,
                               const std::function<intrusive_ptr<Work>(Tensors&)>& begin);
   intrusive_ptr<Work> note(intrusive_ptr<Work> work);
   // Every operation is a launch (torch/dispatch/launch.h). `lists[0]` are the outputs, written in full if `fresh`;
@@ -140,10 +140,10 @@ class ProcessGroupHCCL final : public compat::WithOptions<c10d::Backend> {
   void check_reduction(const char* name, const at::Tensor& tensor, const c10d::ReduceOp& op, bool bytes_too) const;
   Reduction reduction(const at::Tensor& flat, const c10d::ReduceOp& op, bool in_place) const;
   // Exchanges flat inputs by `counts` elements a rank and reduces what arrives into `output`.
-  intrusive_ptr<Work> exchange_and_reduce(const Call& call, const at::Tensor& output, at::Tensor input,
+  intrusive_ptr<Work> exchange_and_reduce(const CollectiveCall& call, const at::Tensor& output, at::Tensor input,
                                           const Splits& counts, const c10d::ReduceOp& op);
-  intrusive_ptr<Work> exchange_bytes(const Call& call, Tensors results, at::Tensor received, const at::Tensor& sent,
-                                     Splits receive, Splits send, std::function<void()> finish);
+  intrusive_ptr<Work> exchange_bytes(const CollectiveCall& call, Tensors results, at::Tensor received,
+                                     const at::Tensor& sent, Splits receive, Splits send, std::function<void()> finish);
 
   const intrusive_ptr<c10d::Store> store_;
   const intrusive_ptr<HcclOptions> options_;

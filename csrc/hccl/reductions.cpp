@@ -51,7 +51,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::broadcast(Tensors& tensors, const c10d::Br
   auto run = [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
-    const Call made = call(OpType::BROADCAST, "broadcast", opts.timeout, static_cast<int>(opts.rootRank));
+    const CollectiveCall made = call(OpType::BROADCAST, "broadcast", opts.timeout, static_cast<int>(opts.rootRank));
     auto wire = bytes(tensors);
     auto asked = opts;
     asked.timeout = made.timeout;
@@ -66,7 +66,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::allreduce(Tensors& tensors, const c10d::Al
   auto run = [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
-    const Call made = call(OpType::ALLREDUCE, "all_reduce", opts.timeout);
+    const CollectiveCall made = call(OpType::ALLREDUCE, "all_reduce", opts.timeout);
     Reduction plan = reduction(flat(tensors[0]), opts.reduceOp, true);
     auto asked = opts;
     asked.reduceOp = plan.op;
@@ -94,7 +94,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce(Tensors& tensors, const c10d::Reduc
   auto run = [=, this](Lists& given) {
     Tensors& tensors = given[0];
     const auto backend = inner();
-    const Call made = call(OpType::REDUCE, "reduce", opts.timeout, static_cast<int>(opts.rootRank));
+    const CollectiveCall made = call(OpType::REDUCE, "reduce", opts.timeout, static_cast<int>(opts.rootRank));
     // gloo uses every rank's tensor as scratch; on all but the root it must stay as it is.
     Reduction plan = reduction(flat(tensors[0]), opts.reduceOp, root);
     auto asked = opts;
@@ -109,8 +109,8 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce(Tensors& tensors, const c10d::Reduc
 
 // --- reduce_scatter --------------------------------------------------------------------------------------------------
 
-intrusive_ptr<Work> ProcessGroupHCCL::exchange_and_reduce(const Call& made, const at::Tensor& output, at::Tensor input,
-                                                          const Splits& counts, const ReduceOp& op) {
+intrusive_ptr<Work> ProcessGroupHCCL::exchange_and_reduce(const CollectiveCall& made, const at::Tensor& output,
+                                                          at::Tensor input, const Splits& counts, const ReduceOp& op) {
   const at::Tensor target = flat(output);
   HCCL_CHECK(counts[rank_] == target.numel(), Param, made.name, ": the output of rank ", rank_, " has ", target.numel(),
              " elements, its part of the input ", counts[rank_]);
@@ -154,7 +154,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter(Tensors& outputs, std::vect
       row = row.numel() < need ? at::constant_pad_nd(row, {0, need - row.numel()}) : row.narrow(0, 0, need);
       counts.assign(static_cast<size_t>(size_), outputs[0].numel());
     }
-    const Call made = call(OpType::REDUCE_SCATTER, "reduce_scatter", opts.timeout);
+    const CollectiveCall made = call(OpType::REDUCE_SCATTER, "reduce_scatter", opts.timeout);
     return exchange_and_reduce(made, outputs[0], row, counts, opts.reduceOp);
   };
   return submit(OpType::REDUCE_SCATTER, "reduce_scatter", {outputs, inputs[0]}, true, run,
@@ -173,7 +173,7 @@ intrusive_ptr<Work> ProcessGroupHCCL::_reduce_scatter_base(at::Tensor& output, a
   auto run = [=, this](Lists& given) {
     at::Tensor& output = given[0][0];
     at::Tensor& input = given[1][0];
-    const Call made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", opts.timeout);
+    const CollectiveCall made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", opts.timeout);
     return exchange_and_reduce(made, output, flat(input), Splits(static_cast<size_t>(size_), output.numel()),
                                opts.reduceOp);
   };
@@ -195,14 +195,14 @@ intrusive_ptr<Work> ProcessGroupHCCL::reduce_scatter_uneven(at::Tensor& output, 
   check_reduction("reduce_scatter_tensor_uneven", input, opts.reduceOp, false);
   HCCL_CHECK(input.scalar_type() == output.scalar_type(), Param,
              "output tensor must have the same type as input tensor");
-  return submit(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor_uneven", {{output}, {input}}, true,
-                [=, this](Lists& given) {
-                  at::Tensor& output = given[0][0];
-                  at::Tensor& input = given[1][0];
-                  const auto counts = splits_of(std::move(splits), input, size_, row_of(input));
-                  const Call made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor_uneven", opts.timeout);
-                  return exchange_and_reduce(made, output, flat(input), counts, opts.reduceOp);
-                });
+  return submit(
+      OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor_uneven", {{output}, {input}}, true, [=, this](Lists& given) {
+        at::Tensor& output = given[0][0];
+        at::Tensor& input = given[1][0];
+        const auto counts = splits_of(std::move(splits), input, size_, row_of(input));
+        const CollectiveCall made = call(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor_uneven", opts.timeout);
+        return exchange_and_reduce(made, output, flat(input), counts, opts.reduceOp);
+      });
 }
 
 }  // namespace softnpu::hccl

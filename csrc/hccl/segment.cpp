@@ -13,6 +13,8 @@
 #include <climits>
 #include <sstream>
 
+#include "hccl/store_values.h"
+
 namespace softnpu::hccl {
 
 namespace {
@@ -41,8 +43,6 @@ void sleep_while(const std::atomic<uint32_t>& word, uint32_t value, milliseconds
 void wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
-
-std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 // A file without a name, which goes with the last process that maps it. Nobody can make it shorter.
 int make_file(size_t bytes) {

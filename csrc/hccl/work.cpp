@@ -17,7 +17,6 @@ namespace softnpu::hccl {
 
 namespace {
 
-constexpr Milliseconds kQuiet{1000};  // a wait shorter than this asks nobody
 constexpr Milliseconds kSlice{100};
 
 std::string what(const std::exception_ptr& error) {
@@ -42,22 +41,23 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
 
 // Works whose futures a backward pass waits for (DistributedDataParallel): nobody waits in WorkHCCL::wait, which looks
 // for signals and for failures of others. One thread does so for all of them, as long as there are any.
-class Watch {
+class FuturePoller {
  public:
   using Look = bool (*)(WorkHCCL&);  // false: the work has ended
 
   static void add(const c10::intrusive_ptr<WorkHCCL>& work, Look look) {
     static std::mutex mutex;
-    static Watch* watch = nullptr;  // never ends: its thread may outlive the program's objects
+    static FuturePoller* poller = nullptr;  // never ends: its thread may outlive the program's objects
     const std::lock_guard<std::mutex> lock(mutex);
-    if (watch == nullptr || watch->process_ != getpid()) watch = new Watch(look);  // the child of a fork has no thread
-    const std::lock_guard<std::mutex> own(watch->mutex_);
-    watch->works_.emplace_back(work);
-    watch->any_.notify_one();
+    if (poller == nullptr || poller->process_ != getpid())
+      poller = new FuturePoller(look);  // the child of a fork has no thread
+    const std::lock_guard<std::mutex> own(poller->mutex_);
+    poller->works_.emplace_back(work);
+    poller->any_.notify_one();
   }
 
  private:
-  explicit Watch(Look look) : process_(getpid()), look_(look) {
+  explicit FuturePoller(Look look) : process_(getpid()), look_(look) {
     std::thread([this] { run(); }).detach();
   }
 
@@ -102,7 +102,7 @@ c10::List<at::Tensor> tensor_list(const std::vector<at::Tensor>& tensors) {
 
 std::function<std::string(int)> code_line;
 
-WorkHCCL::WorkHCCL(Call call, std::vector<at::Tensor> outputs, std::shared_ptr<Peers> peers)
+WorkHCCL::WorkHCCL(CollectiveCall call, std::vector<at::Tensor> outputs, std::shared_ptr<Peers> peers)
     : Work(peers->rank(), call.type),
       call_(std::move(call)),
       outputs_(std::move(outputs)),
@@ -197,7 +197,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkHCCL::getFuture() {
     complete_future(*future_);
   } else if (in_backward()) {
     notice_interrupts();
-    Watch::add(c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this), [](WorkHCCL& work) {
+    FuturePoller::add(c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this), [](WorkHCCL& work) {
       {
         const std::lock_guard<std::mutex> lock(work.mutex_);
         if (work.completed_) return false;

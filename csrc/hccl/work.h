@@ -22,7 +22,7 @@ struct Ordered {
   void host_waits() const;
 };
 
-struct Call {
+struct CollectiveCall {
   c10d::OpType type;
   std::string name;  // as users know it: all_reduce
   uint64_t sequence = 0;
@@ -32,7 +32,7 @@ struct Call {
 
 class WorkHCCL final : public c10d::Work {
  public:
-  WorkHCCL(Call call, std::vector<at::Tensor> outputs, std::shared_ptr<Peers> peers);
+  WorkHCCL(CollectiveCall call, std::vector<at::Tensor> outputs, std::shared_ptr<Peers> peers);
 
   // A collective: complete when `inner` is, after `finish` has run.
   void follow(const c10::intrusive_ptr<c10d::Work>& inner, std::function<void()> finish);
@@ -66,7 +66,7 @@ class WorkHCCL final : public c10d::Work {
 
   friend class ProcessGroupHCCL;  // raises for an operation that could not even begin
 
-  const Call call_;
+  const CollectiveCall call_;
   const std::vector<at::Tensor> outputs_;
   const std::shared_ptr<Peers> peers_;
   const std::chrono::steady_clock::time_point begin_;

@@ -10,15 +10,15 @@
 namespace softnpu::attention::inline CPU_CAPABILITY {
 namespace {
 
-constexpr int64_t kRows = 96;
-constexpr int64_t kColumns = 256;
+constexpr int64_t kGradientRows = 96;
+constexpr int64_t kGradientColumns = 256;
 
 struct Gradients {
   View grad, out, max, sum, dq, dk, dv, dbias, dslopes, dsink;
 };
 
 template <class A>
-struct Workspace {
+struct GradientWorkspace {
   Arena<A> arena, whole;
   A *q, *q_panels, *grad, *grad_panels, *k_transposed, *v_transposed, *k_panels, *wide, *s, *ds, *dk, *dv, *scratch;
   A *dq, *delta, *max, *inverse;  // of all rows of all heads of the group
@@ -26,30 +26,30 @@ struct Workspace {
   void fit(const Problem& p, int64_t rows) {
     constexpr int64_t P = Simd<A>::panel;
     const int64_t dp = round_up(p.d, P), dvp = round_up(p.dv, P);
-    arena.carve({{&q, kRows * p.d},
-                 {&q_panels, kRows * dp},
-                 {&grad, kRows * p.dv},
-                 {&grad_panels, kRows * dvp},
-                 {&k_transposed, kColumns * p.d},
-                 {&v_transposed, kColumns * p.dv},
-                 {&k_panels, kColumns * dp},
-                 {&wide, kColumns * std::max(p.d, p.dv)},
-                 {&s, kRows * kColumns},
-                 {&ds, kRows * kColumns},
-                 {&dk, kColumns * dp},
-                 {&dv, kColumns * dvp},
-                 {&scratch, kColumns}});
+    arena.carve({{&q, kGradientRows * p.d},
+                 {&q_panels, kGradientRows * dp},
+                 {&grad, kGradientRows * p.dv},
+                 {&grad_panels, kGradientRows * dvp},
+                 {&k_transposed, kGradientColumns * p.d},
+                 {&v_transposed, kGradientColumns * p.dv},
+                 {&k_panels, kGradientColumns * dp},
+                 {&wide, kGradientColumns * std::max(p.d, p.dv)},
+                 {&s, kGradientRows * kGradientColumns},
+                 {&ds, kGradientRows * kGradientColumns},
+                 {&dk, kGradientColumns * dp},
+                 {&dv, kGradientColumns * dvp},
+                 {&scratch, kGradientColumns}});
     whole.carve({{&dq, rows * dp}, {&delta, rows}, {&max, rows}, {&inverse, rows}});
   }
 };
 
-struct Task {
+struct GradientTask {
   int64_t segment, kv_head, part, parts;
 };
 
 // What the rows of the group's heads need besides the scores: rowsum(dO O), max and 1 / sum; and dsink.
 template <class T, class A>
-void prepare_rows(const Problem& p, const Gradients& g, const Task& t, Workspace<A>& w) {
+void prepare_rows(const Problem& p, const Gradients& g, const GradientTask& t, GradientWorkspace<A>& w) {
   const Segment& seg = p.segments[t.segment];
   for (int64_t h = 0; h < p.group; ++h) {
     const int64_t head = t.kv_head * p.group + h;
@@ -74,8 +74,8 @@ void prepare_rows(const Problem& p, const Gradients& g, const Task& t, Workspace
 
 // P and dS of one row in place of the scores and of dP.
 template <class A>
-void row_gradient(const Problem& p, const Gradients& g, const Task& t, int64_t head, int64_t i, int64_t j0, int64_t to,
-                  int64_t width, A* s, A* ds, Workspace<A>& w, A& dslope) {
+void row_gradient(const Problem& p, const Gradients& g, const GradientTask& t, int64_t head, int64_t i, int64_t j0,
+                  int64_t to, int64_t width, A* s, A* ds, GradientWorkspace<A>& w, A& dslope) {
   const Segment& seg = p.segments[t.segment];
   const int64_t row = (head - t.kv_head * p.group) * seg.q_len + i;
   const A delta = w.delta[row];
@@ -112,7 +112,7 @@ inline void narrow_row(const A* from, int64_t n, A factor, const View& to, int64
 }
 
 template <class T, class A>
-void backward_task(const Problem& p, const Gradients& g, const Task& t, Workspace<A>& w, A* partial) {
+void backward_task(const Problem& p, const Gradients& g, const GradientTask& t, GradientWorkspace<A>& w, A* partial) {
   constexpr int64_t P = Simd<A>::panel;
   const Segment& seg = p.segments[t.segment];
   const int64_t dp = round_up(p.d, P), dvp = round_up(p.dv, P), rows = p.group * seg.q_len;
@@ -121,9 +121,10 @@ void backward_task(const Problem& p, const Gradients& g, const Task& t, Workspac
   std::fill_n(dq, rows * dp, A(0));
   prepare_rows<T, A>(p, g, t, w);
   std::vector<A> dslopes(p.group, A(0));
-  const int64_t blocks = (seg.kv_len + kColumns - 1) / kColumns;
+  const int64_t blocks = (seg.kv_len + kGradientColumns - 1) / kGradientColumns;
   for (int64_t block = t.part; block < blocks; block += t.parts) {
-    const int64_t j0 = block * kColumns, n = std::min(kColumns, seg.kv_len - j0), padded = round_up(n, P);
+    const int64_t j0 = block * kGradientColumns, n = std::min(kGradientColumns, seg.kv_len - j0),
+                  padded = round_up(n, P);
     p.rows<T, A>(p.key, t.segment, t.kv_head, seg.kv_start + j0, n, p.d, A(1), w.wide, p.d);
     pack_transposed(w.wide, p.d, n, p.d, w.k_transposed);
     pack_straight(w.wide, p.d, n, p.d, w.k_panels);
@@ -133,8 +134,8 @@ void backward_task(const Problem& p, const Gradients& g, const Task& t, Workspac
     std::fill_n(w.dv, padded * dvp, A(0));
     for (int64_t h = 0; h < p.group; ++h) {
       const int64_t head = t.kv_head * p.group + h;
-      for (int64_t i0 = 0; i0 < seg.q_len; i0 += kRows) {
-        const int64_t m = std::min(kRows, seg.q_len - i0);
+      for (int64_t i0 = 0; i0 < seg.q_len; i0 += kGradientRows) {
+        const int64_t m = std::min(kGradientRows, seg.q_len - i0);
         auto [from, to] = seg.columns(i0, i0 + m, j0, n);
         if (from >= to) continue;
         from = from / P * P;
@@ -143,14 +144,15 @@ void backward_task(const Problem& p, const Gradients& g, const Task& t, Workspac
         pack_straight(w.q, p.d, m, p.d, w.q_panels);
         p.rows<T, A>(g.grad, t.segment, head, seg.q_start + i0, m, p.dv, A(1), w.grad, p.dv);
         pack_straight(w.grad, p.dv, m, p.dv, w.grad_panels);
-        product<A, false, false>(m, width, p.d, w.q, p.d, w.k_transposed + from * p.d, P * p.d, w.s, kColumns);
-        product<A, false, false>(m, width, p.dv, w.grad, p.dv, w.v_transposed + from * p.dv, P * p.dv, w.ds, kColumns);
+        product<A, false, false>(m, width, p.d, w.q, p.d, w.k_transposed + from * p.d, P * p.d, w.s, kGradientColumns);
+        product<A, false, false>(m, width, p.dv, w.grad, p.dv, w.v_transposed + from * p.dv, P * p.dv, w.ds,
+                                 kGradientColumns);
         for (int64_t r = 0; r < m; ++r)
-          row_gradient(p, g, t, head, i0 + r, j0 + from, used, width, w.s + r * kColumns, w.ds + r * kColumns, w,
-                       dslopes[h]);
-        product<A, true, true>(used, dvp, m, w.s, kColumns, w.grad_panels, m * P, w.dv + from * dvp, dvp);
-        product<A, true, true>(used, dp, m, w.ds, kColumns, w.q_panels, m * P, w.dk + from * dp, dp);
-        product<A, false, true>(m, dp, used, w.ds, kColumns, w.k_panels + from * P, n * P,
+          row_gradient(p, g, t, head, i0 + r, j0 + from, used, width, w.s + r * kGradientColumns,
+                       w.ds + r * kGradientColumns, w, dslopes[h]);
+        product<A, true, true>(used, dvp, m, w.s, kGradientColumns, w.grad_panels, m * P, w.dv + from * dvp, dvp);
+        product<A, true, true>(used, dp, m, w.ds, kGradientColumns, w.q_panels, m * P, w.dk + from * dp, dp);
+        product<A, false, true>(m, dp, used, w.ds, kGradientColumns, w.k_panels + from * P, n * P,
                                 dq + (h * seg.q_len + i0) * dp, dp);
       }
     }
@@ -163,7 +165,7 @@ void backward_task(const Problem& p, const Gradients& g, const Task& t, Workspac
 }
 
 template <class A>
-void write_dq(const Problem& p, const Gradients& g, const Task& t, const A* dq) {
+void write_dq(const Problem& p, const Gradients& g, const GradientTask& t, const A* dq) {
   const Segment& seg = p.segments[t.segment];
   const int64_t dp = round_up(p.d, Simd<A>::panel);
   for (int64_t h = 0; h < p.group; ++h)
@@ -178,9 +180,9 @@ void backward(const Problem& p, const Gradients& g, int64_t parts, bool together
   if (parts == 1) {
     // A bias gradient that the segments share is summed by one thread, segment after segment.
     const int64_t inner = together ? segments : 1;
-    run_tasks<Workspace<A>>(pairs / inner, [&](int64_t i, Workspace<A>& w) {
+    run_tasks<GradientWorkspace<A>>(pairs / inner, [&](int64_t i, GradientWorkspace<A>& w) {
       for (int64_t s = 0; s < inner; ++s) {
-        const Task t = together ? Task{s, i, 0, 1} : Task{i / p.kv_heads, i % p.kv_heads, 0, 1};
+        const GradientTask t = together ? GradientTask{s, i, 0, 1} : GradientTask{i / p.kv_heads, i % p.kv_heads, 0, 1};
         backward_task<T, A>(p, g, t, w, nullptr);
         write_dq(p, g, t, w.dq);
       }
@@ -193,7 +195,7 @@ void backward(const Problem& p, const Gradients& g, int64_t parts, bool together
     Arena<A> arena;
     A* partial = nullptr;
     arena.carve({{&partial, size * parts}});
-    run_tasks<Workspace<A>>(parts, [&](int64_t part, Workspace<A>& w) {
+    run_tasks<GradientWorkspace<A>>(parts, [&](int64_t part, GradientWorkspace<A>& w) {
       backward_task<T, A>(p, g, {segment, i % p.kv_heads, part, parts}, w, partial + part * size);
     });
     for (int64_t part = 1; part < parts; ++part)

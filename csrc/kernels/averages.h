@@ -1,9 +1,11 @@
-// Adam's running averages of the gradient and of its square.
+// What optimizers share: numbers as vectors, and Adam's running averages of the gradient and of its square.
 #pragma once
 
 #include "vec.h"
 
 namespace softnpu::kernels::inline CPU_CAPABILITY {
+
+SOFTNPU_INLINE Vec vec(double value) { return Vec(static_cast<float>(value)); }
 
 struct Averages {
   Averages(double beta1, double beta2)

@@ -91,12 +91,12 @@ class Registered {
 
 #define SOFTNPU_KERNELS(file, m)                                                         \
   SOFTNPU_CHOSEN(file)                                                                   \
-  static void list_kernels(softnpu::kernels::Registered& m);                             \
+  static void list_kernels_##file(softnpu::kernels::Registered& m);                      \
   TORCH_LIBRARY_IMPL(softnpu, CPU, library) {                                            \
     softnpu::kernels::Registered registered(library, softnpu::kernels::chosen_##file()); \
-    list_kernels(registered);                                                            \
+    list_kernels_##file(registered);                                                     \
   }                                                                                      \
-  static void list_kernels(softnpu::kernels::Registered& m)
+  static void list_kernels_##file(softnpu::kernels::Registered& m)
 
 // A function that is no operator: choice_of_<name>() gives the chosen build's.
 #define SOFTNPU_CHOICE(name, function)                                \
@@ -119,7 +119,8 @@ struct NoSchemas {
 };
 }  // namespace softnpu::kernels
 
-#define SOFTNPU_SCHEMAS(m) [[maybe_unused]] static void no_schemas(softnpu::kernels::NoSchemas& m)
+#define SOFTNPU_SCHEMAS(m) \
+  [[maybe_unused]] static void C10_CONCATENATE(no_schemas_, C10_UID)(softnpu::kernels::NoSchemas & m)
 
 #define SOFTNPU_KERNELS(file, m)               \
   namespace softnpu::kernels::CPU_CAPABILITY { \

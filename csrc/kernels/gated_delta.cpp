@@ -127,7 +127,7 @@ SOFTNPU_WALK void single(const c10::BFloat16* from, c10::BFloat16* to, int64_t n
 }
 
 template <class S>
-struct Rule {
+struct DeltaRule {
   Shape shape;
   const c10::BFloat16 *query, *key, *value;
   const float *beta, *g, *gk;
@@ -298,17 +298,17 @@ Tensor gated_delta_rule(const Tensor& given_query, const Tensor& given_key, cons
   if (value.numel() == 0) return out;
   const auto run = [&](auto type) {
     using S = decltype(type);
-    const Rule<S> rule{s,
-                       query.const_data_ptr<c10::BFloat16>(),
-                       key.const_data_ptr<c10::BFloat16>(),
-                       value.const_data_ptr<c10::BFloat16>(),
-                       beta.const_data_ptr<float>(),
-                       data_or_null(g),
-                       data_or_null(gk),
-                       static_cast<float>(scale),
-                       state.data_ptr<S>(),
-                       out.data_ptr<c10::BFloat16>(),
-                       every};
+    const DeltaRule<S> rule{s,
+                            query.const_data_ptr<c10::BFloat16>(),
+                            key.const_data_ptr<c10::BFloat16>(),
+                            value.const_data_ptr<c10::BFloat16>(),
+                            beta.const_data_ptr<float>(),
+                            data_or_null(g),
+                            data_or_null(gk),
+                            static_cast<float>(scale),
+                            state.data_ptr<S>(),
+                            out.data_ptr<c10::BFloat16>(),
+                            every};
     parallel_for(0, s.heads, 1, [&](int64_t begin, int64_t end) {
       Block block(s, gk.defined());
       std::vector<float> rows_of((s.width + kRows - 1) / kRows * kRows * s.padded);

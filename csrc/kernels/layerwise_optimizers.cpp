@@ -24,9 +24,7 @@ namespace {
 using at::Tensor;
 using at::vec::fmadd;
 
-constexpr int64_t kBlock = 4096;  // elements whose sums are kept in fp32
-
-Vec vec(double value) { return Vec(static_cast<float>(value)); }
+constexpr int64_t kSummed = 4096;  // elements whose sums are kept in fp32
 
 // The flat tensors of a step.
 template <class T>
@@ -62,15 +60,15 @@ Flat<T> flat(const Tensor& param, const Tensor& m, const Tensor& v, const Tensor
 
 // Rows of n elements, cut into blocks that do not cross rows.
 struct Blocks {
-  Blocks(int64_t rows, int64_t n) : rows(rows), n(n), each((n + kBlock - 1) / kBlock) {}
+  Blocks(int64_t rows, int64_t n) : rows(rows), n(n), each((n + kSummed - 1) / kSummed) {}
 
   // body(block, row, place, count) for every block, in threads where it pays.
   template <class Body>
   void run(const Body& body) const {
-    parallel_rows(rows * each, std::min(n, kBlock), [&](int64_t begin, int64_t end) {
+    parallel_rows(rows * each, std::min(n, kSummed), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const int64_t row = b / each, start = b % each * kBlock;
-        body(b, row, row * n + start, std::min(kBlock, n - start));
+        const int64_t row = b / each, start = b % each * kSummed;
+        body(b, row, row * n + start, std::min(kSummed, n - start));
       }
     });
   }

@@ -22,8 +22,6 @@ namespace {
 using at::Tensor;
 using at::vec::fmadd;
 
-Vec vec(double value) { return Vec(static_cast<float>(value)); }
-
 void fused_adam(const Tensor& param, const Tensor& m, const Tensor& v, const MaybeTensor& largest, const Tensor& grad,
                 double beta1, double beta2, double rate, double root, double eps, double penalty, double shrink) {
   const Averages moments(beta1, beta2);

@@ -8,7 +8,7 @@
 // A cache is (blocks, block, ...) or, with nz, (blocks, ..., block, c): a token is one piece of bytes, or pieces of c
 // elements a block apart. The formula is torch_npu/ops/_shared/_pages.py. Threads share the tokens of
 // both caches; where two of them have one place, one thread takes all, so that the later one stays.
-#include "streaming.h"
+#include "lanes.h"
 #include "vec.h"
 
 namespace softnpu::kernels::inline CPU_CAPABILITY {

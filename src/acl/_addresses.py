@@ -60,11 +60,12 @@ def usable(address: int, size: int, write: bool) -> bool:
 def _held(address: int, size: int) -> bool | None:
     """None for bytes that have nothing to do with a device.
 
-    Programs that put a device's memory to sleep copy whole segments, with what is free between the tensors.
+    What acl.rt.malloc gave ends where it was said to. Of tensors' memory, programs that put it to sleep copy whole
+    segments, with what is free between the tensors.
     """
     for start, (length, _) in _device.runtime.memory.items():
-        if start <= address and address + size <= start + length:
-            return True
+        if start <= address < start + length:
+            return address + size <= start + length
     module = _device.module()
     if not module.started():
         return None

@@ -16,7 +16,7 @@ from acl._device import runtime
 
 _KINDS = range(5)  # host to host, to device, device to host, to device, default
 _TO_DEVICE, _FROM_DEVICE = (1, 3), (2, 3)
-_MOST_BYTES = 2**63 - 1  # of a request that can be counted
+_MAX_BYTES = 2**63 - 1  # of a request that can be counted
 _ATTRIBUTES = range(10)  # ACL_DDR_MEM ... ACL_HBM_MEM_P2P_NORMAL: one memory here
 
 
@@ -31,7 +31,7 @@ def malloc(size: int, policy: int) -> tuple[int, int]:
 
     device = torch.npu.current_device()
     try:
-        address = torch.npu.caching_allocator_alloc(min(size, _MOST_BYTES))
+        address = torch.npu.caching_allocator_alloc(min(size, _MAX_BYTES))
     except torch.OutOfMemoryError as error:
         runtime.local.error = str(error)
         return 0, RT_MEMORY_ALLOCATION
@@ -63,7 +63,7 @@ def malloc_host(size: int) -> tuple[int, int]:
     import torch
 
     try:
-        held = torch.empty(min(size, _MOST_BYTES), dtype=torch.uint8, pin_memory=True)
+        held = torch.empty(min(size, _MAX_BYTES), dtype=torch.uint8, pin_memory=True)
     except torch.OutOfMemoryError as error:
         runtime.local.error = str(error)
         return 0, RT_MEMORY_ALLOCATION

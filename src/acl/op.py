@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from acl import _absent
 
 __all__: list[str] = []
 
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def absent(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            f"acl.op.{name}: a compiled operator is machine code of the card and cannot run on the host; "
-            "call the operators of torch_npu instead"
-        )
-
-    return absent
+__getattr__ = _absent.functions("acl.op", "a compiled operator")

@@ -27,7 +27,7 @@ from typing import Any
 from softnpu import ownership
 
 FAULTS = "faults.json"
-_MOST_BYTES = 1 << 22  # of the faults
+_MAX_BYTES = 1 << 22  # of the faults
 _PERIOD = 0.5  # seconds between two notes; a process that is killed loses no more than that
 _CAPACITY = 1 << 22  # tasks between two notes
 _FIELDS = 9  # of a task
@@ -155,7 +155,7 @@ class RunRecorder:
         self._listen()
         self.sanitizer = importlib.import_module("softnpu.sanitizer")
         self.sanitizer.report_elsewhere()
-        for fault in json.loads(ownership.read_text(self.directory / FAULTS, _MOST_BYTES)):
+        for fault in json.loads(ownership.read_text(self.directory / FAULTS, _MAX_BYTES)):
             self._inject(dict(fault))
         os.register_at_fork(after_in_child=self._forked)
         threading.Thread(target=self._repeat, name="softnpu run", daemon=True).start()

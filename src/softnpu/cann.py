@@ -2,18 +2,22 @@
 
 `import torch_npu` sets those of the three that are unset. The directory lies in the user's folder of temporary files
 and holds the version files that programs parse, the folders that they list, the headers of `torch_npu/include`, and
-in `lib64` the libraries that build files name, all of them libopapi.so of `torch_npu/lib`; it has no CANN in it. SOFTNPU_CANN_HOME names another directory, or 0: then the variables stay as they are.
+in `lib64` the libraries that build files name, all of them libopapi.so of `torch_npu/lib`; it has no CANN in it.
+SOFTNPU_CANN_HOME names another directory, or 0: then the variables stay as they are. Compilers and loaders believe what
+lies there: where somebody else could have put it, the directory is a new one of this process.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import tempfile
+import warnings
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from softnpu import settings
+from softnpu import ownership, settings
 
 _PACKAGES = Path(__file__).resolve().parent.parent
 _PARTS = ("compiler", "runtime", "hccl", "toolkit", "opp", "opp_kernel")
@@ -28,7 +32,11 @@ def export(environment: MutableMapping[str, str] = os.environ) -> None:
     if not chosen.enabled or chosen.cann_home == "0":
         return
     if "ASCEND_HOME_PATH" not in environment:
-        environment["ASCEND_HOME_PATH"] = chosen.cann_home or str(home())
+        try:
+            environment["ASCEND_HOME_PATH"] = chosen.cann_home or str(home())
+        except OSError as wrong:  # nowhere to write
+            warnings.warn(f"softnpu: ASCEND_HOME_PATH is not set: {wrong}", stacklevel=2)
+            return
     top = environment["ASCEND_HOME_PATH"]
     environment.setdefault("ASCEND_TOOLKIT_HOME", top)
     environment.setdefault("ASCEND_OPP_PATH", os.path.join(top, "opp"))
@@ -37,13 +45,11 @@ def export(environment: MutableMapping[str, str] = os.environ) -> None:
 def home() -> Path:
     """The directory for the CANN version of the settings; made at the first call."""
     version = settings.current().cann_version
-    parent = Path(tempfile.gettempdir()) / f"softnpu-{os.getuid()}"
-    top = parent / f"cann-{version}"
+    top = _parent() / f"cann-{version}"
     files = _files(version, top)
     libraries = [f"lib64/{name}" for name in _LIBRARIES]
     if all((top / name).exists() for name in (*files, "include", *libraries)):
         return top
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in _FOLDERS:
         (top / folder).mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -58,6 +64,19 @@ def home() -> Path:
     for name in _LIBRARIES:
         _link(top / "lib64" / name, _PACKAGES / "torch_npu" / "lib" / "libopapi.so")
     return top
+
+
+@functools.cache
+def _parent() -> Path:
+    """The user's folder of temporary files, or one of this process if others may write there."""
+    folder = Path(tempfile.gettempdir()) / f"softnpu-{os.geteuid()}"
+    try:
+        ownership.make_private(folder)
+        return folder
+    except OSError as wrong:
+        private = ownership.private_folder("softnpu-cann-")
+        warnings.warn(f"softnpu: {wrong}; {private} is used instead", stacklevel=2)
+        return private
 
 
 def _files(version: str, top: Path) -> dict[str, str]:

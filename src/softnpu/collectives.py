@@ -1,4 +1,4 @@
-"""Which collective each of PyTorch's operators of torch.distributed is, and what HCCL calls it."""
+"""Which collective each of PyTorch's operators of torch.distributed is, and what HCCL and the graph engine call it."""
 
 from __future__ import annotations
 
@@ -18,4 +18,10 @@ HCCL_NAMES = {
     "all_reduce": "allReduce", "all_gather": "allGather", "broadcast": "broadcast", "reduce": "reduce",
     "reduce_scatter": "reduceScatter", "all_to_all": "alltoallv", "scatter": "scatter", "gather": "gather",
     "send": "send", "recv": "receive", "barrier": "barrier",
+}  # fmt: skip
+
+#: functional collective (operator of namespace _c10d_functional) -> type of its node in the GE graph
+GE_TYPES = {
+    "all_reduce": "HcomAllReduce", "all_gather_into_tensor": "HcomAllGather",
+    "reduce_scatter_tensor": "HcomReduceScatter", "all_to_all_single": "HcomAllToAllV", "broadcast": "HcomBroadcast",
 }  # fmt: skip

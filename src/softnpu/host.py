@@ -23,10 +23,10 @@ from pathlib import Path
 
 from softnpu.settings import MAX_DEVICES
 
-_PATIENCE = 1.0  # seconds that a busy process has to answer
-_ALL_PATIENCE = 5.0  # seconds for all of them
-_MOST_BYTES = 1 << 14  # of an answer: 64 devices with 20 digits each are below 2 KiB
-_MOST_PROCESSES = 1024
+_TIMEOUT = 1.0  # seconds that a busy process has to answer
+_TOTAL_TIMEOUT = 5.0  # seconds for all of them
+_MAX_BYTES = 1 << 14  # of an answer: 64 devices with 20 digits each are below 2 KiB
+_MAX_PROCESSES = 1024
 _LISTENS = 0x10000  # SO_ACCEPTCON, in the flags of /proc/net/unix
 _SOCKETS = Path("/proc/net/unix")
 _PREFIX = "softnpu"
@@ -47,7 +47,7 @@ class Process:
     note: str = ""
 
 
-class _Bad(Exception):
+class _BadAnswer(Exception):
     """An answer that is none; the message says why."""
 
 
@@ -73,10 +73,10 @@ def _answer(listener: socket.socket, held: Callable[[], dict[int, int]]) -> None
         try:
             asker, _ = listener.accept()
         except OSError:  # too many open files, for example
-            time.sleep(_PATIENCE)
+            time.sleep(_TIMEOUT)
             continue
         with asker, contextlib.suppress(OSError):  # who asked may have gone
-            asker.settimeout(_PATIENCE)  # or may not listen
+            asker.settimeout(_TIMEOUT)  # or may not listen
             _, user = _peer(asker)
             if user in (0, os.geteuid()):
                 asker.sendall(json.dumps(held()).encode())
@@ -90,24 +90,24 @@ def processes() -> list[Process]:
 
 
 def _ask_all() -> Iterator[Process]:
-    end = time.monotonic() + _ALL_PATIENCE
+    end = time.monotonic() + _TOTAL_TIMEOUT
     for user, address in _addresses():
-        patience = min(_PATIENCE, end - time.monotonic())
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            line.settimeout(max(patience, 0.001))
+        timeout = min(_TIMEOUT, end - time.monotonic())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(max(timeout, 0.001))
             try:
-                line.connect("\0" + address)
-                pid, owner = _peer(line)
+                connection.connect("\0" + address)
+                pid, owner = _peer(connection)
             except OSError:
                 continue  # it has ended, or its owner lets nobody in
             if owner != user or not pid:  # the name says something else
                 continue
             name = _name(pid)
             try:
-                if patience <= 0:
-                    raise _Bad("not asked, others took too long")
-                yield Process(pid, name, _ask(line, time.monotonic() + patience))
-            except _Bad as wrong:
+                if timeout <= 0:
+                    raise _BadAnswer("not asked, others took too long")
+                yield Process(pid, name, _ask(connection, time.monotonic() + timeout))
+            except _BadAnswer as wrong:
                 yield Process(pid, name, note=str(wrong))
 
 
@@ -129,12 +129,14 @@ def _addresses() -> list[tuple[int, str]]:
             continue
         if os.geteuid() in (0, int(match[2])):
             found[int(match[2]), match[1]] = None
-    return list(found)[:_MOST_PROCESSES]
+    return list(found)[:_MAX_PROCESSES]
 
 
-def _peer(line: socket.socket) -> tuple[int, int]:
+def _peer(connection: socket.socket) -> tuple[int, int]:
     """The process and the user at the other end, as the kernel knows them."""
-    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
     pid, user, _ = struct.unpack("3i", credentials)
     return pid, user
 
@@ -147,36 +149,36 @@ def _name(pid: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)
 
 
-def _ask(line: socket.socket, end: float) -> dict[int, int]:
-    """What the process at the other end holds. Raises _Bad if it does not say so in time, or says something else."""
+def _ask(connection: socket.socket, end: float) -> dict[int, int]:
+    """What the process at the other end holds. Raises _BadAnswer if it does not say so in time, or says something else."""
     told = b""
     while True:
         left = end - time.monotonic()
         if left <= 0:
-            raise _Bad("did not answer in time")
-        line.settimeout(left)
+            raise _BadAnswer("did not answer in time")
+        connection.settimeout(left)
         try:
-            part = line.recv(_MOST_BYTES)
+            part = connection.recv(_MAX_BYTES)
         except TimeoutError:
-            raise _Bad("did not answer in time") from None
+            raise _BadAnswer("did not answer in time") from None
         except OSError as wrong:
-            raise _Bad(f"did not answer: {wrong.strerror}") from None
+            raise _BadAnswer(f"did not answer: {wrong.strerror}") from None
         told += part
         if not part:
             return _parse(told)
-        if len(told) > _MOST_BYTES:
-            raise _Bad(f"answered with more than {_MOST_BYTES} bytes")
+        if len(told) > _MAX_BYTES:
+            raise _BadAnswer(f"answered with more than {_MAX_BYTES} bytes")
 
 
 def _parse(told: bytes) -> dict[int, int]:
     try:
         answer = json.loads(told)
     except (ValueError, RecursionError):
-        raise _Bad("answered with something that is not JSON") from None
+        raise _BadAnswer("answered with something that is not JSON") from None
     if not isinstance(answer, dict):
-        raise _Bad("answered with something that is no table of devices")
+        raise _BadAnswer("answered with something that is no table of devices")
     for device, held in answer.items():
         known = re.fullmatch("[0-9]{1,2}", device) and int(device) < MAX_DEVICES
         if not known or type(held) is not int or not 0 <= held < 2**63:
-            raise _Bad("answered with a device or a size that cannot be")
+            raise _BadAnswer("answered with a device or a size that cannot be")
     return {int(device): held for device, held in answer.items()}

@@ -10,17 +10,21 @@ replace there what belongs to somebody else.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import grp
 import os
 import pwd
+import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-_MOST_LINKS = 40  # as the kernel
+_MAX_LINKS = 40  # as the kernel
 
 
 class Untrusted(OSError):
@@ -80,8 +84,8 @@ def check_path(path: Path) -> None:
             here = following
             continue
         links += 1
-        if links > _MOST_LINKS:
-            raise Untrusted(f"{path} leads through more than {_MOST_LINKS} links")
+        if links > _MAX_LINKS:
+            raise Untrusted(f"{path} leads through more than {_MAX_LINKS} links")
         target = Path(os.readlink(following))
         if target.is_absolute():
             here = Path(target.parts[0])
@@ -122,6 +126,26 @@ def make_private(folder: Path) -> None:
         if not one.exists():
             one.mkdir(mode=0o700, exist_ok=True)
     check_path(folder)
+
+
+def private_folder(prefix: str) -> Path:
+    """A new folder of mode 700 where nobody else can put anything, removed when this process ends."""
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm", str(Path.home()))):
+        try:
+            check_path(Path(parent) / secrets.token_hex(8))  # of something in it
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        except OSError:
+            continue
+        atexit.register(_remove, folder, os.getpid())
+        return folder
+    raise Untrusted(
+        "no folder is private enough; set TMPDIR to one that belongs to this user and that others cannot write to"
+    )
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a fork
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @functools.cache

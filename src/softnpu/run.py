@@ -26,7 +26,7 @@ from softnpu.findings import terminal
 from softnpu.python_versions import tomllib
 
 _PACKAGES = Path(__file__).resolve().parent.parent
-_MOST_BYTES = 1 << 20  # of a faults file
+_MAX_BYTES = 1 << 20  # of a faults file
 _PAUSE = 0.2  # seconds between two looks at a process
 _FAULTS = ("memory_error", "link_error", "fail", "corrupt_products", "stress", "out_of_memory")
 _STARTUP = """\
@@ -192,7 +192,7 @@ def read_faults(path: Path, devices: int) -> list[dict[str, Any]]:
     importlib.import_module("torch")  # the extension below links to its libraries
     faults = importlib.import_module("softnpu.faults")
     try:
-        table = tomllib.loads(ownership.read_text(path, _MOST_BYTES))
+        table = tomllib.loads(ownership.read_text(path, _MAX_BYTES))
     except ownership.Untrusted as wrong:
         raise ValueError(str(wrong)) from None
     except (ValueError, RecursionError) as wrong:

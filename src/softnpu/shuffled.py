@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-_MOST = 10000  # seeds
+_MAX = 10000  # seeds
 
 
 def seeds(text: str) -> list[int]:
@@ -20,7 +20,7 @@ def seeds(text: str) -> list[int]:
     match = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text)
     first = int(match[1]) if match else 0
     last = int(match[2]) if match and match[2] else first
-    if not 1 <= first <= last or last - first >= _MOST:
+    if not 1 <= first <= last or last - first >= _MAX:
         raise click.BadParameter(
             f"{text!r} is neither a seed from 1 on nor a range of seeds such as 1..50", param_hint="--shuffle"
         )  # fmt: skip

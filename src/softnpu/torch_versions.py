@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -218,8 +219,22 @@ def loads_output_code() -> bool:
     return "graph_kwargs" in inspect.signature(OutputCode.post_compile).parameters
 
 
+def clear_inductor_caches() -> None:
+    """Makes Inductor compile everything anew, also what this process has compiled in another folder: since 2.12 it forgets
+    the modules of kernels too."""
+    from torch._inductor import codecache, utils
+
+    utils.clear_inductor_caches()
+    kind = codecache.CppPythonBindingsCodeCache
+    if not hasattr(kind, "_loaded_module_names"):
+        suffix = f".{kind.entry_function}"
+        for name in [each for each in sys.modules if each.endswith(suffix)]:
+            if getattr(sys.modules[name], "key", None) == name.removesuffix(suffix):
+                del sys.modules[name]
+
+
 def traces_streams() -> bool:
-    """Whether dynamo keeps streams, events and what their methods do in a graph (since 2.13; torch 2.10 has the table beside
+    """Whether dynamo keeps streams, events and what their methods do in a graph (since 2.12; torch 2.10 has the table beside
     the graph, but runs methods of streams while it traces). The text is read: dynamo may be in the middle of its import."""
     found = importlib.util.find_spec("torch._dynamo.graph_bytecode_inputs")
     if found is None or found.origin is None:

@@ -22,7 +22,7 @@ from torchair.core.utils import logger
 
 
 @dataclasses.dataclass
-class Plan:
+class CaptureInputs:
     """What capture must know of a graph's inputs, by position."""
 
     written: list[int]  # changed in place
@@ -30,7 +30,7 @@ class Plan:
     updated: list[int]  # integers that no shape depends on
 
     @classmethod
-    def of(cls, gm: GraphModule) -> Plan:
+    def of(cls, gm: GraphModule) -> CaptureInputs:
         places = gm.graph.find_nodes(op="placeholder")
         written = written_inputs(gm)
         return cls(written, _static_inputs(len(places), written), _free_integers(gm, places))
@@ -79,12 +79,12 @@ class Captured:
     def __init__(
         self,
         program: Callable[[list[Any]], Any],
-        plan: Plan,
+        inputs: CaptureInputs,
         config: CompilerConfig,
         eager: Callable[..., Any] | None = None,
     ):
         self._boxed_call = True  # of the instance: wrappers copy it from there
-        self.program, self.plan = program, plan
+        self.program, self.inputs = program, inputs
         self.eager = eager
         options = config.debug.aclgraph
         self.clone_input = bool(options.clone_input)
@@ -95,7 +95,7 @@ class Captured:
         self.frozen = bool(config.experimental_config.frozen_parameter)
         self.pool = config.aclgraph_config.use_custom_pool.raw
         self.shares_pool = not options.disable_mempool_reuse_in_same_fx
-        self.own = frozenset((*plan.written, *plan.parameters))  # inputs that are not copied
+        self.own = frozenset((*inputs.written, *inputs.parameters))  # inputs that are not copied
         self.entries: dict[Any, _Entry] = {}
         self.captures = 0
         self.others: list[int] | None = None
@@ -125,7 +125,7 @@ class Captured:
         Of a parameter the address says all: dynamo has compiled for its shape.
         """
         parts: list[Any] = (
-            [] if self.frozen else [given[i].data_ptr() for i in self.plan.parameters]
+            [] if self.frozen else [given[i].data_ptr() for i in self.inputs.parameters]
         )
         for index in self._others(given):
             value = given[index]
@@ -133,14 +133,14 @@ class Captured:
                 parts += (value.shape, value.stride())
                 if index in self.own:
                     parts.append(value.data_ptr())
-            elif index not in self.plan.updated:
+            elif index not in self.inputs.updated:
                 parts.append(value)
         return tuple(parts)
 
     def _others(self, given: list[Any]) -> list[int]:
         """The positions of inputs that are no parameters; the number of inputs is the graph's."""
         if self.others is None:
-            parameters = set(self.plan.parameters)
+            parameters = set(self.inputs.parameters)
             self.others = [index for index in range(len(given)) if index not in parameters]
         return self.others
 

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from softnpu import torch_versions
 from torchair._calls import logged
-from torchair._capture import Captured, Plan
+from torchair._capture import Captured, CaptureInputs
 from torchair._host import operators
 from torchair._host.run import HostProgram
 from torchair._program_cache import plain_options
@@ -36,7 +36,7 @@ __all__ = ["NpuCompiledFxGraph", "NpuOutputCode", "output_code"]
 
 Run = Callable[[list[Any]], Any]
 #: bytes of the tensors that a kept graph holds, at most
-_MOST_HELD = 2**20
+_MAX_HELD = 2**20
 
 
 @dataclasses.dataclass
@@ -49,7 +49,7 @@ class Recipe:
     held: list[tuple[torch.Tensor, str]]  # the graph's own tensors, and where they are
     operators: list[tuple[str, str]]  # whose host operators the code calls
     options: dict[str, Any] | None  # of TorchAir; None: torch.compile without a backend
-    plan: Plan | None = None  # of a captured graph
+    inputs: CaptureInputs | None = None  # of a captured graph
     gears: Gears | None = None
 
     def run(self, code: Run) -> Run:
@@ -60,11 +60,11 @@ class Recipe:
             return program
         if self.gears is not None:
             program = self.gears.guarded(program)
-        elif self.plan is not None:
+        elif self.inputs is not None:
             config = CompilerConfig()
             for name, value in self.options.items():
                 set_by_path(config, name, value)
-            program = Captured(program, self.plan, config)
+            program = Captured(program, self.inputs, config)
         return logged(program)
 
 
@@ -135,9 +135,9 @@ def output_code(
 
     `again` compiles the graph as it was compiled; without `config` it is torch.compile without a backend.
     """
-    program, plan = run, None
+    program, captured = run, None
     while program is not None and not isinstance(program, HostProgram):
-        plan = program.plan if isinstance(program, Captured) else plan
+        captured = program.inputs if isinstance(program, Captured) else captured
         program = getattr(program, "program", None)  # type: ignore[assignment]
     code = None if program is None else program.code
     options = None if config is None else plain_options(config)
@@ -149,7 +149,7 @@ def output_code(
         return NpuOutputCode(run, graph, again)
     called = operators.originals(code.source_code)
     recipe = Recipe(
-        program.device, program.on_cpu, program.written, held, called, options, plan, gears
+        program.device, program.on_cpu, program.written, held, called, options, captured, gears
     )
     made = NpuCompiledFxGraph.of(code, recipe, run)
     made.keep(example_inputs)
@@ -159,7 +159,7 @@ def output_code(
 def _kept_tensors(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, str]] | None:
     """CPU copies of the tensors with their devices; None if they are many or of a special kind."""
     plain = all(type(t) is torch.Tensor and t.layout == torch.strided for t in tensors)
-    if not plain or sum(t.nbytes for t in tensors) > _MOST_HELD:
+    if not plain or sum(t.nbytes for t in tensors) > _MAX_HELD:
         return None
     with _disable_current_modes():
         return [(t.detach().cpu().clone(), str(t.device)) for t in tensors]

@@ -60,7 +60,7 @@ def _joint_graph_passes(
 
 
 def _fuse(gm: GraphModule, example_inputs: Sequence[Any], config: CompilerConfig) -> None:
-    patterns.apply(gm)
+    patterns.apply(gm, config.captures)
 
 
 def _view_to_reshape(

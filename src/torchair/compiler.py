@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from torch_npu import _plan
 from torchair._calls import boxed, logged
-from torchair._capture import Captured, Plan
+from torchair._capture import Captured, CaptureInputs
 from torchair._code import CompiledFxGraph
 from torchair._dump import CaptureDump, DataDump, EngineDump
 from torchair._eager import Eager, capturable, needs_streams
@@ -255,11 +255,16 @@ def _executable(
     captured = config.captures and is_inference and _stays_on_device(gm)
     if streamed or not inductor or _plan.on():  # Inductor's code computes
         eager = Eager(gm)
-        plan = dataclasses.replace(Plan.of(gm), updated=[])  # integers are part of what is captured
-        return Captured(lambda values: eager(*values), plan, config) if captured else boxed(eager)
+        inputs = dataclasses.replace(
+            CaptureInputs.of(gm), updated=[]
+        )  # integers are part of what is captured
+        return Captured(lambda values: eager(*values), inputs, config) if captured else boxed(eager)
     from torch._inductor import config as inductor_config
 
-    patches = {"inplace_buffers": False} if _keeps_buffers(config) else {}
+    # The card's graph runs operator by operator, and each rounds its results.
+    patches = {"emulate_precision_casts": True}
+    if _keeps_buffers(config):
+        patches["inplace_buffers"] = False
     with inductor_config.patch(patches):
         program = compile_on_host(
             gm,
@@ -271,7 +276,7 @@ def _executable(
         )
     if gears is not None and not is_backward:
         return gears.guarded(program)
-    return Captured(program, Plan.of(gm), config, Eager(gm)) if captured else program
+    return Captured(program, CaptureInputs.of(gm), config, Eager(gm)) if captured else program
 
 
 def _stays_on_device(gm: GraphModule) -> bool:

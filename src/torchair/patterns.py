@@ -1,8 +1,4 @@
-"""torchair.register_replacement: rewriting of operator patterns in the FX graph, and the fusions that come built in.
-
-Built in are upstream's default fusions around npu_add_rms_norm: with npu_dynamic_quant behind it, the same through
-flatten and view, and with a cast to float32.
-"""
+"""torchair.register_replacement: rewriting of operator patterns in the FX graph; `_fusions` are those that come built in."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
-from torchair import _streams
+from torchair import _fusions, _streams
 from torchair.core.utils import logger
 
 __all__ = ["register_replacement"]
@@ -69,8 +64,10 @@ def _register(
     example_inputs: list[Any],
     trace_fn: Callable[..., Any] | None = None,
     extra_check: Callable[[Any], bool] = _always,
+    captured: bool = False,
     **options: Any,
 ) -> None:
+    """Among the patterns of all graphs, or among those of captured graphs."""
     from torch._inductor import pattern_matcher
 
     trace_fn = pattern_matcher.fwd_only if trace_fn is None else trace_fn
@@ -83,7 +80,7 @@ def _register(
             replace_fn,
             example_inputs,
             trace_fn,
-            _passes(),
+            _passes(captured),
             extra_check=lambda match: _one_stream(match) and extra_check(match),
             **options,
         )
@@ -95,8 +92,10 @@ def _trace_whole(
     return trace_fn(function, args, **options | {"get_decomp_fn": dict})
 
 
-def apply(gm: GraphModule) -> int:
-    """Replaces every match in the graph; returns how many there were."""
+def apply(gm: GraphModule, captures: bool) -> int:
+    """Replaces every match in a graph, which may be one that is captured; returns how many there were."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
     from torchair.scope import _attributes
 
     _register_built_in()
@@ -105,8 +104,10 @@ def apply(gm: GraphModule) -> int:
     for node, attributes in _attributes.attributes_of(gm).items():
         if _attributes.STREAM in attributes:
             node.meta["stream_label"] = attributes[_attributes.STREAM]
-    count = _passes().apply(gm)
+    count = sum(_passes(captured).apply(gm) for captured in (False, True)[: 1 + captures])
     if count:
+        # What stands in a pattern's place stands at its first node, perhaps before an input of a later one.
+        stable_topological_sort(gm.graph)
         gm.graph.eliminate_dead_code()
         logger.debug("%s patterns were replaced", count)
     return count
@@ -125,10 +126,10 @@ def reset() -> None:
 
 
 @functools.cache
-def _passes() -> Any:
+def _passes(captured: bool) -> Any:
     from torch._inductor.pattern_matcher import PatternMatcherPass
 
-    return PatternMatcherPass(pass_name="torchair_patterns")
+    return PatternMatcherPass(pass_name="torchair_captured" if captured else "torchair_patterns")
 
 
 def _one_stream(match: Any) -> bool:
@@ -141,50 +142,15 @@ def _one_stream(match: Any) -> bool:
 def _register_built_in() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    npu = torch.ops.npu
-
-    def norm_cast(x1: Any, x2: Any, gamma: Any) -> Any:
-        y, _, x = npu.npu_add_rms_norm(x1, x2, gamma)
-        wide = y.view(-1, y.shape[-1]).to(torch.float32)
-        return wide, y, x
-
-    def fused_norm_cast(x1: Any, x2: Any, gamma: Any) -> Any:
-        wide, y, _, x = npu.npu_add_rms_norm_cast(x1, x2, gamma)
-        return wide.view(-1, wide.shape[-1]), y, x
-
     with FakeTensorMode():
-        x = functools.partial(torch.empty, (2, 3, 16), device="npu", dtype=torch.float16)
-        weight = functools.partial(torch.empty, (16,), device="npu", dtype=torch.float16)
-        three = (x(), x(), weight())
-        rules = [(norm_cast, fused_norm_cast, three), *_with_dynamic_quant(npu, three, weight())]
-        for search, replace, inputs in rules:
-            _register(search, replace, list(inputs), skip_duplicates=True)
-
-
-def _with_dynamic_quant(npu: Any, three: tuple[Any, ...], smooth_scale: Any) -> list[Any]:
-    def norm_quant(x1: Any, x2: Any, gamma: Any, smooth: Any) -> Any:
-        y, _, x = npu.npu_add_rms_norm(x1, x2, gamma)
-        quantized, scale = npu.npu_dynamic_quant(y, smooth_scales=smooth)
-        return quantized, x, scale
-
-    def fused_norm_quant(x1: Any, x2: Any, gamma: Any, smooth: Any) -> Any:
-        q, _, x, scale, _ = npu.npu_add_rms_norm_dynamic_quant(
-            x1, x2, gamma, smooth_scale1=smooth, output_mask=[True, True]
-        )
-        return q, x, scale
-
-    def norm_flat_quant(x1: Any, x2: Any, gamma: Any) -> Any:
-        y, _, x = npu.npu_add_rms_norm(x1, x2, gamma)
-        quantized, scale = npu.npu_dynamic_quant(y.flatten(0, 1))
-        return quantized, x, scale.view(-1, 1)
-
-    def fused_norm_flat_quant(x1: Any, x2: Any, gamma: Any) -> Any:
-        q, _, x, scale, _ = npu.npu_add_rms_norm_dynamic_quant(
-            x1, x2, gamma, output_mask=[True, True]
-        )
-        return q.flatten(0, 1), x, scale.view(-1, 1)
-
-    return [
-        (norm_quant, fused_norm_quant, (*three, smooth_scale)),
-        (norm_flat_quant, fused_norm_flat_quant, three),
-    ]
+        for captured, fusions in ((False, _fusions.everywhere()), (True, _fusions.captured())):
+            for one in fusions:
+                _register(
+                    one.search,
+                    one.replace,
+                    list(one.inputs),
+                    extra_check=one.check,
+                    captured=captured,
+                    scalar_workaround=one.scalars,
+                    skip_duplicates=True,
+                )

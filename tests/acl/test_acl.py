@@ -174,9 +174,22 @@ def test_freed_memory_is_nobody_s():
         assert acl.rt.memcpy(host, 4096, freed, 4096, kind) == 107000
     assert acl.rt.memset(freed, 4096, 0, 4096) == 107000
     assert acl.rt.memset_async(freed, 4096, 0, 4096, 0) == 107000
-    assert acl.rt.memset(kept, 1 << 20, 0, 1 << 20) == 107000  # past its end
+    assert acl.rt.memset(kept, 1 << 30, 0, 1 << 30) == 107000  # past the end of its segment
     assert acl.rt.memset(kept, 4096, 0, 4096) == 0
     assert acl.rt.free(kept) == acl.rt.free_host(host) == 0
+
+
+@pytest.mark.usefixtures("own_segments")
+def test_a_block_ends_where_it_was_said_to():
+    """Blocks that follow each other in one segment of the allocator are two, whoever holds the second."""
+    (first, _), (second, _) = acl.rt.malloc(4096, 0), acl.rt.malloc(4096, 0)
+    low = min(first, second)
+    assert abs(first - second) == 4096
+    assert acl.rt.memset(low, 4097, 0, 4097) == 107000
+    assert acl.rt.memset(low + 4000, 97, 0, 97) == 107000
+    assert acl.rt.memcpy(low, 8192, low, 8192, 3) == 107000
+    assert acl.rt.memset(low, 4096, 0, 4096) == acl.rt.memset(low + 4000, 96, 0, 96) == 0
+    assert acl.rt.free(first) == acl.rt.free(second) == 0
 
 
 @pytest.mark.parametrize("size", [2**62, 2**63 - 1, 2**63, 2**64, 2**70])

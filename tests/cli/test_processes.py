@@ -137,7 +137,7 @@ def silent(line):
     ],
 )
 def test_bad_answers_are_lines_of_the_table(reply, note, monkeypatch):
-    monkeypatch.setattr(host, "_PATIENCE", 0.3)
+    monkeypatch.setattr(host, "_TIMEOUT", 0.3)
     with answering(reply):
         (seen,) = host.processes()
     assert seen.pid == os.getpid() and seen.memory == {} and note in seen.note
@@ -157,8 +157,8 @@ def test_the_table_shows_them(monkeypatch):
 
 
 def test_all_together_have_a_limit(monkeypatch):
-    monkeypatch.setattr(host, "_PATIENCE", 0.2)
-    monkeypatch.setattr(host, "_ALL_PATIENCE", 0.3)
+    monkeypatch.setattr(host, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(host, "_TOTAL_TIMEOUT", 0.3)
     with contextlib.ExitStack() as stack:
         for number in range(4):
             stack.enter_context(answering(silent, f"{os.geteuid()}/{number}"))

@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from softnpu import _C, faults
+from torch_npu.ops._registry import operators
 
 
 def _captured(work):
@@ -116,9 +117,14 @@ def test_a_compiled_program_without_operators_is_captured_as_a_whole():
 
 def test_traits_are_one_table():
     traits = _C.operator_traits()
-    assert traits["aten::addmm"]["product"] and traits["aten::addmm"]["factors"] == [1, 2]
-    assert traits["aten::convolution"]["convolution"] and traits["aten::mm"]["widens"]
-    assert traits["aten::copy_"]["overwrites"] and not traits["aten::copy_"]["product"]
+    assert traits["aten::addmm"]["product"] and traits["aten::mm"]["widens"]
+    assert traits["aten::copy_"]["copies"] and not traits["aten::copy_"]["product"]
+    assert traits["aten::div"]["type"] == "RealDiv" and traits["aten::median"]["graph_node"]
+    told = {o.schema.name for o in operators.values() if o.hf32 or o.infinite}
+    own = {
+        name for name in traits if name.startswith("npu::")
+    }  # by their definitions; graphs hold hidden forms
+    assert told and told == {name for name in own if not name.startswith("npu::_functional_")}
     known = {name for name in torch._C._dispatch_get_all_op_names()}
     for name in traits:
         assert name in known or any(other.startswith(f"{name}.") for other in known), name

@@ -67,6 +67,19 @@ def test_kernels_refuse_it(name, left):
     assert torch.ones(3, device="npu").sum().item() == 3  # the device works
 
 
+@pytest.mark.parametrize("left", [2, 4, 20])
+def test_copy_of_a_cut_tensor(left):
+    """The functional copy clones the bytes of the first tensor: PyTorch asserts that they are whole elements."""
+    with pytest.raises(RuntimeError, match="aten::copy: a tensor .* lies outside of its storage"):
+        torch.ops.aten.copy(cut(3, 2, left=left), torch.ones(3, 2, device="npu"))
+
+
+def test_copy_over_a_released_tensor():
+    """Nothing of it is read: FSDP's graphs do it."""
+    copied = torch.ops.aten.copy(cut(3, 2, left=0), torch.full((3, 2), 7.0, device="npu"))
+    assert copied.eq(7).all()
+
+
 def test_the_message_names_operator_tensor_and_storage():
     released = cut(3, 2, left=0)
     message = r"aten::sinc: a tensor of sizes \[3, 2\], strides \[2, 1\], storage offset 0 and dtype float lies outside"

@@ -259,7 +259,7 @@ def counted_plans(rank: int) -> list[int]:
     for shape, dim in [((4, 8), -1), ((4, 8), -1), ((6, 8), -1), ((4, 8), 0), ((4, 8), -1)]:
         x = distribute_tensor(torch.ones(shape, device="npu"), mesh, [Shard(1 if dim == 0 else 0)])
         assert torch_npu.npu_swiglu(x, dim=dim).placements == x.placements
-        count.append(_operators._kept_plan.cache_info().currsize)
+        count.append(_operators._kept_division.cache_info().currsize)
     return count
 
 

@@ -17,7 +17,7 @@ import torch_npu
 from softnpu import faults
 from tests.distributed import job
 
-MOST = 200
+MAX = 200
 
 
 def ones(*shape: int) -> torch.Tensor:
@@ -116,7 +116,7 @@ def every_allocation(rank: int, name: str) -> int:
     operation = OPERATIONS[name]
     expected = tree_map(torch.Tensor.cpu, operation())
     wait_until_freed()
-    for nth in range(1, MOST):
+    for nth in range(1, MAX):
         failed = torch.zeros(1)
         faults.out_of_memory(nth, device=torch.npu.current_device())
         try:

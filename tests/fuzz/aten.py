@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fuzz.writes import mapped, tensors
 
-_MOST_SAMPLES = 3
-_MOST_ELEMENTS = 1 << 15
+_MAX_SAMPLES = 3
+_MAX_ELEMENTS = 1 << 15
 #: they show, end or wait for what belongs to the process
 _LEFT = {"_debug_has_internal_overlap", "_print", "_assert_async", "_async_error", "is_pinned"}
 
@@ -36,7 +36,7 @@ class _Record(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         known = self.found[func]
-        if len(known) < _MOST_SAMPLES and _plain_tensors((args, kwargs)):
+        if len(known) < _MAX_SAMPLES and _plain_tensors((args, kwargs)):
             copies: dict[int, torch.Tensor] = {}
             kept = mapped((args, kwargs), functools.partial(_copy, copies))
             known.append((list(kept[0]), kept[1]))
@@ -47,7 +47,7 @@ def _plain_tensors(value: Any) -> bool:
     found = tensors(value)
     return (
         all(t.layout == torch.strided and not t.is_quantized for t in found)
-        and sum(t.numel() for t in found) <= _MOST_ELEMENTS
+        and sum(t.numel() for t in found) <= _MAX_ELEMENTS
     )
 
 
@@ -87,7 +87,7 @@ def _samples(info: Any) -> list[Any]:
         gradient = info.supports_autograd and dtype == torch.float32
         for sample in info.sample_inputs("cpu", dtype, requires_grad=gradient):
             found.append(sample)
-            if len(found) == _MOST_SAMPLES:
+            if len(found) == _MAX_SAMPLES:
                 break
     return found
 

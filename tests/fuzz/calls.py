@@ -17,6 +17,7 @@ import torch_npu  # noqa: F401
 from softnpu import settings
 from tests import ROOT
 from tests.fuzz import mutations, targets
+from tests.fuzz.kinds import plain
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.writes import changed_outside, device_types, flat, mapped, storages, tensors
 
@@ -88,7 +89,9 @@ class Call:
     def _spoiled(self, arguments: dict[str, Any], chosen: Iterable[Mutation | None]) -> Call:
         applied: list[Mutation] = []
         for mutation in chosen:
+            # the last two: PyTorch's own for nested and fake tensors
             refusals = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
+            refusals += (AttributeError, AssertionError)
             if mutation is not None:
                 with contextlib.suppress(*refusals):
                     mutations.apply(arguments, mutation)
@@ -198,11 +201,16 @@ class Call:
 
 
 def _on_host(x: torch.Tensor) -> torch.Tensor:
-    """With its strides, also where elements lie on the same bytes."""
+    """With its strides, also where elements lie on the same bytes, and with as many bytes."""
     if x.device.type != "npu":
         return x
+    if not plain(x):
+        return x.cpu()
     copy = torch.empty(0, dtype=x.dtype)
-    return copy.set_(x.untyped_storage().cpu(), x.storage_offset(), x.size(), x.stride())
+    size = x.untyped_storage().nbytes()
+    copy.set_(x.untyped_storage().cpu(), x.storage_offset(), x.size(), x.stride())
+    copy.untyped_storage().resize_(size)  # set_ makes it large enough
+    return copy
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:

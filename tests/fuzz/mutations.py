@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.fuzz import kinds
+
 DTYPES = [
     torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32,
     torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -24,7 +26,20 @@ VALUES = ("nan", "inf", "-inf", "zero", "most", "least", "minus one", "large", "
 #: sizes beyond 62 bits make PyTorch's boxed calls fail with a message of its own
 NUMBERS = (0, 1, -1, 2, 3, 7, 16, 128, 255, -7, 2**31, 2**31 - 1, 2**62 - 1, -(2**62), 2**40)
 FLOATS = (0.0, -1.0, 1.0, float("nan"), float("inf"), -float("inf"), 1e38, 1e-45, 0.5)
-TEXTS = ("", "unknown", "BSH", "BNSD", "TND", "none", "max", "\u00e4", "x" * 100)
+TEXTS = (
+    "",
+    "unknown",
+    "BSH",
+    "BNSD",
+    "TND",
+    "none",
+    "max",
+    "\u00e4",
+    "x" * 100,
+    "%s%n{}{0}",
+    "BSH\0",
+    "\ud800",
+)
 
 
 class Mutation(NamedTuple):
@@ -55,7 +70,7 @@ def choose(chance: random.Random, arguments: dict[str, Any]) -> Mutation | None:
         kind = chance.choice(
             (
                 *("dtype", "shape", "shape", "stride", "stride", "device", "values", "values"),
-                *("values", "alias", "alias", "none", "storage"),
+                *("values", "alias", "alias", "none", "storage", "kind"),
             )
         )
         parameter: Any = None
@@ -69,6 +84,8 @@ def choose(chance: random.Random, arguments: dict[str, Any]) -> Mutation | None:
             parameter = chance.choice(DEVICES)
         elif kind == "storage":
             parameter = chance.choice(STORAGES)
+        elif kind == "kind":
+            parameter = chance.choice(list(kinds.KINDS))
         elif kind == "values":
             parameter = (chance.choice(VALUES), chance.randrange(1000))
         elif kind == "alias":
@@ -149,6 +166,8 @@ def _mutated(value: Any, mutation: Mutation, arguments: dict[str, Any]) -> Any:
     if kind == "alias":
         return _alias(value, arguments, *parameter)
     value = value.detach()
+    if kind == "kind":
+        return kinds.KINDS[parameter](value)
     if kind == "storage":
         return _storage(value, parameter)
     return _shape(value, *parameter) if kind == "shape" else _stride(value, *parameter)

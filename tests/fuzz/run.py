@@ -33,7 +33,7 @@ from tests.fuzz.isolate import alike_on_cpu, isolated, unpacked
 
 _KINDS = ("ok", "refused", "internal", "write", "no sample")
 _SLOT = struct.Struct(f"qdd{len(_KINDS)}q")  # as Current
-_MOST_MEMORY = 4 << 30
+_MAX_MEMORY = 4 << 30
 
 
 @dataclasses.dataclass
@@ -204,12 +204,12 @@ class Plan:
         if code is None:
             held, waited = worker.memory(), time.monotonic() - now.since
             hangs = waited > self.patience and not worker.starved(self.patience)
-            if not hangs and held < _MOST_MEMORY:
+            if not hangs and held < _MAX_MEMORY:
                 return worker
             worker.kill()
             outcome = Outcome("hang", f"no end after {self.patience:.0f} s")
-            if held >= _MOST_MEMORY:
-                outcome = Outcome("memory", f"more than {_MOST_MEMORY >> 30} GiB of the host's")
+            if held >= _MAX_MEMORY:
+                outcome = Outcome("memory", f"more than {_MAX_MEMORY >> 30} GiB of the host's")
         elif code == 0:
             result.count(counts)
             return None

@@ -6,17 +6,18 @@ argument of an operator that is an index, with the one value that is out of rang
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from tests.fuzz import targets
+from tests.fuzz import kinds, targets
 from tests.fuzz.calls import Call
 from tests.fuzz.mutations import Mutation, places
 
-KINDS = ("index", "number", "shape")
+KINDS = ("index", "number", "shape", "kind")
 #: a value, and for all elements (0) or for one (1)
 _INDICES = [(how, n) for how in ("minus one", "most", "least", "large", "random") for n in (0, 1)]
 _NUMBERS = (0, -1, -7, 2**31 - 1, 2**31, 2**40, 2**62 - 1, -(2**62))
@@ -28,7 +29,7 @@ def calls(kind: str, names: list[str], seed: int) -> list[Call]:
     """All of them, in an order of the seed: the first thousands are a sample."""
     found: list[Call] = []
     for name in names:
-        if not name.startswith("npu.") or targets.heavy(name):
+        if not name.startswith("npu.") or (kind != "index" and targets.heavy(name)):
             continue
         for sample in range(targets.named(name).samples):
             for where, value in places(targets.on_host(name, sample)):
@@ -63,3 +64,6 @@ def _ways(kind: str, where: str, value: Any) -> Iterator[tuple[Any, ...]]:
         yield 0, Mutation(where, "stride", ("reversed dims", 0))
         for dtype in _DTYPES:
             yield 0, Mutation(where, "dtype", dtype)
+    if kind == "kind":
+        for strict, odd in itertools.product((0, 1), kinds.KINDS):
+            yield strict, Mutation(where, "kind", odd)

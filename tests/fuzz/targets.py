@@ -102,7 +102,7 @@ def ours() -> dict[str, Target]:
     return found
 
 
-_MOST_SAMPLES = 8
+_MAX_SAMPLES = 8
 _HEAVY = 1 << 17  # elements
 
 
@@ -134,7 +134,7 @@ def pytorchs() -> dict[str, Target]:
                 "kwargs": {k: _moved(_plain(v)) for k, v in sample.kwargs.items()},
             }
 
-        found[name] = Target(name, info.op, None, _MOST_SAMPLES, build)
+        found[name] = Target(name, info.op, None, _MAX_SAMPLES, build)
     return found
 
 
@@ -169,7 +169,7 @@ def _of_database(info: Any) -> list[Any]:
     samples = []
     for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
         samples.append(sample)
-        if len(samples) == _MOST_SAMPLES:
+        if len(samples) == _MAX_SAMPLES:
             break
     return samples
 

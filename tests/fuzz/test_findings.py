@@ -123,6 +123,17 @@ FINDINGS = [
         "npu.npu_sparse_flash_attention", 1, 0,
         (Mutation("kwargs.actual_seq_lengths_query", "shape", ("drop", 0)),),
     ),
+    # tensors that PyTorch does not look at when it chooses a kernel
+    Call("npu.npu_grouped_matmul.List", 1, 0, (Mutation("kwargs.bias.0", "kind", "jagged"),), strict=0),
+    Call("npu.npu_grouped_matmul.List", 1, 0, (Mutation("kwargs.bias.0", "kind", "fake"),), strict=0),
+    # bits of tensors that are written, behind others or with nothing returned
+    Call("npu.npu_hans_encode.out", 0, 0, (Mutation("kwargs.var", "kind", "negated"),)),
+    Call("npu.npu_apply_adam.out", 1, 0, (Mutation("kwargs.v", "kind", "conjugated"),), strict=0),
+    Call("npu.npu_scatter_pa_kv_cache", 0, 0, (Mutation("args.2", "kind", "negated"),)),
+    # a state of the generator without memory
+    Call("api.torch.npu.set_rng_state", 478711, 524361011, (Mutation("args.0", "kind", "sparse"),)),
+    # half of the elements of a tensor's storage, and a byte more
+    Call("aten.copy.default", 0, 0, (Mutation("args.0", "storage", "cut"),)),
 ]  # fmt: skip
 
 

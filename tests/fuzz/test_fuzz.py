@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests import ROOT
-from tests.fuzz import mutations
-from tests.fuzz.calls import Call, Outcome, _judge_error
+from tests.fuzz import kinds, mutations
+from tests.fuzz.calls import Call, Outcome, _judge_error, _on_host
 from tests.fuzz.mutations import Mutation
 
 #: at most, for each of the five samples
@@ -172,6 +172,42 @@ def test_mutations_change_something(kind):
                 else (changed.dtype, changed.shape, changed.stride(), changed.device.type, changed.data_ptr())
             )  # fmt: skip
     assert seen, f"{kind} was never chosen"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", list(kinds.KINDS))
+def test_odd_tensors_are_odd(name):
+    arguments = {"args": [torch.ones(4, 6, device="npu")], "kwargs": {}}
+    mutations.apply(arguments, Mutation("args.0", "kind", name))
+    made = arguments["args"][0]
+    marked = made.is_neg() or made.is_conj() or made.is_inference() or made.requires_grad
+    assert (
+        marked or made.dim() in (0, 25, 65) or not kinds.plain(made) or type(made) is kinds.Subclass
+    )
+    assert {"sparse": torch.sparse_coo, "sparse rows": torch.sparse_csr}.get(
+        name, made.layout
+    ) == made.layout
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mutations_that_an_odd_tensor_refuses_are_left_out():
+    chosen = (
+        Mutation("args.0", "kind", "jagged"),
+        Mutation("args.0", "stride", ("overlapping", 0)),
+        Mutation("args.1", "kind", "fake"),
+        Mutation("args.1", "values", ("-inf", 1)),
+    )
+    made = Call("npu.npu_rms_norm", mutations=chosen).made()
+    assert [one.kind for one in made.mutations] == ["kind", "kind"]
+
+
+def test_storages_that_were_cut_are_so_on_the_cpu_too():
+    x = mutations._storage(torch.ones(4, 6, device="npu"), "cut")
+    host = _on_host(x)
+    assert (
+        host.shape == x.shape
+        and host.untyped_storage().nbytes() == x.untyped_storage().nbytes() == 48
+    )
 
 
 def test_a_mutation_of_what_is_gone_is_none():

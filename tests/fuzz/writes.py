@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-_MOST_BYTES = 1 << 20
+from tests.fuzz.kinds import plain
+
+_MAX_BYTES = 1 << 20
 #: operators that write arguments which upstream's schema does not declare, or memory whatever its strides
 _UNDECLARED = (
     "npu_apply_rotary_pos_emb", "npu_kv_rmsnorm_rope_cache", "npu_mla_prolog", "npu_mla_prolog_v2", "copy_memory_",
@@ -50,10 +52,10 @@ def storages(arguments: dict[str, Any]) -> dict[int, tuple[torch.UntypedStorage,
     """Each storage of the arguments with a copy of its bytes. By identity: the address of an out argument may change."""
     found = {}
     for tensor in tensors(arguments):
-        if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        if not plain(tensor):
             continue
         storage = tensor.untyped_storage()
-        if 0 < storage.nbytes() <= _MOST_BYTES and storage._cdata not in found:
+        if 0 < storage.nbytes() <= _MAX_BYTES and storage._cdata not in found:
             found[storage._cdata] = (storage, _bytes(storage))
     return found
 
@@ -94,9 +96,7 @@ def changed_outside(before: dict[int, Any], arguments: dict[str, Any], schema: A
 
 
 def _holds(value: Any, which: int) -> bool:
-    return any(
-        t.device.type != "meta" and t.untyped_storage()._cdata == which for t in tensors(value)
-    )
+    return any(plain(t) and t.untyped_storage()._cdata == which for t in tensors(value))
 
 
 def _written(arguments: dict[str, Any], schema: Any) -> list[torch.Tensor]:
@@ -105,5 +105,5 @@ def _written(arguments: dict[str, Any], schema: Any) -> list[torch.Tensor]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = arguments["args"]
             value = given[index] if index < len(given) else arguments["kwargs"].get(argument.name)
-            found += [t for t in tensors(value) if t.device.type != "meta"]
+            found += [t for t in tensors(value) if plain(t)]
     return found

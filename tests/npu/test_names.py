@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import warnings
 
 import pytest
@@ -173,6 +176,58 @@ def test_another_version_has_its_own_directory():
     assert cann.home() != top and cann.home() == cann.home()
     with pytest.raises(ValueError, match="SOFTNPU_CANN_HOME must be a directory that exists"):
         settings.read({"SOFTNPU_CANN_HOME": "/nowhere/at/all"})
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Another folder of temporary files; what cann.py remembers of the real one is forgotten."""
+    folder = tmp_path / "temporary"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    cann._parent.cache_clear()
+    yield folder
+    cann._parent.cache_clear()
+
+
+def planted(folder):
+    """What somebody else has put where the directory would be made: all of its files, and one that must not be used."""
+    top = folder / f"softnpu-{os.geteuid()}" / f"cann-{settings.current().cann_version}"
+    for name in (*cann._files(settings.current().cann_version, top), "include/x"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text("planted")
+    (top / "lib64").mkdir(exist_ok=True)
+    for name in cann._LIBRARIES:
+        (top / "lib64" / name).write_text("planted")
+    return top
+
+
+def test_the_directory_is_the_user_s_own(temporary):
+    top = cann.home()
+    assert top.parent == temporary / f"softnpu-{os.geteuid()}" and cann.home() == top
+    assert stat.S_IMODE(top.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("how", ["of another user", "open to all"])
+def test_a_directory_that_others_have_made_is_not_used(temporary, how):
+    """Its libraries would be linked, and its set_env.sh be run."""
+    top = planted(temporary)
+    if how == "open to all":
+        top.parent.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(top.parent, 12345, 12345)
+    else:
+        pytest.skip("only root gives files away")
+    with pytest.warns(UserWarning, match=f"softnpu: {top.parent} (belongs to|may be written by)"):
+        made = cann.home()
+    assert made.parent != top.parent and made.parent.name.startswith("softnpu-cann-")
+    assert "planted" not in (made / "set_env.sh").read_text("utf-8")
+    assert (made / "lib64" / "libopapi.so").resolve().parts[-3:] == (
+        "torch_npu",
+        "lib",
+        "libopapi.so",
+    )
+    assert (top / "set_env.sh").read_text("utf-8") == "planted"  # nothing of theirs is touched
+    shutil.rmtree(made.parent)
 
 
 def test_nothing_is_printed_by_these_names():

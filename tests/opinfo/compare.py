@@ -22,7 +22,7 @@ import torch_npu  # noqa: F401
 from softnpu.python_versions import tomllib
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
-MOST_SAMPLES = 40  # of one pair; the database has up to several hundred
+MAX_SAMPLES = 40  # of one pair; the database has up to several hundred
 GRADIENT_SAMPLES = 12
 HOST_ARGUMENTS = {"tensor_split"}  # whose tensor arguments stay on the CPU on any accelerator
 
@@ -118,7 +118,7 @@ def check(pair: Pair) -> int:
         warnings.simplefilter("ignore")
         count = 0
         for index, sample in enumerate(_samples(pair, requires_grad=False)):
-            if index >= MOST_SAMPLES:
+            if index >= MAX_SAMPLES:
                 break
             _check_forward(pair, sample, index)
             count += 1

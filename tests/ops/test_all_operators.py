@@ -25,8 +25,9 @@ from tests import ROOT
 from tests.ops.support import make
 from tests.ops.test_compile import NAMES as COMPILED
 from tools.signatures import parse
-from torch_npu.ops._operator import Operator, Sample, parameters
+from torch_npu.ops._operator import Operator, Sample
 from torch_npu.ops._registry import operators
+from torch_npu.ops._signatures import parameters
 
 SCHEMAS = json.loads((ROOT / "api" / "op_schemas.json").read_text("utf-8"))
 

@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 import torch_npu
 from softnpu import settings
-from torch_npu.ops._enumerations import _Careful, protect
+from torch_npu.ops._enumerations import _CheckedFunction, protect
 from torch_npu.ops._registry import operators
 
 #: far from the table, beside it, and in its gaps; modulo 256 some of them are dtypes
@@ -80,9 +80,9 @@ def test_every_operator_with_such_an_argument_looks_first():
     }
     assert {"npu_sign_bits_unpack", "npu_grouped_matmul", "empty_with_format"} <= set(enumerated)
     for operator in enumerated.values():
-        assert isinstance(operator.overload.op, _Careful)
-        assert isinstance(operator.overload.overloadpacket.op, _Careful)
-    assert not isinstance(torch.ops.npu.npu_rms_norm.default.op, _Careful)
+        assert isinstance(operator.overload.op, _CheckedFunction)
+        assert isinstance(operator.overload.overloadpacket.op, _CheckedFunction)
+    assert not isinstance(torch.ops.npu.npu_rms_norm.default.op, _CheckedFunction)
 
 
 def test_tables_keep_the_operator():
@@ -92,9 +92,13 @@ def test_tables_keep_the_operator():
     packet = torch.ops.softnpu_test_enumerations.cast
     table = {packet.default: 1, packet: 2}
     protect(packet)
-    assert isinstance(packet.op, _Careful) and table[packet.default] == 1 and table[packet] == 2
+    assert (
+        isinstance(packet.op, _CheckedFunction)
+        and table[packet.default] == 1
+        and table[packet] == 2
+    )
     protect(packet)
-    assert not isinstance(packet.op.function, _Careful)
+    assert not isinstance(packet.op.function, _CheckedFunction)
 
 
 def test_scripts_call_the_operator():
@@ -138,3 +142,20 @@ def test_a_number_that_is_no_layout_or_memory_format_in_pytorchs_own(number):
         torch.ops.aten.full_like(x, 1, memory_format=number)
     with pytest.raises(RuntimeError, match="_to_sparse: argument 'layout' received a number"):
         torch.ops.aten.to_sparse(x, layout=number)
+
+
+@pytest.mark.parametrize("number", [-2, 3])
+def test_a_number_that_is_no_reduction(number):
+    x = torch.zeros(5, device="npu")
+    with pytest.raises(
+        RuntimeError, match="smooth_l1_loss: argument 'reduction' received a number"
+    ):
+        torch.ops.aten.smooth_l1_loss.out(x, x, number, out=torch.zeros(5, device="npu"))
+    with pytest.raises(RuntimeError, match="mse_loss: argument 'reduction' received a number"):
+        torch.ops.aten.mse_loss(x, x, number)
+
+
+def test_a_number_that_is_no_dtype_of_points():
+    x = torch.zeros((), device="npu")
+    with pytest.raises(RuntimeError, match="linspace: argument 'dtype' received a number"):
+        torch.ops.aten.linspace(x, 5.0, 3, dtype=-1, device="npu")

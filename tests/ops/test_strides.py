@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.ops.support import assert_same
 from tests.ops.test_all_operators import SAMPLES, inputs
-from torch_npu.ops._operator import mutable_arguments
 from torch_npu.ops._registry import operators
+from torch_npu.ops._signatures import mutable_arguments
 
 #: operators for which the place in memory is the point
 ABOUT_MEMORY = {

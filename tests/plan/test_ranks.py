@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,12 +44,19 @@ def test_collectives_of_known_integers(world):
 
 
 def test_collectives_of_large_tensors_move_nothing(world):
+    before = _resident()
     shard = torch.empty(1 << 26, device="npu", dtype=torch.bfloat16)
     whole = torch.empty(1 << 32, device="npu", dtype=torch.bfloat16)  # 8 GiB
     dist.all_gather_into_tensor(whole, shard)
     dist.reduce_scatter_tensor(shard, whole)
     dist.all_reduce(shard, dist.ReduceOp.AVG)
     dist.barrier()
+    assert _resident() - before < 1 << 30
+
+
+def _resident() -> int:
+    """Bytes of this process that lie in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_objects_of_all_ranks_are_this_ranks(world):
@@ -221,6 +230,7 @@ def test_messages_of_a_pipeline(world):
     )
     for work in works:
         work.wait()
+    assert works and all(work.is_completed() for work in works)
 
 
 def test_the_log_of_tasks_has_collectives(world):

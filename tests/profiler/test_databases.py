@@ -73,6 +73,7 @@ def test_tables_are_linked(tmp_path):
 def test_copies_have_the_type_that_readers_look_for(tmp_path):
     data = rows()
     data["task"].append(task("aten::copy_", 600, 620, 99))
+    data.setdefault("kernel", []).append(["aten::copy_", "TensorMove", "SDMA_SQE"])
     db = analyzed(tmp_path, data, profiler_level="Level1") / "ascend_pytorch_profiler.db"
     types = query(
         db,

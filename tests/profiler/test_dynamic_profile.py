@@ -138,7 +138,7 @@ def test_ranks(tmp_path, monkeypatch, ranks, count):
     steps(2)
     assert len(profiles(tmp_path)) == count
     for profile in profiles(tmp_path):
-        assert not (profile / "ASCEND_PROFILER_OUTPUT").exists()  # chosen ranks analyse later
+        assert not (profile / "ASCEND_PROFILER_OUTPUT").exists()  # chosen ranks analyze later
 
 
 def test_a_broken_file_is_told_and_logged(tmp_path, capsys):

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 import torchair  # noqa: F401
 from tests.ops.support import make
-from torch_npu.ops._operator import mutable_arguments
 from torch_npu.ops._registry import operators
+from torch_npu.ops._signatures import mutable_arguments
 from torchair._host.lower import lower
 from torchair._host.run import HostProgram, cpu_outputs, device_of
 

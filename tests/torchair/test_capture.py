@@ -140,7 +140,7 @@ def test_parameters_are_not_copied(captured):
         f(x)
         model.weight.mul_(2)
         torch.testing.assert_close(f(x), model(x))
-    assert captured[0].plan.parameters and captured[0].captures == 1
+    assert captured[0].inputs.parameters and captured[0].captures == 1
 
 
 def test_lengths_of_attention_are_updated(captured):
@@ -249,10 +249,11 @@ def test_namespace():
 
 def test_tensors_are_saved_in_every_replay(tmp_path):
     """torch.npu.save_npugraph_tensor in a captured graph: one file a run, none while it is captured."""
+    to = str(tmp_path / "y.pt")
 
     def f(x):
         y = x * 2
-        torch.npu.save_npugraph_tensor(y, save_path=str(tmp_path / "y.pt"))
+        torch.npu.save_npugraph_tensor(y, save_path=to)
         return y + 1
 
     compiled = torch.compile(f, backend="npugraph_ex", fullgraph=True)

@@ -11,7 +11,7 @@ import torchair
 from softnpu import faults
 from tests.torchair.support import randn
 
-MOST = 60
+MAX = 60
 
 
 def function(x, w):
@@ -38,7 +38,7 @@ def test_every_allocation_of_a_first_call(mode):
     x, w = randn(8, 16), randn(16, 16)
     expected = function(x, w)
     failed = 0
-    for nth in range(1, MOST):
+    for nth in range(1, MAX):
         torch._dynamo.reset()
         compiled = torch.compile(function, backend=backend(mode), fullgraph=True)
         faults.out_of_memory(nth)
@@ -51,7 +51,7 @@ def test_every_allocation_of_a_first_call(mode):
         torch.testing.assert_close(compiled(x, w), expected)
         if failed < nth:
             break
-    assert 2 <= failed < MOST - 2  # there were allocations, and the loop came to the end of them
+    assert 2 <= failed < MAX - 2  # there were allocations, and the loop came to the end of them
 
 
 def test_every_allocation_of_a_compiled_call():
@@ -63,7 +63,7 @@ def test_every_allocation_of_a_compiled_call():
     gc.collect()
     before = torch.npu.memory_allocated()
     failed = 0
-    for nth in range(1, MOST):
+    for nth in range(1, MAX):
         faults.out_of_memory(nth)
         try:
             compiled(x, w)
@@ -75,4 +75,4 @@ def test_every_allocation_of_a_compiled_call():
         torch.testing.assert_close(compiled(x, w), function(x, w))
         if failed < nth:
             break
-    assert 1 <= failed < MOST - 2
+    assert 1 <= failed < MAX - 2

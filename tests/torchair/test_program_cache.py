@@ -389,7 +389,7 @@ def test_large_constants_are_not_kept(monkeypatch):
     def function(x):
         return x + torch.tensor([1.0, 2.0, 3.0], device="npu").sum()
 
-    monkeypatch.setattr(_output_code, "_MOST_HELD", 8)
+    monkeypatch.setattr(_output_code, "_MAX_HELD", 8)
     assert compiled_twice(get_npu_backend(), function, torch.ones(2, device="npu")) == 0
 
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_copy_from.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_to_copy_native.h>
@@ -155,7 +156,7 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
 
 Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
   target.resize_(source.sizes());
-  return copy_from(source, target, false);
+  return at::_copy_from(source, target, false);
 }
 
 c10::Scalar local_scalar_dense(const Tensor& self) {

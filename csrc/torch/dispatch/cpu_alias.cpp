@@ -57,6 +57,13 @@ void copy_geometry(const TensorImpl& from, TensorImpl& to) {
   to.set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
 }
 
+// Lists that may be None are no part of what PyTorch chooses a kernel by, so that such tensors come along.
+[[noreturn]] __attribute__((noinline, cold)) void nowhere(std::string_view op) {
+  TORCH_CHECK(
+      false, op, op.empty() ? "" : ": ",
+      "a tensor among the arguments has no memory: it is a fake or nested tensor, or one of another class of Python");
+}
+
 [[noreturn]] __attribute__((noinline, cold)) void outside(const TensorImpl& impl, size_t bytes, std::string_view op) {
   TORCH_CHECK(false, op, op.empty() ? "" : ": ", "a tensor of sizes ", impl.sizes(), ", strides ", impl.strides(),
               ", storage offset ", impl.storage_offset(), " and dtype ", impl.dtype().name(),
@@ -64,13 +71,20 @@ void copy_geometry(const TensorImpl& from, TensorImpl& to) {
               bytes == 0 ? ": its memory was released (resize_ of a storage)" : "");
 }
 
-// A tensor may say more than its storage has: the storage was resized, or a direct call made the view. Kernels rely on
-// it, so nothing passes to them that lies outside.
+bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided; }
+
+void release_storage(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(storage)); }
+
+}  // namespace
+
 void check_inside(const at::Tensor& tensor, std::string_view op) {
   const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const size_t bytes = impl.unsafe_storage().nbytes();
+  if (C10_UNLIKELY(!impl.unsafe_storage())) nowhere(op);
+  c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+  const size_t bytes = storage.nbytes();
   const int64_t count = impl.numel();
   if (count == 0) return;
+  if (C10_UNLIKELY(bytes != 0 && storage._mutable_data_ptr_no_checks().get() == nullptr)) nowhere(op);
   int64_t last = impl.storage_offset(), step = 0;  // elements
   bool overflow = false;
   if (C10_LIKELY(impl.is_contiguous())) {
@@ -85,12 +99,6 @@ void check_inside(const at::Tensor& tensor, std::string_view op) {
   overflow |= last < 0 || __builtin_mul_overflow(static_cast<size_t>(last) + 1, impl.dtype().itemsize(), &end);
   if (C10_UNLIKELY(overflow || end > bytes)) outside(impl, bytes, op);
 }
-
-bool strided(const at::Tensor& tensor) { return tensor.layout() == at::kStrided; }
-
-void release_storage(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(storage)); }
-
-}  // namespace
 
 c10::StorageImpl* kept_by(const c10::StorageImpl& alias) {
   const c10::DataPtr& data = alias.data_ptr();

@@ -15,6 +15,10 @@ namespace softnpu {
 
 inline bool on_npu(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == c10::kPrivateUse1; }
 
+// Raises an error that names the operator if a strided tensor says more than its storage has: the storage was resized,
+// or a direct call made the view. Kernels rely on it, so nothing passes to them that lies outside.
+void check_inside(const at::Tensor& tensor, std::string_view op);
+
 // The aliases of one operator call.
 class CpuAliases {
  public:

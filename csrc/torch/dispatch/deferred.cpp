@@ -62,29 +62,25 @@ bool waits_by_itself(const c10::OperatorHandle& op, const std::vector<IValue>& a
   const std::string& name = op.operator_name().name;
   if (reads_data(op, c10::ArrayRef<const IValue>(arguments.data(), arguments.size()))) return true;
   if (name == "aten::_local_scalar_dense") return true;
-  if (name != "aten::copy_" && name != "aten::_copy_from") return false;
+  if (!traits_of(name).copies) return false;
   return on_npu(arguments[0].toTensor()) != on_npu(arguments[1].toTensor()) && !arguments[2].toBool();
 }
 
-// In a shuffled run every launch is put off. Those that must run at their place in the program: random numbers are
+// In a shuffled run every launch is deferred. Those that must run at their place in the program: random numbers are
 // drawn in its order, and a copy to memory that is not pinned is done when it returns. Host memory is read at the
 // launch.
 bool can_wait(const c10::OperatorHandle& op, std::vector<IValue>& arguments) {
   if (op.hasTag(at::Tag::nondeterministic_seeded)) return false;
-  const std::string& name = op.operator_name().name;
-  for (const char* word : {"dropout", "rand", "bernoulli", "multinomial", "normal", "uniform"}) {
-    if (name.find(word) != std::string::npos) return false;
-  }
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
       !returns_arguments(op.schema())) {
     return false;
   }
-  const auto& schema = op.schema();
+  const std::vector<uint8_t>& accesses = operation_of(op).accesses;
   bool host_result = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool is_written = writes(schema.arguments()[i]) || (name == "aten::_copy_from" && i == 1);
+    const bool is_written = (accesses[i] & Operation::kWrites) != 0;
     map_tensors(arguments[i], [&](Tensor tensor) {
       if (!tensor.defined() || !tensor.is_cpu() || is_pinned(base_of(tensor))) return tensor;
       host_result |= is_written;
@@ -169,7 +165,7 @@ void apply_update(const Operation& called, const Kernel& kernel, Stack* stack, U
                   std::to_string(key.second) + " expects " + expected + " next, but " + name + " was launched.");
   }
   const auto operation = operators[update.next++];
-  auto updated = std::make_shared<const TaskStep::Call>(TaskStep::Call{kernel, arguments_of(op, *stack)});
+  auto updated = std::make_shared<const TaskStep::Update>(TaskStep::Update{kernel, arguments_of(op, *stack)});
   std::vector<IValue> results;
   if (returns_arguments(op.schema())) {
     results = written(op.schema(), updated->arguments);

@@ -8,12 +8,14 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 
 #include "device/device.h"
+#include "torch/compute/layer_norm.h"
 #include "torch/compute/products.h"
 #include "torch/compute/widen.h"
 #include "torch/compute/zero.h"
@@ -45,8 +47,8 @@ bool takes_host_tensor(const Operation& operation, const c10::Argument& argument
   return argument.name() == "lengths" && operation.name == "aten::_pack_padded_sequence";
 }
 
-struct Plan {  // what a call must do, worked out once per operator
-  explicit Plan(const c10::OperatorHandle& op)
+struct FallbackFacts {  // what a call must do, worked out once per operator
+  explicit FallbackFacts(const c10::OperatorHandle& op)
       : operation(operation_of(op)),
         name(operation.name),
         arguments(operation.arguments),
@@ -85,6 +87,8 @@ struct Plan {  // what a call must do, worked out once per operator
         return kLayouts;
       case c10::TypeKind::MemoryFormatType:
         return kMemoryFormats;
+      case c10::TypeKind::IntType:
+        return argument.name() == "reduction" ? kReductions : 0;
       default:
         return 0;
     }
@@ -131,8 +135,8 @@ struct Plan {  // what a call must do, worked out once per operator
 };
 
 // Normal numbers for integers, which the CPU refuses: drawn in fp32 and cut off, as the card does.
-void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) {
-  IValue& value = (*stack)[stack->size() - plan.arguments];
+void call_normal(const c10::OperatorHandle& op, const FallbackFacts& facts, Stack* stack) {
+  IValue& value = (*stack)[stack->size() - facts.arguments];
   const at::Tensor self = value.toTensor();
   value = IValue(at::empty(self.sizes(), self.options().dtype(at::kFloat)));
   plan::call(op, DispatchKeySet(DispatchKey::CPU), stack);
@@ -140,14 +144,14 @@ void call_normal(const c10::OperatorHandle& op, const Plan& plan, Stack* stack) 
 }
 
 // zero_ and fill_ as on the fast path: zeros cost no host memory, whatever stage is asked for.
-void call_fill(const Plan& plan, Stack* stack) {
-  at::Tensor self = (*stack)[stack->size() - plan.arguments].toTensor();
-  if (plan.arguments == 1) {
-    zero_(self);
+void call_fill(const FallbackFacts& facts, Stack* stack) {
+  at::Tensor self = (*stack)[stack->size() - facts.arguments].toTensor();
+  if (facts.arguments == 1) {
+    softnpu::zero_(self);
   } else {
-    fill_(self, stack->back().toScalar());
+    softnpu::fill_(self, stack->back().toScalar());
   }
-  torch::jit::drop(*stack, plan.arguments);
+  torch::jit::drop(*stack, facts.arguments);
   stack->emplace_back(std::move(self));
 }
 
@@ -158,26 +162,26 @@ void wait_for_data(const c10::OperatorHandle& op, c10::ArrayRef<const IValue> ar
 }
 
 // `host` is the CPU's key for the layout that the call was dispatched on: CPU, SparseCPU, ...
-void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
-  CpuAliases aliases(plan.name, plan.operation.works);
-  const size_t first = stack->size() - plan.arguments;
-  for (size_t i = 0; i < plan.arguments; ++i) {
+void run(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey host, Stack* stack) {
+  CpuAliases aliases(facts.name, facts.operation.works);
+  const size_t first = stack->size() - facts.arguments;
+  for (size_t i = 0; i < facts.arguments; ++i) {
     each_tensor((*stack)[first + i],
-                [&](const at::Tensor& tensor) { aliases.see(tensor, plan.is_mutable[i], plan.host_ok[i]); });
+                [&](const at::Tensor& tensor) { aliases.see(tensor, facts.is_mutable[i], facts.host_ok[i]); });
   }
-  if (plan.device >= 0) {
-    IValue& device = (*stack)[first + static_cast<size_t>(plan.device)];
+  if (facts.device >= 0) {
+    IValue& device = (*stack)[first + static_cast<size_t>(facts.device)];
     if (device.isDevice() && device.toDevice().type() == c10::kPrivateUse1) {
       aliases.see(device.toDevice());
       device = IValue(c10::Device(c10::kCPU));
     }
   }
   aliases.resolve_device();
-  wait_for_data(op, c10::ArrayRef<const IValue>(stack->data() + first, plan.arguments), aliases.device());
-  for (size_t i = 0; i < plan.arguments; ++i) {
+  wait_for_data(op, c10::ArrayRef<const IValue>(stack->data() + first, facts.arguments), aliases.device());
+  for (size_t i = 0; i < facts.arguments; ++i) {
     const bool list = !(*stack)[first + i].isTensor();
     map_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
-      at::Tensor alias = aliases.in(tensor, plan.is_mutable[i], list);
+      at::Tensor alias = aliases.in(tensor, facts.is_mutable[i], list);
       // Sparse kernels ask whether gradients will be wanted, and save less if not.
       if (host != DispatchKey::CPU && tensor.defined() && tensor.requires_grad()) alias.set_requires_grad(true);
       return alias;
@@ -185,30 +189,31 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
   }
   {
     const KernelFrame frame(aliases.device());
-    if (plan.generator >= 0) {
-      IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
+    if (facts.generator >= 0) {
+      IValue& generator = (*stack)[first + static_cast<size_t>(facts.generator)];
       std::optional<at::Generator> given;
       if (!generator.isNone()) given = generator.toGenerator();
       TORCH_CHECK(aliases.involves_npu(), "Expected a 'cpu' device type for generator but found 'npu'");
       generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(aliases.device())));
     }
     std::optional<at::ScalarType> half, common;
-    if (plan.widens) {
-      half = shared_half(stack->data() + first, plan.arguments);
-      if (!half && !plan.any_mutable) common = mixed_floats(plan.name, stack->data() + first, plan.arguments);
+    if (facts.widens) {
+      half = shared_half(stack->data() + first, facts.arguments);
+      if (!half && !facts.any_mutable) common = mixed_floats(facts.name, stack->data() + first, facts.arguments);
     }
-    const bool asks_dtype = plan.dtype >= 0 && !(*stack)[first + static_cast<size_t>(plan.dtype)].isNone();
-    if (plan.accumulates && !asks_dtype) half = common_half(stack->data() + first, plan.arguments);
+    const bool asks_dtype = facts.dtype >= 0 && !(*stack)[first + static_cast<size_t>(facts.dtype)].isNone();
+    if (facts.accumulates && !asks_dtype) half = common_half(stack->data() + first, facts.arguments);
     std::optional<at::ScalarType> counted;
-    if (C10_UNLIKELY(plan.operation.traits.counts)) {
+    if (C10_UNLIKELY(facts.operation.traits.counts)) {
       const at::ScalarType type = (*stack)[first].toTensor().scalar_type();
       if (at::isIntegralType(type, false)) counted = type;
     }
-    const bool integers = plan.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
-    auto call = [op, &plan, host, half, common, counted, integers](Stack* on) {
-      const auto check_data = plan.operation.traits.trusted_data;
+    const bool integers = facts.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
+    const bool statistics = facts.operation.traits.wide_statistics && half_input(op, *stack);
+    auto call = [op, &facts, host, half, common, counted, statistics, integers](Stack* on) {
+      const auto check_data = facts.operation.traits.trusted_data;
       if (check_data != nullptr && !plan::on()) {
-        check_data({op.schema(), on->data() + on->size() - plan.arguments});
+        check_data({op.schema(), on->data() + on->size() - facts.arguments});
       }
       if (half.has_value()) {
         call_half(op, *half, on);
@@ -216,95 +221,107 @@ void run(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stac
         call_promoted(op, *common, on);
       } else if (counted.has_value()) {
         call_in_double(op, *counted, on);
+      } else if (statistics) {
+        call_layer_norm(op, on);
       } else if (integers) {
-        call_normal(op, plan, on);
+        call_normal(op, facts, on);
       } else {
         plan::call(op, DispatchKeySet(host), on);
       }
     };
     if (Recording* recording = Capture::any() ? Recording::current() : nullptr) {
       recording->call(op, stack, call);
-    } else if (plan.fills && host == DispatchKey::CPU && !plan::on()) {
-      call_fill(plan, stack);
+    } else if (facts.fills && host == DispatchKey::CPU && !plan::on()) {
+      call_fill(facts, stack);
     } else {
       call(stack);
     }
-    for (size_t i = 0; i < plan.returns; ++i) {
-      if (static_cast<int>(i) == plan.host_result) continue;
-      map_tensors((*stack)[stack->size() - plan.returns + i],
+    for (size_t i = 0; i < facts.returns; ++i) {
+      if (static_cast<int>(i) == facts.host_result) continue;
+      map_tensors((*stack)[stack->size() - facts.returns + i],
                   [&](at::Tensor tensor) { return aliases.out(std::move(tensor)); });
     }
-    if (plan.any_mutable) aliases.write_back();
+    if (facts.any_mutable) aliases.write_back();
   }
-  if (plan.host_result >= 0) {  // its bytes leave the device
-    IValue& result = (*stack)[stack->size() - plan.returns + static_cast<size_t>(plan.host_result)];
+  if (facts.host_result >= 0) {  // its bytes leave the device
+    IValue& result = (*stack)[stack->size() - facts.returns + static_cast<size_t>(facts.host_result)];
     result = IValue(result.toTensor().clone());
   }
 }
 
-// Plans and their operators live as long as the process.
-void launch_plan(const c10::OperatorHandle& op, const Plan& plan, DispatchKey host, Stack* stack) {
-  if (C10_UNLIKELY(!plan.on_host.empty())) tell_of_fallback(plan.on_host);
-  plan.check_required(op, *stack);
-  plan.check_enumerations(op, *stack);
-  plan.plain_sizes(*stack);
-  const auto check_sizes = plan.operation.traits.trusted_sizes;
+// The facts and their operators live as long as the process.
+void launch_fallback(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey host, Stack* stack) {
+  if (C10_UNLIKELY(!facts.on_host.empty())) tell_of_fallback(facts.on_host);
+  facts.check_required(op, *stack);
+  facts.check_enumerations(op, *stack);
+  facts.plain_sizes(*stack);
+  const auto check_sizes = facts.operation.traits.trusted_sizes;
   if (C10_UNLIKELY(check_sizes != nullptr)) {
-    check_sizes({op.schema(), stack->data() + stack->size() - plan.arguments});
+    check_sizes({op.schema(), stack->data() + stack->size() - facts.arguments});
   }
-  if (C10_LIKELY(!plan.operation.asked())) return run(op, plan, host, stack);
-  OperatorTask task(plan.operation, stack, [op, &plan, host](Stack* on) { run(op, plan, host, on); });
+  if (C10_LIKELY(!facts.operation.asked())) return run(op, facts, host, stack);
+  OperatorTask task(facts.operation, stack, [op, &facts, host](Stack* on) { run(op, facts, host, on); });
   launch(task);
 }
 
-// The kernel of one operator, with its plan inside.
+// The kernel of one operator, with its facts inside.
 class CpuKernel final : public c10::OperatorKernel {
  public:
-  CpuKernel(const c10::OperatorHandle& op, DispatchKey host) : plan_(op), host_(host) {}
-  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { launch_plan(op, plan_, host_, stack); }
+  CpuKernel(const c10::OperatorHandle& op, DispatchKey host) : facts_(op), host_(host) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
+    launch_fallback(op, facts_, host_, stack);
+  }
 
  private:
-  Plan plan_;
+  FallbackFacts facts_;
   DispatchKey host_;
 };
 
-// An operator that stays made of others, and whose first step would take a missing tensor apart.
+// An operator that stays made of others, and whose first step would take a missing tensor apart, or the bytes of one
+// whose storage was cut. A storage that was released says shapes alone.
 class CompositeKernel final : public c10::OperatorKernel {
  public:
-  explicit CompositeKernel(const c10::OperatorHandle& op) : plan_(op) {}
+  explicit CompositeKernel(const c10::OperatorHandle& op) : facts_(op) {}
   void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
-    plan_.check_required(op, *stack);
+    facts_.check_required(op, *stack);
+    facts_.check_enumerations(op, *stack);
+    for (size_t i = 0; i < facts_.arguments; ++i) {
+      each_tensor((*stack)[stack->size() - facts_.arguments + i], [&](const at::Tensor& tensor) {
+        const bool plain = on_npu(tensor) && tensor.layout() == at::kStrided && tensor.has_storage();
+        if (plain && tensor.storage().nbytes() != 0) check_inside(tensor, facts_.name);
+      });
+    }
     op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);  // the same kernel on every device
   }
 
  private:
-  Plan plan_;
+  FallbackFacts facts_;
 };
 
-// For operators registered later (other libraries), the plan is looked up.
-const Plan& plan_of(const c10::OperatorHandle& op) {
-  static auto* plans = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<Plan>>;
+// For operators registered later (other libraries), the facts are looked up.
+const FallbackFacts& facts_of(const c10::OperatorHandle& op) {
+  static auto* all = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<FallbackFacts>>;
   static std::shared_mutex mutex;
   {
     std::shared_lock lock(mutex);
-    const auto found = plans->find(op);
-    if (found != plans->end()) return *found->second;
+    const auto found = all->find(op);
+    if (found != all->end()) return *found->second;
   }
   std::unique_lock lock(mutex);
-  auto& plan = (*plans)[op];
-  if (!plan) plan = std::make_unique<Plan>(op);
-  return *plan;
+  auto& facts = (*all)[op];
+  if (!facts) facts = std::make_unique<FallbackFacts>(op);
+  return *facts;
 }
 
 template <DispatchKey host>
 void generic(const c10::OperatorHandle& op, Stack* stack) {
-  const Plan& plan = plan_of(op);
+  const FallbackFacts& facts = facts_of(op);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      op.hasComputedKernelForDispatchKey(host), "Could not run '", plan.name,
+      op.hasComputedKernelForDispatchKey(host), "Could not run '", facts.name,
       "' with arguments from the 'NPU' backend: it has neither an NPU nor a CPU kernel. If it was "
       "built for the card alone, supply a reference in Python: softnpu.kernels.register(\"",
-      plan.name, "\", function), see docs/custom_kernels.md.");
-  launch_plan(op, plan, host, stack);
+      facts.name, "\", function), see docs/custom_kernels.md.");
+  launch_fallback(op, facts, host, stack);
 }
 
 bool takes_tensor(const c10::FunctionSchema& schema) {
@@ -315,17 +332,33 @@ bool takes_tensor(const c10::FunctionSchema& schema) {
   return false;
 }
 
+bool has_kernel(const c10::OperatorHandle& op, std::initializer_list<DispatchKey> keys) {
+  return std::any_of(keys.begin(), keys.end(), [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
+}
+
+bool random_without_generator(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::nondeterministic_seeded) && FallbackFacts(op).generator < 0;
+}
+
+// Made of others for all devices, with a tensor among its arguments.
+bool is_composite(const c10::OperatorHandle& op) {
+  return !has_kernel(op, {DispatchKey::PrivateUse1, DispatchKey::CPU}) && !traits_of(op.schema().name()).composite &&
+         has_kernel(op,
+                    {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional}) &&
+         !random_without_generator(op) && !is_view(op.schema()) && takes_tensor(op.schema());
+}
+
+// full_like(x, 1, device="cpu") goes where it is told, so it stays made of others.
+bool wants_composite_kernel(const c10::OperatorHandle& op) {
+  return op.schema().name() == "aten::copy" || (is_composite(op) && FallbackFacts(op).device >= 0);
+}
+
 bool wants_cpu_kernel(const c10::OperatorHandle& op) {
-  if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
-  const auto& schema = op.schema();
-  if (traits_of(schema.name()).composite) return false;
-  const bool random_without_generator = op.hasTag(at::Tag::nondeterministic_seeded) && Plan(op).generator < 0;
-  if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator;
-  const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
-                         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+  const std::string& name = op.schema().name();
+  if (op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) || traits_of(name).composite) return false;
+  if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return !random_without_generator(op);
   // A window function calls a CPU routine on what it has made, so it must make it on the CPU.
-  const bool own_routine = schema.name() == "aten::kaiser_window";
-  return own_routine || (composite && !random_without_generator && !is_view(schema) && takes_tensor(schema));
+  return name == "aten::kaiser_window" || (is_composite(op) && !wants_composite_kernel(op));
 }
 
 #define FALLBACK(npu, host)                                                               \
@@ -341,7 +374,9 @@ FALLBACK(NestedTensorPrivateUse1, NestedTensorCPU)
 
 }  // namespace
 
-void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) { launch_plan(op, plan_of(op), DispatchKey::CPU, stack); }
+void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
+  launch_fallback(op, facts_of(op), DispatchKey::CPU, stack);
+}
 
 // An explicit kernel for each operator, because a composite kernel would win over a backend fallback.
 void register_fallbacks() {
@@ -364,7 +399,7 @@ void register_fallbacks() {
       return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(*op, host));
     };
     if (wants_cpu_kernel(*op)) dense->impl(full.c_str(), kernel(DispatchKey::CPU));
-    if (name.name == "aten::copy") {
+    if (wants_composite_kernel(*op)) {
       dense->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositeKernel>(*op)));
     }
     for (const auto& [host, other] : others) {

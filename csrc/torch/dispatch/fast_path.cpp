@@ -59,13 +59,13 @@ class Arguments {  // whether all are dense tensors of one device, or numbers
 
 // What a kernel does with its arguments: an elementwise one reads and writes elements, others may make views of them
 // or, if they multiply, have a way of their own for half precision.
-enum class Kind { elementwise, other, multiplies };
+enum class OperatorKind { elementwise, other, multiplies };
 
-template <Kind kind>
+template <OperatorKind kind>
 struct In {
   static Tensor alias(const Tensor& tensor) {
     if (!on_npu(tensor)) return tensor;
-    return kind == Kind::elementwise ? element_alias(tensor) : cpu_alias(tensor);
+    return kind == OperatorKind::elementwise ? element_alias(tensor) : cpu_alias(tensor);
   }
   static std::vector<Tensor> alias(const at::ITensorListRef& tensors) {
     std::vector<Tensor> found;
@@ -87,14 +87,13 @@ std::tuple<Tensors...> out(std::tuple<Tensors...> results, c10::Device npu) {
   return results;
 }
 
-// --- one operator
-// -----------------------------------------------------------------------------------------------------
+// --- one operator -------------------------------------------------------------------------------------------------
 
 // `cpu` is PyTorch's kernel.
-template <Kind kind, class Signature, Signature* cpu>
+template <OperatorKind kind, class Signature, Signature* cpu>
 struct FastPath;
 
-template <Kind kind, class Result, class... Args, Result (*cpu)(Args...)>
+template <OperatorKind kind, class Result, class... Args, Result (*cpu)(Args...)>
 struct FastPath<kind, Result(Args...), cpu> {
   static inline const Operation* operation = nullptr;
 
@@ -102,7 +101,7 @@ struct FastPath<kind, Result(Args...), cpu> {
     Arguments seen;
     (seen.see(args), ...);
     bool open = seen.plain() && !operation->asked();
-    if constexpr (kind == Kind::multiplies) open &= !(half(args) || ...);
+    if constexpr (kind == OperatorKind::multiplies) open &= !(half(args) || ...);
     if constexpr (std::is_reference_v<Result>) open &= on_npu(first(args...));
     if (!open) return general(args...);
     ensure_started();
@@ -149,7 +148,7 @@ struct FastPath<kind, Result(Args...), cpu> {
   }
 };
 
-template <Kind kind, class Signature, Signature* cpu>
+template <OperatorKind kind, class Signature, Signature* cpu>
 void fast(torch::Library& m, const char* name) {
   using One = FastPath<kind, Signature, cpu>;
   One::operation = &operation_of(find_aten(name));
@@ -172,9 +171,9 @@ using ScalarInPlace = Tensor&(Tensor&, const Scalar&);
 using ScaledInPlace = Tensor&(Tensor&, const Tensor&, const Scalar&);
 using ScaledProductInPlace = Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&);
 
-#define ELEMENTWISE(type, name, function) fast<Kind::elementwise, type, at::cpu::function>(m, name)
-#define OTHER(type, name, function) fast<Kind::other, type, at::cpu::function>(m, name)
-#define PRODUCT(type, name, function) fast<Kind::multiplies, type, at::cpu::function>(m, name)
+#define ELEMENTWISE(type, name, function) fast<OperatorKind::elementwise, type, at::cpu::function>(m, name)
+#define OTHER(type, name, function) fast<OperatorKind::other, type, at::cpu::function>(m, name)
+#define PRODUCT(type, name, function) fast<OperatorKind::multiplies, type, at::cpu::function>(m, name)
 
 void elementwise(torch::Library& m) {
   ELEMENTWISE(Unary, "exp", exp);
@@ -198,7 +197,7 @@ void elementwise(torch::Library& m) {
   ELEMENTWISE(Unary, "erf", erf);
   ELEMENTWISE(Unary, "isnan", isnan);
   ELEMENTWISE(Unary, "bitwise_not", bitwise_not);
-  fast<Kind::elementwise, Unary, at::compositeexplicitautograd::abs>(m, "abs");
+  fast<OperatorKind::elementwise, Unary, at::compositeexplicitautograd::abs>(m, "abs");
   ELEMENTWISE(Tensor(const Tensor&, c10::string_view), "gelu", gelu);
   ELEMENTWISE(Scaled, "add.Tensor", add);
   ELEMENTWISE(Scaled, "sub.Tensor", sub);
@@ -232,8 +231,8 @@ void elementwise(torch::Library& m) {
 }
 
 void in_place(torch::Library& m) {
-  fast<Kind::elementwise, UnaryInPlace, softnpu::zero_>(m, "zero_");
-  fast<Kind::elementwise, ScalarInPlace, softnpu::fill_>(m, "fill_.Scalar");
+  fast<OperatorKind::elementwise, UnaryInPlace, softnpu::zero_>(m, "zero_");
+  fast<OperatorKind::elementwise, ScalarInPlace, softnpu::fill_>(m, "fill_.Scalar");
   ELEMENTWISE(UnaryInPlace, "sqrt_", sqrt_);
   ELEMENTWISE(UnaryInPlace, "relu_", relu_);
   ELEMENTWISE(ScaledInPlace, "add_.Tensor", add_);
@@ -246,7 +245,7 @@ void in_place(torch::Library& m) {
 }
 
 void reductions_and_products(torch::Library& m) {
-  fast<Kind::other, Tensor(const Tensor&, MaybeType), at::compositeexplicitautograd::sum>(m, "sum");
+  fast<OperatorKind::other, Tensor(const Tensor&, MaybeType), at::compositeexplicitautograd::sum>(m, "sum");
   OTHER(Reduction, "sum.dim_IntList", sum);
   OTHER(Reduction, "mean.dim", mean);
   OTHER(Tensor(const Tensor&, at::IntArrayRef, bool), "amax", amax);
@@ -262,7 +261,7 @@ void reductions_and_products(torch::Library& m) {
   using Pair = std::tuple<Tensor, Tensor>;
   OTHER(Pair(const Tensor&, c10::SymInt, int64_t, bool, bool), "topk", topk_symint);
   OTHER(Tensor(const at::ITensorListRef&, int64_t), "cat", cat);
-  fast<Kind::other, Tensor(at::TensorList, int64_t), at::compositeexplicitautograd::stack>(m, "stack");
+  fast<OperatorKind::other, Tensor(at::TensorList, int64_t), at::compositeexplicitautograd::stack>(m, "stack");
   using AddedProduct = Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&);
   PRODUCT(Binary, "mm", mm);
   PRODUCT(Binary, "bmm", bmm);

@@ -38,8 +38,6 @@ uint32_t stages_of(const OperatorTraits& traits, bool works) {
   return traits.product == OperatorTraits::kNone ? ~uint32_t{kRoundStage} : ~0u;
 }
 
-bool is_copy(const std::string& name) { return name == "aten::copy_" || name == "aten::_copy_from"; }
-
 bool waits_for_result(const c10::OperatorHandle& handle) {
   return handle.hasTag(at::Tag::data_dependent_output) || handle.hasTag(at::Tag::dynamic_output_shape);
 }
@@ -48,12 +46,11 @@ bool waits_for_result(const c10::OperatorHandle& handle) {
 // read the rest; and which part operators of other libraries read of what they write (caches) is not known.
 std::vector<uint8_t> accesses_of(const c10::FunctionSchema& schema, const OperatorTraits& traits) {
   std::vector<uint8_t> found;
-  const bool copies_from = schema.name() == "aten::_copy_from";  // writes its second argument
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     const bool silently = std::find(traits.writes.begin(), traits.writes.end(), i) != traits.writes.end();
-    const bool is_written = writes(argument) || silently || (copies_from && i == 1);
-    const bool unread = traits.overwrites || traits.reads_some || copies_from || schema.name().rfind("aten::", 0) != 0;
+    const bool is_written = writes(argument) || silently;
+    const bool unread = traits.overwrites || traits.reads_some || schema.name().rfind("aten::", 0) != 0;
     const bool is_read = !argument.is_out() && !(is_written && unread);
     const auto some = traits.reads_some ? Operation::kSome : 0;
     found.push_back(
@@ -126,7 +123,6 @@ Operation::Operation(const c10::OperatorHandle& handle)
       traits(traits_of(name)),
       works(!traits.describes && !is_view(handle.schema())),
       stages(stages_of(traits, works)),
-      copies(is_copy(name)),
       waits(waits_for_result(handle)),
       accesses(accesses_of(handle.schema(), traits)) {}
 

@@ -88,7 +88,6 @@ struct Operation {
   const OperatorTraits& traits;
   const bool works;       // false: it only describes memory
   const uint32_t stages;  // those that can concern it
-  const bool copies;      // between host and device
   const bool waits;       // the host waits for the shape or the value of its result
   enum : uint8_t { kReads = 1, kWrites = 2, kSome = 4 };
   const std::vector<uint8_t> accesses;  // by argument
@@ -112,7 +111,7 @@ class OperatorTask final : public Task {
   void each_input(Each each) const override;
   void each_output(Each each) const override;
   void each_access(EachAccess each) const override;
-  bool touches_host() const override { return operation_.copies; }
+  bool touches_host() const override { return operation_.traits.copies; }
   bool holds_host() const override { return operation_.waits; }
   void before(uint32_t asked) override;
   void after(uint32_t asked) override;

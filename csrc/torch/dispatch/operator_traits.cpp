@@ -20,41 +20,6 @@ Traits product(Traits::Product kind, std::vector<size_t> factors, bool widens) {
   return traits;
 }
 
-// CANN's names of the kernels of ATen's operators, where they are not the operator's name in CamelCase.
-constexpr std::pair<const char*, const char*> kTypes[] = {
-    {"mm", "MatMulV2"},
-    {"addmm", "MatMulV2"},
-    {"mv", "MatMulV2"},
-    {"addmv", "MatMulV2"},
-    {"matmul", "MatMulV2"},
-    {"linear", "MatMulV2"},
-    {"_int_mm", "MatMulV2"},
-    {"bmm", "BatchMatMulV2"},
-    {"baddbmm", "BatchMatMulV2"},
-    {"convolution", "Conv2D"},
-    {"convolution_overrideable", "Conv2D"},
-    {"convolution_backward", "Conv2DBackprop"},
-    {"convolution_backward_overrideable", "Conv2DBackprop"},
-    {"_scaled_dot_product_fused_attention_overrideable", "FlashAttentionScore"},
-    {"_scaled_dot_product_fused_attention_overrideable_backward", "FlashAttentionScoreGrad"},
-    {"native_layer_norm", "LayerNormV4"},
-    {"native_layer_norm_backward", "LayerNormGradV3"},
-    {"_softmax", "SoftmaxV2"},
-    {"_softmax_backward_data", "SoftmaxGrad"},
-    {"_log_softmax", "LogSoftmaxV2"},
-    {"_log_softmax_backward_data", "LogSoftmaxGrad"},
-    {"embedding", "GatherV2"},
-    {"index_select", "GatherV2"},
-    {"embedding_dense_backward", "EmbeddingDenseGradV2"},
-    {"copy_", "TensorMove"},
-    {"_copy_from", "TensorMove"},
-    {"zero_", "ZerosLike"},
-    {"fill_", "Fill"},
-    {"sum", "ReduceSum"},
-    {"mean", "ReduceMean"},
-    {"amax", "ReduceMax"},
-};
-
 using Names = std::initializer_list<const char*>;
 
 void mark(Table& table, bool Traits::* fact, Names names) {
@@ -107,6 +72,7 @@ void add_trusted(Table& table) {
   trust(table, unfold, nullptr, {"unfold_backward"});
   trust(table, cdist, nullptr, {"_cdist_backward"});
   trust(table, pdist, nullptr, {"_pdist_backward"});
+  trust(table, ctc_sizes, ctc_values, {"_ctc_loss", "_ctc_loss_backward"});
   trust(table, nullptr, quotients, {"div", "div_", "lcm", "lcm_"});
 }
 
@@ -166,15 +132,6 @@ Table make_table() {
            {"addmm", "addmm_", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_", "_addmm_activation"});
   multiply(table, Traits::kConvolution, {0, 1}, {"convolution"});
   multiply(table, Traits::kConvolution, {0, 1, 2}, {"convolution_backward"});
-  for (const char* name : {"npu_linear", "npu_bmmV2"}) {
-    table[std::string("npu::") + name] = product(Traits::kMatmul, {0, 1}, false);
-  }
-  for (const char* name : {"npu_conv2d", "npu_conv3d", "npu_conv_transpose2d"}) {
-    table[std::string("npu::") + name] = product(Traits::kConvolution, {0, 1}, false);
-  }
-  for (const char* name : {"npu_top_k_top_p", "npu_hans_encode", "npu_hans_decode"}) {  // the latter two: any bits
-    table[std::string("npu::") + name].infinite = true;
-  }
   mark(table, &Traits::mixes_floats, {"mm", "bmm", "addmm", "baddbmm"});
   mark(table, &Traits::accumulates,
        {"prod",
@@ -210,18 +167,21 @@ Table make_table() {
         "multilabel_margin_loss_forward",
         "rrelu_with_noise",
         "rrelu_with_noise_"});
+  mark(table, &Traits::wide_statistics, {"native_layer_norm", "native_layer_norm_backward"});
   mark(table, &Traits::counts, {"histc"});
   mark(table, &Traits::describes,
        {"empty", "empty_strided", "_efficientzerotensor", "set_", "resize_", "record_stream", "is_pinned",
         "_reshape_alias"});
+  mark(table, &Traits::copies, {"copy_", "_copy_from"});
   mark(table, &Traits::overwrites,
-       {"copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
-        "log_normal_", "cauchy_", "_foreach_copy_", "_foreach_zero_"});
+       {"copy_", "_copy_from", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_",
+        "geometric_", "log_normal_", "cauchy_", "_foreach_copy_", "_foreach_zero_"});
   mark(table, &Traits::reads_some,
        {"index", "index_select", "gather", "embedding", "take", "masked_select", "index_put_", "index_copy_",
         "index_add_", "index_fill_", "scatter_", "scatter_add_", "masked_scatter_", "masked_fill_", "_index_put_impl_",
         "put_", "fill_diagonal_", "where"});
   table["aten::native_batch_norm"].writes = {3, 4};  // running statistics
+  table["aten::_copy_from"].writes = {1};
   mark(table, &Traits::composite,
        {"_to_copy",
         "copy_",
@@ -256,24 +216,20 @@ Table make_table() {
         "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"});
   add_trusted(table);
   add_planned(table);
-  for (const auto& [name, type] : kTypes) table[std::string("aten::") + name].type = type;
-  for (const char* name :
-       {"matmul", "linear", "_int_mm", "convolution_overrideable", "convolution_backward_overrideable"}) {
-    table[std::string("aten::") + name].core = "AI_CORE";
-  }
-  for (const char* name : {"_scaled_dot_product_fused_attention_overrideable",
-                           "_scaled_dot_product_fused_attention_overrideable_backward"}) {
-    table[std::string("aten::") + name].core = "MIX_AIC";
-  }
+  add_card_traits(table);
   return table;
+}
+
+Table& table() {
+  static auto* all = new Table(make_table());
+  return *all;
 }
 
 }  // namespace
 
-const Table& all_traits() {
-  static const auto* table = new Table(make_table());
-  return *table;
-}
+const Table& all_traits() { return table(); }
+
+void add_traits(const std::string& name, const Traits& traits) { table()[name] = traits; }
 
 const Traits& traits_of(const std::string& name) {
   static const auto* none = new Traits;

@@ -1,9 +1,11 @@
 // Above a kernel written in Python. Its autograd kernel is Python too, and is asked only when there is a gradient to
-// track; versions of written tensors are counted here.
+// track; versions of written tensors are counted here, and tensors with a conjugate or negative bit become plain ones.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -86,6 +88,46 @@ class Count final : public c10::OperatorKernel {
   const Versions versions_;
 };
 
+// For an operator that writes arguments: tensors with the bit of `key` go below it as copies without, and what was
+// written comes back. PyTorch's fallback takes for granted that such an operator returns what it writes, and nothing
+// before it.
+class WithoutBit final : public c10::OperatorKernel {
+ public:
+  explicit WithoutBit(c10::DispatchKey key) : key_(key) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const auto& arguments = op.schema().arguments();
+    std::vector<std::pair<at::Tensor, at::Tensor>> written;  // as given, without the bit
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      map_tensors((*stack)[stack->size() - arguments.size() + i], [&](at::Tensor given) {
+        if (!given.defined() || !given.unsafeGetTensorImpl()->key_set().has(key_)) return given;
+        for (const auto& [seen, plain] : written) {
+          if (seen.is_same(given)) return plain;
+        }
+        at::Tensor plain = at::clone(given);
+        if (writes(arguments[i])) written.emplace_back(given, plain);
+        return plain;
+      });
+    }
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key_), stack);
+    for (const auto& [given, plain] : written) {
+      at::native::resize_output(given, plain.sizes());
+      given.copy_(plain);
+    }
+    for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
+      map_tensors((*stack)[i], [&](at::Tensor result) {
+        for (const auto& [given, plain] : written) {
+          if (plain.is_same(result)) return given;
+        }
+        return result;
+      });
+    }
+  }
+
+ private:
+  const c10::DispatchKey key_;
+};
+
 template <class Kernel>
 void keep(const c10::OperatorHandle& op, c10::DispatchKey key, std::unique_ptr<Kernel> kernel) {
   static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // as long as the process
@@ -104,12 +146,27 @@ void bind_python_autograd(py::module& m) {
   compat::pass_autograd();
   m.def("differentiate_on_demand", [](const std::string& name, const std::string& overload) {
     const c10::OperatorHandle op = find(name, overload);
-    constexpr auto key = c10::DispatchKey::AutogradPrivateUse1;
-    keep(op, key, std::make_unique<OnDemand>(compat::autograd_kernel(op, key), op.schema()));
+    using Key = c10::DispatchKey;
+    for (const Key key : {Key::AutogradPrivateUse1, Key::AutogradCPU, Key::AutogradMeta}) {
+      keep(op, key, std::make_unique<OnDemand>(compat::autograd_kernel(op, key), op.schema()));
+    }
   });
   m.def("count_versions", [](const std::string& name, const std::string& overload) {
     const c10::OperatorHandle op = find(name, overload);
     keep(op, c10::DispatchKey::ADInplaceOrView, std::make_unique<Count>(op.schema()));
+  });
+  m.def("resolve_bits", [](const std::string& space) {  // of all that is there so far
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      if (name.getNamespace() != space) continue;
+      const auto op = dispatcher.findSchema(name);
+      if (!op.has_value()) continue;
+      const auto& arguments = op->schema().arguments();
+      if (std::none_of(arguments.begin(), arguments.end(), &writes)) continue;
+      for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+        keep(*op, key, std::make_unique<WithoutBit>(key));
+      }
+    }
   });
 }
 

@@ -22,12 +22,12 @@ namespace softnpu {
 namespace {
 
 template <class Each>
-void each_tensor(PyObject* value, Each each) {
+void each_python_tensor(PyObject* value, Each each) {
   if (THPVariable_Check(value)) {
     each(THPVariable_Unpack(value));
   } else if (PyTuple_Check(value) || PyList_Check(value)) {
     const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
-    for (Py_ssize_t i = 0; i < count; ++i) each_tensor(PySequence_Fast_GET_ITEM(value, i), each);
+    for (Py_ssize_t i = 0; i < count; ++i) each_python_tensor(PySequence_Fast_GET_ITEM(value, i), each);
   }
 }
 
@@ -138,8 +138,8 @@ PythonCall keep_call(Recording& recording, const py::function& body, const py::o
     const py::gil_scoped_acquire gil;
     delete static_cast<py::tuple*>(object);
   });
-  each_tensor(result.ptr(),
-              [&](const at::Tensor& tensor) { kept.results.push_back(recording.capture().keep(tensor)); });
+  each_python_tensor(result.ptr(),
+                     [&](const at::Tensor& tensor) { kept.results.push_back(recording.capture().keep(tensor)); });
   return kept;
 }
 
@@ -165,8 +165,8 @@ std::shared_ptr<Given> hold(Given given) {
 py::object run_given(const Given& given, const py::tuple& args) {
   CpuAliases aliases(given.name);
   auto see = [&](const at::Tensor& tensor) { aliases.see(tensor, false, given.host_ok); };
-  each_tensor(args.ptr(), see);
-  for (auto item : given.kwargs) each_tensor(item.second.ptr(), see);
+  each_python_tensor(args.ptr(), see);
+  for (auto item : given.kwargs) each_python_tensor(item.second.ptr(), see);
   aliases.resolve_device();
   auto in = [&](PyObject* value) { return THPVariable_Wrap(aliases.in(THPVariable_Unpack(value), true)); };
   const py::object inside = map_tensors(args.ptr(), in);
@@ -208,10 +208,10 @@ class PythonTask final : public Task {
   int device() const override { return device_; }
   void run() override { result = run_given(given_, given_.args); }
   void each_input(Each each) const override {
-    each_tensor(given_.args.ptr(), each);
-    for (auto item : given_.kwargs) each_tensor(item.second.ptr(), each);
+    each_python_tensor(given_.args.ptr(), each);
+    for (auto item : given_.kwargs) each_python_tensor(item.second.ptr(), each);
   }
-  void each_output(Each each) const override { each_tensor(result.ptr(), each); }
+  void each_output(Each each) const override { each_python_tensor(result.ptr(), each); }
   bool queue(StreamId stream) override {  // nothing tells the shapes of its results: the host waits
     wait_for_stream(device_, stream, given_.name.c_str());
     return false;
@@ -306,7 +306,7 @@ void PythonCall::run() const {
   const auto& held = *static_cast<const py::tuple*>(body.get());
   const py::object result = call(held[0].ptr(), held[1].ptr(), held[2].ptr());
   size_t next = 0;
-  each_tensor(result.ptr(), [&](const at::Tensor& tensor) {
+  each_python_tensor(result.ptr(), [&](const at::Tensor& tensor) {
     const at::Tensor& place = results[next++];
     if (tensor.const_data_ptr() != place.const_data_ptr()) place.copy_(tensor);
   });

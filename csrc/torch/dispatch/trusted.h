@@ -39,6 +39,7 @@ void fft(const CallArguments& given);
 void pivot_sizes(const CallArguments& given);
 void segment_sizes(const CallArguments& given);
 void index_tensors(const CallArguments& given);
+void ctc_sizes(const CallArguments& given);
 
 // Data: on CPU tensors, when the values are there.
 void pool_indices(const CallArguments& given);
@@ -47,6 +48,7 @@ void embedding_counts(const CallArguments& given);
 void pivot_values(const CallArguments& given);
 void segment_values(const CallArguments& given);
 void quotients(const CallArguments& given);
+void ctc_values(const CallArguments& given);
 
 }  // namespace trusted
 

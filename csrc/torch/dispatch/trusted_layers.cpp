@@ -209,4 +209,69 @@ void optimizer_states(const CallArguments& given) {
   if (momentum != nullptr && momentum->isDouble() && momentum->toDouble() != 0) compare("momentum_buffer_list");
 }
 
+// Gradient of the CTC loss: a loss and a gradient for each sequence, and what the loss kept of each.
+void ctc_sizes(const CallArguments& given) {
+  const at::Tensor inputs = given.tensor("log_probs"), alpha = given.tensor("log_alpha");
+  if (given.find("log_alpha") == nullptr || !inputs.defined() || inputs.dim() != 3) return;
+  const int64_t steps = inputs.size(0), batch = inputs.size(1);
+  for (const char* label : {"grad", "neg_log_likelihood"}) expect_sizes(given, label, batch, ", one for each sequence");
+  TORCH_CHECK(alpha.defined() && alpha.dim() == 3 && alpha.size(0) == batch && alpha.size(1) == steps,
+              given.schema.name(), ": argument 'log_alpha' must have the sizes [", batch, ", ", steps,
+              ", *] that 'log_probs' says, but has ", alpha.defined() ? alpha.sizes() : c10::IntArrayRef());
+}
+
+namespace {
+
+// As many numbers as there are sequences, from 0 to `most`.
+std::vector<int64_t> lengths(const CallArguments& given, const char* label, int64_t batch, int64_t most) {
+  std::vector<int64_t> found;
+  const c10::IValue* value = given.find(label);
+  if (value != nullptr && value->isIntList()) found = value->toIntVector();
+  if (const at::Tensor data = given.tensor(label); data.defined()) {
+    const at::Tensor plain = data.to(at::kLong).contiguous();
+    found.assign(plain.const_data_ptr<int64_t>(), plain.const_data_ptr<int64_t>() + plain.numel());
+  }
+  TORCH_CHECK(static_cast<int64_t>(found.size()) == batch, given.schema.name(), ": argument '", label,
+              "' must have a length for each of ", batch, " sequences, but has ", found.size());
+  for (const int64_t length : found) {
+    TORCH_CHECK(length >= 0 && length <= most, given.schema.name(), ": argument '", label,
+                "' must hold lengths from 0 to ", most, ", but holds ", length);
+  }
+  return found;
+}
+
+}  // namespace
+
+// The CTC loss: classes that there are, in the part of the targets that the lengths say.
+void ctc_values(const CallArguments& given) {
+  const at::Tensor inputs = given.tensor("log_probs"), targets = given.tensor("targets");
+  if (!inputs.defined() || inputs.dim() != 3 || !targets.defined() || targets.dim() < 1 || targets.dim() > 2) return;
+  const auto type = targets.scalar_type();
+  if (type != at::kLong && type != at::kInt) return;  // the kernel refuses it
+  const int64_t batch = inputs.size(1), classes = inputs.size(2);
+  const bool joined = targets.dim() == 1;
+  lengths(given, "input_lengths", batch, inputs.size(0));
+  const auto counts = lengths(given, "target_lengths", batch, targets.size(-1));
+  const at::Tensor alpha = given.tensor("log_alpha"), plain = targets.to(at::kLong).contiguous();
+  const int64_t blank = number(given, "blank"), row = joined ? 0 : plain.size(1);
+  TORCH_CHECK(joined || plain.size(0) == batch, given.schema.name(), ": argument 'targets' must have ", batch,
+              " rows, one for each sequence, but has ", plain.size(0));
+  TORCH_CHECK(blank >= 0 && blank < classes, given.schema.name(), ": argument 'blank' must be a class from 0 to ",
+              classes - 1, ", but is ", blank);
+  int64_t first = 0;
+  for (size_t b = 0; b < counts.size(); ++b) {
+    TORCH_CHECK(!alpha.defined() || 2 * counts[b] < alpha.size(-1), given.schema.name(),
+                ": argument 'log_alpha' must have two columns for each of ", counts[b],
+                " targets and one more, but has ", alpha.size(-1));
+    TORCH_CHECK(first + counts[b] <= plain.numel(), given.schema.name(), ": argument 'targets' must have the ",
+                first + counts[b], " elements that 'target_lengths' says, but has ", plain.numel());
+    for (int64_t i = first; i < first + counts[b]; ++i) {
+      const int64_t target = plain.const_data_ptr<int64_t>()[i];
+      TORCH_CHECK(target >= 0 && target < classes, given.schema.name(),
+                  ": argument 'targets' must hold classes from 0 to ", classes - 1, ", but holds ", target);
+    }
+    first += joined ? counts[b] : row;
+  }
+}
+
 }  // namespace softnpu::trusted

@@ -93,15 +93,15 @@ struct TaskStep {
   std::string name;
   std::vector<Action> actions;
   // In a task group: the operator and its arguments, which an update replaces.
-  struct Call {
+  struct Update {
     std::function<void(Stack*)> kernel;
     std::vector<c10::IValue> arguments;
   };
   struct Operator {
     std::string name;
     const Operation* operation = nullptr;
-    std::vector<at::Tensor> results;      // NPU tensors on the recorded bytes
-    std::shared_ptr<const Call> updated;  // guarded by the mutex
+    std::vector<at::Tensor> results;        // NPU tensors on the recorded bytes
+    std::shared_ptr<const Update> updated;  // guarded by the mutex
     std::mutex mutex;
     size_t steps = 0;
   };

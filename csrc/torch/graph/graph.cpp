@@ -28,7 +28,7 @@ void run_actions(const TaskStep& step, int device) {
 }
 
 // An operator whose arguments were replaced: called anew, its results written where the captured ones were.
-void run_updated(const TaskStep::Operator& op, const TaskStep::Call& updated) {
+void run_updated(const TaskStep::Operator& op, const TaskStep::Update& updated) {
   const InsideLaunch guard;
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
   Stack stack(updated.arguments.begin(), updated.arguments.end());
@@ -46,7 +46,7 @@ void run_updated(const TaskStep::Operator& op, const TaskStep::Call& updated) {
 
 void run_step(const TaskStep& step, int device) {
   if (step.op != nullptr) {
-    std::shared_ptr<const TaskStep::Call> updated;
+    std::shared_ptr<const TaskStep::Update> updated;
     {
       const std::lock_guard<std::mutex> lock(step.op->mutex);
       updated = step.op->updated;

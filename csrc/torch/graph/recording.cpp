@@ -39,7 +39,7 @@ bool may_write(const c10::FunctionSchema& schema, size_t i) {
 
 // --- the calls inside a kernel -------------------------------------------------------------------------------------
 
-enum class Treatment { Composite, Silent, ReadsData, Call };
+enum class Treatment { Composite, Silent, ReadsData, Recorded };
 
 Treatment classify(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
@@ -58,7 +58,7 @@ Treatment classify(const c10::OperatorHandle& op) {
     tensors |=
         result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
   }
-  return tensors ? Treatment::Call : Treatment::Silent;
+  return tensors ? Treatment::Recorded : Treatment::Silent;
 }
 
 Treatment treatment_of(const c10::OperatorHandle& op) {
@@ -136,10 +136,11 @@ std::unique_ptr<at::ObserverContext> Recording::on_start(const at::RecordFunctio
   const auto op = name.has_value() ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
   if (!op.has_value()) return nullptr;
   Treatment treatment = treatment_of(*op);
-  if (treatment == Treatment::ReadsData && !softnpu::reads_data(*op, function.inputs())) treatment = Treatment::Call;
+  if (treatment == Treatment::ReadsData && !softnpu::reads_data(*op, function.inputs()))
+    treatment = Treatment::Recorded;
   if (treatment == Treatment::Composite) return nullptr;  // what it calls is recorded
   if (treatment == Treatment::ReadsData) recording->reads_data();
-  if (treatment != Treatment::Call) return std::make_unique<Leaf>(*recording);
+  if (treatment != Treatment::Recorded) return std::make_unique<Leaf>(*recording);
   const auto inputs = function.inputs();
   std::vector<IValue> given(inputs.begin(), inputs.end());
   if (has_npu_tensor(given, given.size())) return nullptr;  // comes back with CPU aliases

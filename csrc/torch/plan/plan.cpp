@@ -268,7 +268,7 @@ void answer(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     return stack->push_back(IValue(value));
   }
   if (rule == Rule::copy) {
-    copy((*stack)[stack->size() - 3].toTensor(), (*stack)[stack->size() - 2].toTensor());
+    plan::copy((*stack)[stack->size() - 3].toTensor(), (*stack)[stack->size() - 2].toTensor());
     return torch::jit::drop(*stack, 2);
   }
   answer_leaf(op, keys, stack);

@@ -166,25 +166,32 @@ PYBIND11_MODULE(_C, m) {
   m.def("event_time_ns",
         [](uintptr_t event) { return event == 0 ? 0 : (*reinterpret_cast<std::shared_ptr<Event>*>(event))->time_ns; });
 
-  // The traits of ATen's operators (operator_traits.h), by qualified name.
+  // The traits of operators (operator_traits.h) by qualified name, as far as Python asks.
   m.def("operator_traits", [] {
     py::dict all;
     for (const auto& [name, traits] : all_traits()) {
       py::dict one;
       one["product"] = traits.product != OperatorTraits::kNone;
-      one["convolution"] = traits.product == OperatorTraits::kConvolution;
-      one["factors"] = traits.factors;
       one["widens"] = traits.widens;
       one["mixes_floats"] = traits.mixes_floats;
-      one["accumulates"] = traits.accumulates;
-      one["describes"] = traits.describes;
-      one["overwrites"] = traits.overwrites;
-      one["infinite"] = traits.infinite;
+      one["copies"] = traits.copies;
+      one["graph_node"] = traits.graph_node;
       one["type"] = traits.type;
       one["core"] = traits.core;
       all[py::str(name)] = one;
     }
     return all;
+  });
+  // Of an operator whose kernel is in Python. `hf32`: the switch ("matmul", "conv") that rounds its first two
+  // arguments.
+  m.def("add_operator_traits", [](const std::string& name, const std::optional<std::string>& hf32, bool infinite) {
+    OperatorTraits traits;
+    if (hf32) {
+      traits.product = *hf32 == "conv" ? OperatorTraits::kConvolution : OperatorTraits::kMatmul;
+      traits.factors = {0, 1};
+    }
+    traits.infinite = infinite;
+    add_traits(name, traits);
   });
 
   m.def(

@@ -87,7 +87,6 @@ void bind_sanitizer(py::module& m) {
   m.def("sanitizer_held", [] { return Sanitizer::get().held(); });
   m.def("sanitizer_reset", [] { Sanitizer::get().reset(); }, Unlocked());
   m.def("sanitizer_on", &sanitizer::on);
-  m.def("sanitizer_count", [] { return Sanitizer::get().count(); });
   m.def("sanitizer_tracked", [] { return Sanitizer::get().tracked(); }, Unlocked());
   m.def("sanitizer_findings", [] {
     py::list all;

@@ -11,7 +11,7 @@ import click
 
 from softnpu import chips, settings
 
-_MOST_RANKS = 1 << 20
+_MAX_RANKS = 1 << 20
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -22,7 +22,7 @@ def _numbers(least: int, option: click.Parameter, text: str | None) -> list[int]
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(p.isdecimal() and len(p) < 9 and least <= int(p) <= _MOST_RANKS for p in parts):
+    if not all(p.isdecimal() and len(p) < 9 and least <= int(p) <= _MAX_RANKS for p in parts):
         raise click.BadParameter(
             f"must be numbers such as 8 or 8,64, but is {text!r}", param=option
         )

@@ -26,7 +26,7 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Watches for the import of torchvision; twice does nothing."""
+    """Acts when torchvision is imported; calling it twice does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from softnpu.findings import Access, Finding, place
 
-_MOST = 20  # findings that are printed
+_MAX = 20  # findings that are printed
 
 
 def lines(finding: Finding, number: int = 1) -> list[Text]:
@@ -44,10 +44,10 @@ def _access(access: Access) -> list[Text]:
 def show(findings: Sequence[Finding], console: Console | None = None) -> None:
     """All findings on stderr."""
     console = console or Console(file=sys.stderr, soft_wrap=True)
-    for number, finding in enumerate(findings[:_MOST], 1):
+    for number, finding in enumerate(findings[:_MAX], 1):
         for line in lines(finding, number):
             console.print(line, soft_wrap=True)
-    if len(findings) > _MOST:
-        console.print(f"softnpu sanitizer: {len(findings) - _MOST} findings more")
+    if len(findings) > _MAX:
+        console.print(f"softnpu sanitizer: {len(findings) - _MAX} findings more")
     plural = "" if len(findings) == 1 else "s"
     console.print(f"softnpu sanitizer: {len(findings)} finding{plural}")

@@ -58,7 +58,7 @@ def record(
         _of_rank(Path(directory)), patterns, modules, _store.size(limit), each, resume
     )
     try:
-        with recorder.where.watching(), recorder:
+        with recorder.where.registered(), recorder:
             yield recorder
         recorder.writer.index["complete"] = not recorder.full
     finally:

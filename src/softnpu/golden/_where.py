@@ -47,7 +47,7 @@ class Where:
         return self.local.stack
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def registered(self) -> Iterator[None]:
         handles = [
             hooks.register_module_forward_pre_hook(self._enter),
             hooks.register_module_forward_hook(self._leave, always_call=True),

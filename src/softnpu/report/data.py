@@ -11,7 +11,7 @@ from typing import Any
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _SHOWN = {"cpu_op", "kernel", "hccl", "mstx", "GC", "overlap", "dequeue"}
-_MOST_EVENTS = 60_000  # of a timeline; the longest ones are kept
+_MAX_EVENTS = 60_000  # of a timeline; the longest ones are kept
 
 
 def find(directory: Path) -> list[Path]:
@@ -87,9 +87,9 @@ def _tracks(path: Path) -> tuple[list[Track], int]:
         elif event["name"] == "thread_name":
             threads[event["pid"], event["tid"]] = args["name"]
     spans = [e for e in events if e["ph"] == "X" and e.get("cat") in _SHOWN]
-    left_out = max(0, len(spans) - _MOST_EVENTS)
+    left_out = max(0, len(spans) - _MAX_EVENTS)
     if left_out:
-        spans = sorted(spans, key=lambda e: e["dur"], reverse=True)[:_MOST_EVENTS]
+        spans = sorted(spans, key=lambda e: e["dur"], reverse=True)[:_MAX_EVENTS]
     tracks: dict[tuple[int, int], Track] = {}
     for event in spans:
         key = (event["pid"], event["tid"])

@@ -14,7 +14,7 @@ import pytest
 from softnpu.testing import _settings
 from softnpu.testing._ranks import Ranks
 
-WATCHED = pytest.StashKey[Any]()  # a set of (device, address)
+LIVE_BEFORE = pytest.StashKey[Any]()  # a set of (device, address)
 RANKS = pytest.StashKey[Ranks]()
 
 
@@ -33,7 +33,7 @@ def npu(request: pytest.FixtureRequest) -> Iterator[Any]:
     for device in range(torch.npu.device_count()):
         torch.npu.reset_peak_memory_stats(device)
         torch.npu.reset_accumulated_memory_stats(device)
-    request.node.stash[WATCHED] = set()
+    request.node.stash[LIVE_BEFORE] = set()
     yield torch.device("npu")
     faults.clear()
 
@@ -100,14 +100,14 @@ def npu_profile(tmp_path: Path) -> Any:
 
 
 def before_call(item: pytest.Item) -> None:
-    if WATCHED in item.stash:
+    if LIVE_BEFORE in item.stash:
         gc.collect()
-        item.stash[WATCHED] = set(_live())
+        item.stash[LIVE_BEFORE] = set(_live())
 
 
 def after_teardown(item: pytest.Item, failed: bool) -> None:
     """Everything that the test made is gone once its fixtures are; a failed test's traceback keeps its tensors."""
-    if WATCHED not in item.stash or failed:
+    if LIVE_BEFORE not in item.stash or failed:
         return
     if getattr(item, "funcargs", None):
         item.funcargs.clear()  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def after_teardown(item: pytest.Item, failed: bool) -> None:
         item.__dict__.pop(name, None)
     gc.collect()
     live = _live()
-    left = {block: live[block] for block in live.keys() - item.stash[WATCHED]}
+    left = {block: live[block] for block in live.keys() - item.stash[LIVE_BEFORE]}
     total = sum(left.values())
     if total > _settings.allowed_leak(item):
         biggest = sorted(left.items(), key=lambda entry: -entry[1])[:5]

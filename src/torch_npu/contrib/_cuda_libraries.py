@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
+from torch_npu._patch import Patches
+
 #: library -> (first version, module -> names in it)
 LIBRARIES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "transformers": (
@@ -65,12 +67,12 @@ def seeing(is_available: Callable[[], bool]) -> Callable[..., Callable[..., Any]
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            replaced = torch.cuda.is_available
-            torch.cuda.is_available = is_available
+            patches = Patches()
+            patches.replace(torch.cuda, "is_available", is_available)
             try:
                 return function(*args, **kwargs)
             finally:
-                torch.cuda.is_available = replaced
+                patches.undo()
 
         return run
 

@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class _Later(ModuleType):
+class _LazyModule(ModuleType):
     """A module that is imported when something of it is asked for."""
 
     def __init__(self, name: str, real: str):
@@ -168,7 +168,7 @@ def _npugraph_ex() -> None:
     from torch_npu import npu
 
     if not hasattr(npu, "npugraph_ex"):
-        npu.npugraph_ex = _Later("torch_npu.npu.npugraph_ex", "torchair.npugraph_ex")  # type: ignore[attr-defined]
+        npu.npugraph_ex = _LazyModule("torch_npu.npu.npugraph_ex", "torchair.npugraph_ex")  # type: ignore[attr-defined]
 
 
 def _inductor() -> None:

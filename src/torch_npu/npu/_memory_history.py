@@ -14,7 +14,7 @@ from torch_npu.npu._device import memory_index
 from torch_npu.npu._memory_pool import not_with_plugin
 
 _CONTEXTS = (None, "state", "alloc", "all")
-_MOST = 2**63 - 1
+_MAX = 2**63 - 1
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def _record_memory_history_impl(
     enabled: str | None = "all",
     context: str | None = "all",
     stacks: str = "all",
-    max_entries: int = _MOST,
+    max_entries: int = _MAX,
     device: Any = None,
 ) -> None:
     not_with_plugin("recordHistory")

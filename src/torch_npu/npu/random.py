@@ -47,6 +47,8 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
     if not isinstance(new_state, torch.Tensor) or new_state.dtype != torch.uint8:
         kind = new_state.dtype if isinstance(new_state, torch.Tensor) else type(new_state).__name__
         raise TypeError(f"new_state must be a ByteTensor, but received {kind}")
+    if new_state.layout != torch.strided:
+        raise TypeError(f"new_state must be a ByteTensor, but received one of {new_state.layout}")
     _generator(device).set_state(new_state.cpu())
 
 

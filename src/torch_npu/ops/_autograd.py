@@ -1,6 +1,6 @@
 """Gradients and autocast of operators: what lies above the device kernel.
 
-The dispatcher comes here for a gradient alone; the C++ kernel in front of it goes past when none is tracked.
+The dispatcher comes here for a gradient alone: the C++ kernel in front (python_autograd.cpp) asks whether one is tracked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from softnpu import _C
-from torch_npu.ops._operator import Operator, library_of, parameters
+from torch_npu.ops._operator import Operator, library_of
+from torch_npu.ops._signatures import parameters
 
 
 class _Saved(NamedTuple):
@@ -146,9 +147,7 @@ def register_autograd(operator: Operator, backward: Callable[..., dict[str, Any]
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         call = _Call(operator, operator.bind(args, kwargs))
-        if torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors):
-            return Differentiate.apply(call, keyset, *call.tensors)
-        return _below_autograd(operator, keyset, call.values)
+        return Differentiate.apply(call, keyset, *call.tensors)
 
     library_of(operator.namespace).impl(operator.local, run, "Autograd", with_keyset=True)
     _C.differentiate_on_demand(operator.schema.name, operator.schema.overload_name)

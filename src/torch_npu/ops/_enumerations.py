@@ -21,24 +21,24 @@ _LAYOUTS = range(8)  # c10::Layout, jagged is the last
 _MEMORY_FORMATS = range(4)  # c10::MemoryFormat, channels_last_3d is the last
 
 
-class _Kind(NamedTuple):
+class _Enumeration(NamedTuple):
     type: type
     numbers: Collection[int]
 
 
-_KINDS = {
-    "ScalarType": _Kind(torch.dtype, _dtypes.NUMBERS),
-    "Layout": _Kind(torch.layout, _LAYOUTS),
-    "MemoryFormat": _Kind(torch.memory_format, _MEMORY_FORMATS),
+_ENUMERATIONS = {
+    "ScalarType": _Enumeration(torch.dtype, _dtypes.NUMBERS),
+    "Layout": _Enumeration(torch.layout, _LAYOUTS),
+    "MemoryFormat": _Enumeration(torch.memory_format, _MEMORY_FORMATS),
 }
 
 _OBJECTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 
 #: an argument by its place or its name -> its name and kind
-_Found = dict[int | str, tuple[str, _Kind]]
+_Found = dict[int | str, tuple[str, _Enumeration]]
 
 
-class _Careful:
+class _CheckedFunction:
     """PyTorch's function of an operator, which gets no number that is none of an enumeration.
 
     It has the hash of the function: PyTorch's operators hash as theirs, and may be keys of tables by now.
@@ -58,7 +58,7 @@ class _Careful:
                 self._look(value, name, kind)
         return self.function(*args, **kwargs)
 
-    def _look(self, value: Any, name: str, kind: _Kind) -> None:
+    def _look(self, value: Any, name: str, kind: _Enumeration) -> None:
         """At a number, or at an object of another enumeration, whose number PyTorch would take."""
         number = None if isinstance(value, _OBJECTS) else _number(value)
         if isinstance(value, _OBJECTS) or (number is not None and number not in kind.numbers):
@@ -88,12 +88,12 @@ def protect(packet: torch._ops.OpOverloadPacket) -> None:
     """Lets calls of all overloads from Python look at their numbers first."""
     overloads = [getattr(packet, name) for name in packet.overloads()]
     every = [_enumerated(overload._schema) for overload in overloads]
-    if not any(every) or isinstance(packet._op, _Careful):
+    if not any(every) or isinstance(packet._op, _CheckedFunction):
         return
     name = packet.__name__
     for overload, found in zip(overloads, every, strict=True):
         if found:
-            overload._op = _Careful(overload._op, name, found)
+            overload._op = _CheckedFunction(overload._op, name, found)
     # PyTorch chooses the overload of a packet by the arguments: what is an enumeration in all that it may choose.
     taken = [_places(overload._schema) for overload in overloads]
     common = {
@@ -102,7 +102,7 @@ def protect(packet: torch._ops.OpOverloadPacket) -> None:
         for at, entry in found.items()
         if all(other.get(at) == entry for other, has in zip(every, taken, strict=True) if at in has)
     }
-    packet._op = _Careful(packet._op, name, common)
+    packet._op = _CheckedFunction(packet._op, name, common)
     _register_builtin(
         packet._op, packet._qualified_op_name
     )  # torch.jit.script knows it by identity
@@ -118,6 +118,6 @@ def _enumerated(schema: torch._C.FunctionSchema) -> _Found:
     found: _Found = {}
     for at, argument in _places(schema).items():
         shown = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
-        if shown in _KINDS:
-            found[at] = argument.name, _KINDS[shown]
+        if shown in _ENUMERATIONS:
+            found[at] = argument.name, _ENUMERATIONS[shown]
     return found

@@ -10,7 +10,8 @@ import torch
 from torch._C import parse_schema
 
 from torch_npu import _errors
-from torch_npu.ops._operator import Operator, library_of, mutable_arguments
+from torch_npu.ops._operator import Operator, library_of
+from torch_npu.ops._signatures import mutable_arguments
 
 
 def functional_form(operator: Operator, schema: str, export: bool = True) -> Operator:
@@ -79,6 +80,8 @@ def _derived(
         chips=operator.chips,
         compiled="call",
         product=operator.product,
+        hf32=operator.hf32,
+        infinite=operator.infinite,
     )
     form.form_of = operator
     form.body = lambda *args: around(operator.body, args)

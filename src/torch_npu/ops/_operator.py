@@ -8,11 +8,9 @@ takes the others. Inside, every call of an operator is one tuple with all argume
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +21,7 @@ from softnpu import settings, torch_versions
 from torch_npu import _errors
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _chips, _shapes
+from torch_npu.ops._signatures import by_position, camel_case, mutable_arguments, parameters
 
 NAMESPACE = "npu"
 #: what a compiled graph may do with an operator, see `Operator.compiled`
@@ -74,6 +73,9 @@ class Operator:
         ge: the type of the node in the GE graph and of the kernel in a profile (default: the name in CamelCase).
         core: the unit that runs it, as the profiler names it (default: by the type of the chip).
         product: whether its work is matrix products on the cube unit.
+        hf32: the switch ("matmul" or "conv") by which its first two arguments are rounded to HF32; faults make such
+            products wrong.
+        infinite: infinities are its result, not an overflow.
         aclop: upstream runs it with aclop alone (op_plugin_functions.yaml: acl_op and no op_api), so that the card
             refuses to capture it.
     """
@@ -94,6 +96,8 @@ class Operator:
         ge: str | None = None,
         core: str | None = None,
         product: bool = False,
+        hf32: str | None = None,
+        infinite: bool = False,
         aclop: bool = False,
     ) -> None:
         qualified = schema if "::" in schema.partition("(")[0] else f"{NAMESPACE}::{schema}"
@@ -106,6 +110,7 @@ class Operator:
         self.name = self.local if self.namespace == NAMESPACE else f"{self.namespace}::{self.local}"
         self.exported, self.random, self.host_ok, self.direct = export, random, host_ok, direct
         self.by_shape, self.product, self.core, self.aclop = by_shape, product, core, aclop
+        self.hf32, self.infinite = hf32, infinite
         self.chips = None if chips is None else tuple(chips)
         self.output_differentiability = (
             None if output_differentiability is None else tuple(output_differentiability)
@@ -325,75 +330,7 @@ class Operator:
             raise TypeError(f"{self.name}: no part reads {', '.join(ignored)}")
 
 
-def camel_case(name: str) -> str:
-    """`npu_rms_norm` as CANN names it: RmsNorm."""
-    words = name.removeprefix("npu_").strip("_").split("_")
-    return "".join(word[:1].upper() + word[1:] for word in words)
-
-
-def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """The names that a function takes, and whether it takes any others by name."""
-    code = inspect.unwrap(function).__code__
-    count = code.co_argcount + code.co_kwonlyargcount
-    return code.co_varnames[:count], bool(code.co_flags & inspect.CO_VARKEYWORDS)
-
-
-def by_position(
-    function: Callable[..., Any], arguments: Sequence[str], label: str
-) -> Callable[..., Any]:
-    """The function with the parameters `arguments`, by position, of which it gets those that it names."""
-    names, rest = parameters(function)
-    unknown = [name for name in names if name not in arguments]
-    if unknown:
-        raise TypeError(f"{label}: the schema has no argument {', '.join(unknown)}")
-    code = inspect.unwrap(function).__code__
-    if code.co_flags & inspect.CO_VARARGS or function.__defaults__ or function.__kwdefaults__:
-        raise TypeError(f"{label}: takes arguments by name, with the defaults of the schema alone")
-    if rest:
-
-        def by_name(*args: Any) -> Any:
-            return function(**dict(zip(arguments, args, strict=True)))
-
-        return by_name
-    if code.co_kwonlyargcount:
-
-        def some_by_name(*args: Any) -> Any:
-            given = dict(zip(arguments, args, strict=True))
-            return function(**{name: given[name] for name in names})
-
-        return some_by_name
-    if names == tuple(arguments):
-        return function
-    places = [arguments.index(name) for name in names]
-    if not places:
-        return lambda *args: function()
-    if len(places) == 1:
-        place = places[0]
-        return lambda *args: function(args[place])
-    pick = itemgetter(*places)
-    return lambda *args: function(*pick(args))
-
-
 def register_fake(operator: Operator, name: str, function: Callable[..., Any]) -> None:
     """`torch.library.register_fake` without its walk over the stack, which costs more than all else at import."""
     entry = simple_registry.singleton.find(f"{operator.namespace}::{name}")
     torch_versions.register_fake(entry.fake_impl, function, library_of(operator.namespace))
-
-
-def mutable_arguments(schema: FunctionSchema) -> list[str]:
-    return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
-def signature(schema: FunctionSchema) -> inspect.Signature:
-    parameters = []
-    for argument in schema.arguments:
-        kind = (
-            inspect.Parameter.KEYWORD_ONLY
-            if argument.kwarg_only
-            else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        )
-        default = (
-            argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-        )
-        parameters.append(inspect.Parameter(argument.name, kind, default=default))
-    return inspect.Signature(parameters)

@@ -39,14 +39,8 @@ from softnpu import _C, torch_versions
 from torch_npu import _errors
 from torch_npu.ops import _enumerations, _forms
 from torch_npu.ops._autograd import register_autocast
-from torch_npu.ops._operator import (
-    NAMESPACE,
-    Operator,
-    Sample,
-    library_of,
-    register_fake,
-    signature,
-)
+from torch_npu.ops._operator import NAMESPACE, Operator, Sample, library_of, register_fake
+from torch_npu.ops._signatures import signature
 
 __all__ = [
     "Operator",
@@ -137,6 +131,8 @@ def discover() -> dict[str, Operator]:
         operator.validate()
         if operator.mutable and "backward" not in operator.parts:
             _C.count_versions(operator.schema.name, operator.schema.overload_name)
+    for namespace in {o.namespace for o in operators.values()}:
+        _C.resolve_bits(namespace)
     _C.sanitizer_cannot_capture([o.base for o in operators.values() if o.aclop])
     for namespace, base in {(o.namespace, o.base) for o in operators.values()}:
         _enumerations.protect(getattr(getattr(torch.ops, namespace), base))
@@ -174,6 +170,8 @@ def _register(operator: Operator, listed: bool, key: str) -> None:
     library.define(str(operator.schema).partition("::")[2], tags=seeded)
     library.impl(operator.local, _launch(operator), key)
     register_fake(operator, operator.local, _fake(operator))
+    if operator.hf32 or operator.infinite:
+        _C.add_operator_traits(operator.schema.name, operator.hf32, operator.infinite)
 
 
 def _launch(operator: Operator) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from torch_npu.optim.npu_fused_optim_base import NpuFusedOptimizerBase, require,
 __all__ = ["NpuFusedLamb"]
 
 #: the norm of a parameter counts up to this one
-MOST = 10.0
+MAX = 10.0
 
 
 class NpuFusedLamb(NpuFusedOptimizerBase):
@@ -79,5 +79,5 @@ class NpuFusedLamb(NpuFusedOptimizerBase):
             group["lr"],
             group["eps"],
             group["weight_decay"],
-            0.0 if self.adam else MOST,
+            0.0 if self.adam else MAX,
         )

@@ -30,9 +30,9 @@ _pending: list[subprocess.Popen[bytes]] = []
 
 
 def one(path: str, async_mode: bool = False, export_type: list[str] | None = None) -> None:
-    """Analyses one profile; `async_mode` leaves it to a process that the program does not wait for, except at its end."""
+    """Analyzes one profile; `async_mode` leaves it to a process that the program does not wait for, except at its end."""
     if not path:
-        warn("There is nothing to analyse: the profiler was not started.")
+        warn("There is nothing to analyze: the profiler was not started.")
     elif async_mode:
         info(f"Analyzing {path} beside the program.")
         if not _pending:
@@ -48,7 +48,7 @@ def _wait() -> None:
 
 
 def many(path: str, processes: int, export_type: list[str] | None) -> None:
-    """Analyses the profile in a directory, or all that are below it, with a bar of progress."""
+    """Analyzes the profile in a directory, or all that are below it, with a bar of progress."""
     root = os.path.abspath(os.path.expanduser(path))
     PathManager.check_input_directory_path(root)
     if not os.path.isdir(root):

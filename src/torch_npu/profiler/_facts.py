@@ -9,7 +9,7 @@ import functools
 
 from softnpu import _C, chips
 from torch_npu.ops import _registry
-from torch_npu.ops._operator import camel_case
+from torch_npu.ops._signatures import camel_case
 
 
 @functools.cache

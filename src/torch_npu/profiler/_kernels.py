@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-COPY = ("aten::_copy_from", "aten::copy_", "aten::_copy_from_and_resize", "memcpy")
+#: the unit that copies between host and device
+COPY_CORE = "SDMA_SQE"
 
 DTYPES = {
     "float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "DT_BF16", "float64": "DOUBLE", "int64": "INT64",

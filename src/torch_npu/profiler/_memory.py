@@ -14,7 +14,7 @@ from softnpu import _C
 Row = list[Any]
 
 FIELDS = ("action", "address", "size", "stream", "device", "time_ns")
-_MOST = 1 << 22
+_MAX = 1 << 22
 _KEPT = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free")
 
 
@@ -31,7 +31,7 @@ class MemoryRecorder:
         for device in range(_C.device_count()):
             if not _C.memory_history(device):
                 self._own.append(device)
-                _C.record_history(device, True, _MOST, None, False)
+                _C.record_history(device, True, _MAX, None, False)
         return self._totals()
 
     def take(self, last: bool) -> list[Row]:
@@ -45,7 +45,7 @@ class MemoryRecorder:
                         event["time_us"] * 1000,
                     ])  # fmt: skip
             if device in self._own:
-                _C.record_history(device, not last, _MOST, None, False)
+                _C.record_history(device, not last, _MAX, None, False)
         self._since_us = time.time_ns() // 1000
         if last:
             self._own.clear()

@@ -53,10 +53,8 @@ class Model:
         for row in self.reader.rows("task"):
             name, device, stream, thread, start, end, inputs, outputs, number = row
             kind, core = facts.get(name) or (_kernels.plain(name), "AI_VECTOR_CORE")
-            copy = name in _kernels.COPY
-            if copy:
-                core = "SDMA_SQE"
-            elif _kernels.on_ai_cpu(inputs):
+            copy = core == _kernels.COPY_CORE
+            if not copy and _kernels.on_ai_cpu(inputs):
                 core = "AI_CPU"
             where = (device, stream, thread, start, end)
             tasks.append(Task(name, *where, inputs, outputs, number, kind, core, copy))

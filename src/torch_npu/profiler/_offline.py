@@ -1,4 +1,4 @@
-"""The program that analyses one profile: `python _offline.py DIRECTORY EXPORT_TYPES`.
+"""The program that analyzes one profile: `python _offline.py DIRECTORY EXPORT_TYPES`.
 
 Analyzing needs neither PyTorch nor a device. The packages around it are entered without running their `__init__`, so that
 the process is at work in a moment.

@@ -153,7 +153,7 @@ class profile(_KinetoProfile):
         if before in recording and not goes_on:
             self._leave(before, after)
         elif before == action.WARMUP and after is None:
-            warn("The profiler is stopped while it warms up: there is nothing to analyse.")
+            warn("The profiler is stopped while it warms up: there is nothing to analyze.")
             run.finalize_trace()
             run.delete_prof_dir()
         elif before == action.WARMUP and after == action.NONE:
@@ -247,8 +247,8 @@ def tensorboard_trace_handler(
     Args:
         dir_name: the current directory by default.
         worker_name: the first part of the profile's name, the host's name by default.
-        analyse_flag: analyse at once; else `analyse` does it later.
-        async_mode: analyse in a process of its own, while the program goes on.
+        analyse_flag: analyze at once; else `analyse` does it later.
+        async_mode: analyze in a process of its own, while the program goes on.
     """
     ProfPathCreator().init(worker_name=worker_name, dir_name=dir_name)
     if not isinstance(analyse_flag, bool):
@@ -271,7 +271,7 @@ def analyse(
     max_process_number: int = max(1, (os.cpu_count() or 2) // 2),
     export_type: str | list[str] | None = None,
 ) -> None:
-    """Analyses raw profiles: one `..._ascend_pt` directory, or all that are in a directory, in parallel.
+    """Analyzes raw profiles: one `..._ascend_pt` directory, or all that are in a directory, in parallel.
 
     Args:
         profiler_path: a directory.

@@ -10,7 +10,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -72,6 +72,14 @@ class _ToHost(Interpreter):
         super().__init__(gm)
         self.held = held
 
+    def run_node(self, n: Node) -> Any:
+        """The node's result, in the dtypes that the npu graph states: those of some CPU kernels depend on the device."""
+        result = super().run_node(n)
+        stated = n.meta.get("val")
+        if n.op != "call_function" or stated is None:
+            return result
+        return pytree.tree_map(_as_stated, result, stated)
+
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, GraphModule):
@@ -85,6 +93,12 @@ class _ToHost(Interpreter):
         elif isinstance(target, OpOverload) and target not in host_decompositions():
             target = _host_operator(target)
         return super().call_function(target, args, kwargs)
+
+
+def _as_stated(value: Any, stated: Any) -> Any:
+    if isinstance(value, torch.Tensor) and isinstance(stated, torch.Tensor):
+        return value.to(stated.dtype)
+    return value
 
 
 def _host_device(device: torch.device) -> torch.device:

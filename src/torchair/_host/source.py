@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from softnpu import torch_versions
+
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _DATA_PTR = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 #: what Inductor's `extern_kernels` are, as far as they are functions of torch
@@ -34,11 +36,11 @@ def compiled_in(folder: Path) -> Iterator[None]:
 
     The folder must be new: Inductor loads and unpickles what it finds there. Graphs are not pickled into it.
     """
-    from torch._inductor import config, utils
+    from torch._inductor import config
 
     apart = {"cpp_cache_precompile_headers": False, "fx_graph_cache": False}
     with _libraries_in(folder), config.patch(apart):
-        utils.clear_inductor_caches()
+        torch_versions.clear_inductor_caches()
         yield
 
 

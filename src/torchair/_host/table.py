@@ -44,6 +44,8 @@ def host_decompositions() -> dict[OpOverload, Callable[..., Any]]:
     )
     table[aten.convolution_overrideable.default] = aten.convolution.default
     table[aten.convolution_backward_overrideable.default] = _convolution_backward
+    layer_norm = aten.native_layer_norm.default
+    table[layer_norm] = functools.partial(_layer_norm, table[layer_norm])
     table[torch.ops._c10d_functional.wait_tensor.default] = _already_waited
     table.update(_marks())
     return table
@@ -212,6 +214,22 @@ def _attention_backward(
         scale=scale,
     )
     return *gradients, None
+
+
+def _layer_norm(
+    plain: Callable[..., Any],
+    input: torch.Tensor,
+    normalized_shape: list[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean and rstd of half precision are fp32 on the device, of the dtype of the input on PyTorch's CPU."""
+    if input.dtype not in _HALVES:
+        return plain(input, normalized_shape, weight, bias, eps)
+    wide = [None if one is None else one.float() for one in (weight, bias)]
+    y, mean, rstd = plain(input.float(), normalized_shape, *wide, eps)
+    return y.to(input.dtype), mean, rstd
 
 
 def _convolution_backward(

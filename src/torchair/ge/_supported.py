@@ -13,82 +13,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from softnpu import _C
 from torch_npu.ops import _registry
 
-#: ATen operators that are neither core nor taken apart into core, and have nodes all the same
-_BEYOND_CORE = frozenset(
-    [
-        "_amp_foreach_non_finite_check_and_unscale",
-        "_amp_foreach_non_finite_check_and_unscale_",
-        "_amp_update_scale",
-        "_batch_norm_no_update",
-        "_batch_norm_with_update_functional",
-        "_embedding_bag",
-        "_embedding_bag_backward",
-        "_embedding_bag_dense_backward",
-        "_embedding_bag_forward_only",
-        "_grouped_mm",
-        "_int_mm",
-        "_native_batch_norm_legit_functional",
-        "_reshape_alias",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_efficient_attention_backward",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_backward",
-        "_scaled_dot_product_fused_attention_overrideable",
-        "_scaled_dot_product_fused_attention_overrideable_backward",
-        "_thnn_fused_lstm_cell",
-        "_thnn_fused_lstm_cell_backward_impl",
-        "as_strided_scatter",
-        "batch_norm_backward_elemt",
-        "batch_norm_backward_reduce",
-        "batch_norm_elemt",
-        "batch_norm_gather_stats_with_counts",
-        "batch_norm_stats",
-        "bincount",
-        "convolution_backward_overrideable",
-        "convolution_overrideable",
-        "copy_",
-        "div",
-        "erfinv",
-        "grid_sampler_2d_backward",
-        "grid_sampler_3d",
-        "histc",
-        "kthvalue",
-        "lift_fresh_copy",
-        "linalg_inv_ex",
-        "linalg_vector_norm",
-        "logcumsumexp",
-        "matmul_backward",
-        "max",
-        "median",
-        "min",
-        "mode",
-        "native_dropout",
-        "native_dropout_backward",
-        "new_empty_strided",
-        "nanmedian",
-        "randperm",
-        "remainder",
-        "replication_pad1d_backward",
-        "replication_pad2d_backward",
-        "replication_pad3d_backward",
-        "reflection_pad1d_backward",
-        "reflection_pad2d_backward",
-        "reshape",
-        "searchsorted",
-        "set_",
-        "sum",
-        "unique_consecutive",
-        "unique_dim",
-        "_unique2",
-        "upsample_nearest1d_backward",
-        "upsample_nearest2d_backward",
-        "upsample_nearest3d_backward",
-        "view_as_complex",
-        "view_as_real",
-    ]
-)
 _PREFIXES = (
     "_foreach_",
     "_fused_adam",
@@ -123,11 +50,17 @@ def _aten(target: OpOverload) -> bool:
     return (
         torch.Tag.core in target.tags
         or torch.Tag.nondeterministic_seeded in target.tags
-        or name in _BEYOND_CORE
+        or target._schema.name in _graph_nodes()
         or name.startswith(_PREFIXES)
         or target in _decomposable()
         or target.is_view
     )
+
+
+@functools.cache
+def _graph_nodes() -> frozenset[str]:
+    """ATen's operators that are neither core nor taken apart into core, and have nodes all the same."""
+    return frozenset(n for n, traits in _C.operator_traits().items() if traits["graph_node"])
 
 
 @functools.cache

@@ -23,9 +23,9 @@ __all__ = [
 
 
 class _Attr:
-    """One value with its type; `_Kind` makes them."""
+    """One value with its type; `_AttrType` makes them."""
 
-    def __init__(self, kind: _Kind, value: Any):
+    def __init__(self, kind: _AttrType, value: Any):
         self.kind, self.value = kind, value
 
     def __eq__(self, other: object) -> bool:
@@ -41,7 +41,7 @@ class _Attr:
         self.kind.write(target, self.value)
 
 
-class _Kind:
+class _AttrType:
     """A type of attributes: `field` of AttrDef, in `list` if `list_kind` is its number there."""
 
     def __init__(self, name: str, field: str, list_kind: int | None = None):
@@ -79,18 +79,18 @@ class _Kind:
             setattr(target, self.field, value.encode() if self.field == "s" else value)
 
 
-Int = _Kind("Int", "i")
-Float = _Kind("Float", "f")
-Bool = _Kind("Bool", "b")
-Str = _Kind("Str", "s")
-DataType = _Kind("DataType", "dt")
-ListStr = _Kind("ListStr", "s", 1)
-ListInt = _Kind("ListInt", "i", 2)
-ListFloat = _Kind("ListFloat", "f", 3)
-ListBool = _Kind("ListBool", "b", 4)
-ListDataType = _Kind("ListDataType", "dt", 10)
-ListListInt = _Kind("ListListInt", "list_list_int")
-ListListFloat = _Kind("ListListFloat", "list_list_float")
+Int = _AttrType("Int", "i")
+Float = _AttrType("Float", "f")
+Bool = _AttrType("Bool", "b")
+Str = _AttrType("Str", "s")
+DataType = _AttrType("DataType", "dt")
+ListStr = _AttrType("ListStr", "s", 1)
+ListInt = _AttrType("ListInt", "i", 2)
+ListFloat = _AttrType("ListFloat", "f", 3)
+ListBool = _AttrType("ListBool", "b", 4)
+ListDataType = _AttrType("ListDataType", "dt", 10)
+ListListInt = _AttrType("ListListInt", "list_list_int")
+ListListFloat = _AttrType("ListListFloat", "list_list_float")
 
 _KINDS = (Int, Float, Bool, Str, DataType)
 _LISTS = {kind.list_kind: kind for kind in (ListStr, ListInt, ListFloat, ListBool, ListDataType)}

@@ -5,6 +5,7 @@ For reading, debugging and tests; `load` reads what `dynamo_export` and the txt 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torchair.ge import attr
 from torchair.ge._types import from_proto, torch_type
 from torchair.ge.graph import absent
 from torchair.ge.ir import GraphDef, ModelDef
-from torchair.ge.registry import TORCH_OPERATOR
+from torchair.ge.registry import TORCH_OPERATOR, aten_type
 
 Kernel = Callable[..., Any]
 
@@ -37,58 +38,6 @@ def _gather(x: torch.Tensor, indices: torch.Tensor, axis: torch.Tensor) -> torch
     return picked.reshape(x.shape[:dim] + indices.shape + x.shape[dim + 1 :])
 
 
-_SAME = {
-    "Invert": "bitwise_not", "Swish": "silu", "RealDiv": "div", "FloorMod": "remainder", "Equal": "eq", "NotEqual": "ne",
-    "Less": "lt", "LessEqual": "le", "Greater": "gt", "GreaterEqual": "ge", "LogicalNot": "logical_not",
-    "LogicalAnd": "logical_and", "LogicalOr": "logical_or", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor", "FloorDiv": "floor_divide",
-}  # fmt: skip
-_SAME |= {
-    kind: kind.lower()
-    for kind in [
-        "Abs",
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "Ceil",
-        "Cos",
-        "Cosh",
-        "Erf",
-        "Erfc",
-        "Exp",
-        "Expm1",
-        "Floor",
-        "IsFinite",
-        "IsInf",
-        "IsNan",
-        "Log",
-        "Log1p",
-        "Mish",
-        "Neg",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Rsqrt",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Sqrt",
-        "Square",
-        "Tan",
-        "Tanh",
-        "Add",
-        "Sub",
-        "Mul",
-        "Maximum",
-        "Minimum",
-        "Pow",
-        "Atan2",
-    ]
-}
 #: type of a node -> its results, of its inputs and attributes by name
 KERNELS: dict[str, Kernel] = {
     "Cast": lambda x, dst_type: x.to(torch_type(dst_type)),
@@ -124,6 +73,14 @@ KERNELS: dict[str, Kernel] = {
     "Pack": lambda x, N, axis: torch.stack([one.cpu() for one in x], axis),
     "Assign": lambda ref, value: ref.copy_(value),
 }
+
+
+@functools.cache
+def elementwise() -> dict[str, str]:
+    """Type of a node -> the function of PyTorch that it is, of its inputs in order."""
+    from torchair.ge.converters.elementwise import BINARY, COMPARISON, UNARY
+
+    return {aten_type(name): name for name in (*UNARY, *BINARY, *COMPARISON, "floor_divide")}
 
 
 class Interpreter:
@@ -184,9 +141,9 @@ class Interpreter:
             return _call(op, arguments)
         if op.type in self.kernels:
             return self.kernels[op.type](**arguments)
-        if op.type in _SAME:
-            function = getattr(torch, _SAME[op.type], None) or getattr(F, _SAME[op.type])
-            return function(*arguments.values())
+        if op.type in elementwise():
+            name = elementwise()[op.type]
+            return (getattr(torch, name, None) or getattr(F, name))(*arguments.values())
         raise NotImplementedError(
             f"node {op.name}: the interpreter has no kernel for type {op.type}"
         )

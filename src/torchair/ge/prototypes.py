@@ -42,13 +42,14 @@ def prototype(kind: str) -> Prototype | None:
 @functools.cache
 def _known(kind: str) -> Prototype | None:
     from torchair.ge import interpreter, registry
+    from torchair.ge.converters.elementwise import UNARY
 
     if kind in interpreter.KERNELS:
         parameters = inspect.signature(interpreter.KERNELS[kind]).parameters.values()
         named = tuple(p.name for p in parameters if p.kind is not p.VAR_KEYWORD)
         return Prototype(named, _OUTPUTS.get(kind, ("y",)))
-    if kind in interpreter._SAME:
-        return Prototype(("x1", "x2") if kind in _two_inputs() else ("x",))
+    if kind in interpreter.elementwise():
+        return Prototype(("x",) if interpreter.elementwise()[kind] in UNARY else ("x1", "x2"))
     found = [o for o in _registry.operators.values() if registry.type_of(o.overload) == kind]
     found.sort(key=lambda o: o.namespace != "npu")  # ATB's operators are no nodes of CANN's own
     return _of_schema(found[0].schema) if found else None
@@ -59,13 +60,6 @@ _OUTPUTS = {
     "LogSoftmaxV2": ("logsoftmax",),
     "Assign": ("ref",),
 }
-
-
-@functools.cache
-def _two_inputs() -> frozenset[str]:
-    from torchair.ge.converters import elementwise
-
-    return frozenset([*elementwise.BINARY.values(), *elementwise.COMPARISON.values(), "FloorDiv"])
 
 
 def _of_schema(schema: Any) -> Prototype:

@@ -7,6 +7,7 @@ its schema. The attribute `_torch_operator` says which operator it was, so that 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from torch_npu.ops._operator import camel_case
+from softnpu import _C
+from softnpu.collectives import GE_TYPES
 from torch_npu.ops._registry import operator_of
+from torch_npu.ops._signatures import camel_case
 from torchair.ge import _supported, attr
 from torchair.ge._types import DataType
 from torchair.ge.graph import Const, Tensor, TensorSpec, attribute, current, node
@@ -23,14 +26,6 @@ from torchair.ge.prototypes import converting
 
 TORCH_OPERATOR = "_torch_operator"
 _converters: dict[Any, Callable[..., Any]] = {}
-#: types of others' operators that are not the CamelCase of the name; operators of torch_npu say their own
-_TYPES = {
-    "all_reduce": "HcomAllReduce",
-    "all_gather_into_tensor": "HcomAllGather",
-    "reduce_scatter_tensor": "HcomReduceScatter",
-    "all_to_all_single": "HcomAllToAllV",
-    "broadcast": "HcomBroadcast",
-}
 
 
 def register_fx_node_ge_converter(
@@ -95,12 +90,18 @@ def _specs(meta: Any) -> Any:
 
 
 def type_of(target: OpOverload) -> str:
-    """The type of the node that an operator becomes."""
+    """The type of the node that an operator becomes by its schema."""
     operator = operator_of(target)
     if operator is not None:
         return operator.ge
     name = target._schema.name.split("::")[-1]
-    return _TYPES.get(name) or camel_case(name)
+    return GE_TYPES.get(name) or camel_case(name)
+
+
+@functools.cache
+def aten_type(name: str) -> str:
+    """CANN's type for an ATen operator, whose inputs a converter names as CANN does."""
+    return _C.operator_traits().get(f"aten::{name}", {}).get("type") or camel_case(name)
 
 
 def by_schema(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], meta: Any) -> Any:

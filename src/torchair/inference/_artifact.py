@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torchair._capture import Captured, Plan
+from torchair._capture import Captured, CaptureInputs
 from torchair._host import operators
 from torchair._host.run import HostProgram
 from torchair._host.source import NotPortable, Portable, compiled_in
@@ -108,7 +108,7 @@ class Saver:
             "on_cpu": sorted(program.on_cpu),
             "written": program.written,
             "inputs": [_pattern(value) for value in inputs],
-            "plan": captured.plan.as_dict() if captured is not None else None,
+            "plan": captured.inputs.as_dict() if captured is not None else None,
         }
 
     def listening(self) -> AbstractContextManager[Any]:
@@ -175,7 +175,7 @@ def load(
     held = [tensor.to(f"npu:{device}") for tensor in held]
     program: Any = HostProgram(code, device, frozenset(record["on_cpu"]), held, record["written"])
     if record["plan"] is not None:
-        program = Captured(program, Plan(**record["plan"]), config)
+        program = Captured(program, CaptureInputs(**record["plan"]), config)
     patterns = record["inputs"]
 
     def graph(*inputs: Any) -> Any:

@@ -24,7 +24,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ran
 _TORCH_PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 #: packages whose code is bound by their versions
 _VERSIONED = {"torch", "torch_npu", "torchair", "softnpu", *sys.stdlib_module_names} - {"__main__"}
-_MOST_FUNCTIONS = 5000
+_MAX_FUNCTIONS = 5000
 _DEPTH = 4
 
 
@@ -95,7 +95,7 @@ class _Traced:
 
     def visit(self, value: Any) -> None:
         waiting = [value]
-        while waiting and len(self._functions) < _MOST_FUNCTIONS:
+        while waiting and len(self._functions) < _MAX_FUNCTIONS:
             one = waiting.pop()
             if isinstance(one, types.MethodType):
                 one = one.__func__

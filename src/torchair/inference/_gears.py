@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-MOST_GEARS = 100
+MAX_GEARS = 100
 _ATTRIBUTE = "dim_gears"
 
 
@@ -46,8 +46,8 @@ def _check(t: torch.Tensor, dim: Any, sizes: Any) -> None:
         raise ValueError(f"{where}: the dimension must be an int in [0, {t.dim() - 1}]")
     if not isinstance(sizes, (list, tuple)):
         raise ValueError(f"{where}: expected a list or tuple, received {type(sizes).__name__}")
-    if not 2 <= len(sizes) <= MOST_GEARS:
-        raise ValueError(f"{where}: expected 2 to {MOST_GEARS} sizes, received {len(sizes)}")
+    if not 2 <= len(sizes) <= MAX_GEARS:
+        raise ValueError(f"{where}: expected 2 to {MAX_GEARS} sizes, received {len(sizes)}")
     for size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 2:
             raise ValueError(f"{where}: sizes must be integers above 1, received {size!r}")
@@ -125,9 +125,9 @@ def of_inputs(example_inputs: Sequence[Any], config: Any) -> Gears | None:
         allowed = set(zip(*lists, strict=True))
     else:
         allowed = set(itertools.product(*lists))
-    if len(allowed) > MOST_GEARS:
+    if len(allowed) > MAX_GEARS:
         raise ValueError(
-            f"set_dim_gears: at most {MOST_GEARS} gears are allowed, {policy} gives {len(allowed)}"
+            f"set_dim_gears: at most {MAX_GEARS} gears are allowed, {policy} gives {len(allowed)}"
         )
     gears_of_model = Gears(dimensions, allowed)
     gears_of_model.check([tuple(map(_hint, getattr(v, "shape", ()))) for v in example_inputs])

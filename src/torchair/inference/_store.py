@@ -11,7 +11,6 @@ be closed to other writers. Where that is not so, `Place` is a private folder of
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -181,25 +180,11 @@ class Place:
 
 
 def private_folder() -> Path:
-    """A new folder of mode 700 where nobody else can put anything, removed when this process ends."""
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm", str(Path.home()))):
-        try:
-            ownership.check_path(Path(parent))
-            ownership.check(Path(parent), sticky=True)
-            folder = Path(tempfile.mkdtemp(prefix="torchair_cache_", dir=parent))
-        except OSError:
-            continue
-        atexit.register(_remove, folder, os.getpid())
-        return folder
-    raise RuntimeError(
-        "cache_compile: no folder is private enough to compile in; set TMPDIR to one that belongs to "
-        "this user and that others cannot write to"
-    )
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # not in a fork
-        shutil.rmtree(folder, ignore_errors=True)
+    """A new folder of this process, where nobody else can put anything."""
+    try:
+        return ownership.private_folder("torchair_cache_")
+    except ownership.Untrusted as wrong:
+        raise RuntimeError(f"cache_compile: {wrong}") from None
 
 
 def digests(folder: Path) -> dict[str, str]:

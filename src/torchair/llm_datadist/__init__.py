@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from softnpu import _C
+from torch_npu.distributed import _windows
 
 __all__ = ["create_npu_tensors"]
 
@@ -32,7 +33,8 @@ def create_npu_tensors(
     Args:
         shape: of every tensor.
         dtype: of every tensor.
-        addresses: of allocated memory of an npu device, each with room for a tensor.
+        addresses: of allocated memory of an npu device, or of a window that ranks have exchanged, each with room for a
+            tensor.
 
     Differs from upstream: an address that is not inside allocated device memory raises ValueError; the card
     would accept it and fail when the tensor is used.
@@ -67,6 +69,8 @@ def _device_of(address: int, nbytes: int) -> int:
             start = segment["address"]
             if start <= address and address + nbytes <= start + segment["total_size"]:
                 return index
+    if _windows.holds(address, nbytes):
+        return torch.npu.current_device()
     raise ValueError(
         f"addresses: expected {nbytes} bytes of allocated device memory, received {address:#x}"
     )

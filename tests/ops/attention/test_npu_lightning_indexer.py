@@ -155,9 +155,19 @@ def test_arguments_that_the_gradient_does_not_read():
     assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
 
 
+def test_the_gradient_without_the_dimension_of_the_head():
+    given = gradient_inputs()
+    plain = torch_npu.npu_lightning_indexer_grad(**given)
+    for names in (("dy",), ("dy", "sparse_indices")):
+        flat = given | {name: given[name].squeeze(2) for name in names}
+        other = torch_npu.npu_lightning_indexer_grad(**flat)
+        assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
+
+
 @pytest.mark.parametrize(
     "change,message",
     [
+        ({"dy": make(1, 3, 3, dtype=torch.float16)}, r"'dy' must be of shape \(1, 2, 3\)"),
         ({"weights": make(1, 2, 4)}, "'weights' must be of the dtype of 'query'"),
         ({"query": make(1, 2, 4, 64, dtype=torch.float16)}, "'query' must be of head size 128"),
         ({"layout": "SBND"}, "'layout' must be 'BSND' or 'TND'"),

@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from tests.ops.comm.moe_support import DOMAIN, dispatch, ids
+from tests.ops.families import as_chip
 from tests.ops.support import make
 
 WRONG = [
@@ -36,3 +37,22 @@ def test_bad_input(change, message):
 def test_index_counts_tokens_of_the_same_expert():
     index = torch_npu.npu_moe_distribute_dispatch(**dispatch(1))[2]
     assert index.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and index.dtype == torch.int32
+
+
+@pytest.mark.parametrize("soc,ranks,refused", [
+    ("Ascend950", 12, None),
+    ("Ascend950", 289, r"in \[1, 288\]"),
+    ("Ascend910_9391", 12, "8, 16, 32, 64, 128, 144, 256 or 288"),
+])  # fmt: skip
+def test_ranks_after_a2(soc, ranks, refused):
+    """CANN's host code for Ascend950 takes any number of ranks up to 288."""
+    with as_chip(soc):
+        given = dispatch(1) | {"x": make(4, 7168, dtype=torch.bfloat16)}
+        given |= {"group_ep": f"softnpu%mirror_{ranks}", "ep_world_size": ranks}
+        given["moe_expert_num"] = 2 * ranks if refused is None else ranks
+        if refused:
+            with pytest.raises(RuntimeError, match=f"'ep_world_size' must be {refused}"):
+                torch_npu.npu_moe_distribute_dispatch(**given)
+        else:
+            rows = torch_npu.npu_moe_distribute_dispatch(**given)[0]
+            assert torch.equal(rows[: 8 * ranks], given["x"].repeat(2 * ranks, 1))

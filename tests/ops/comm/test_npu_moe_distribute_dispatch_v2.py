@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from tests.ops.comm.moe_support import DOMAIN, dispatch, ids
+from tests.ops.families import as_chip
 from tests.ops.support import make
 
 WRONG = [
@@ -101,3 +102,29 @@ def test_any_number_of_nodes_and_wide_tokens(ranks, hidden):
     rows, _, _, counts, *_ = torch_npu.npu_moe_distribute_dispatch_v2(**given)
     assert counts.tolist() == [4 * ranks, 4 * ranks]
     assert torch.equal(rows[: 8 * ranks], x.repeat(2 * ranks, 1))
+
+
+@pytest.mark.parametrize(
+    "soc,alg,hidden,refused",
+    [
+        ("Ascend910_9391", "hierarchy", 32, None),
+        ("Ascend910_9391", "hierarchy", 48, "a multiple of 32 up to 7168"),
+        ("Ascend910_9391", "hierarchy", 7200, "a multiple of 32 up to 7168"),
+        ("Ascend910_9391", "", 992, r"in \[1024, 8192\]"),
+        ("Ascend950", "", 1024, None),
+        ("Ascend950", "", 992, r"in \[1024, 8192\]"),
+    ],
+)
+def test_widths_after_a2(soc, alg, hidden, refused):
+    """CANN's host code: with "hierarchy" any multiple of 32 up to 7168, else 1024 to 8192."""
+    with as_chip(soc):
+        given = dispatch(2) | {"x": make(4, hidden, dtype=torch.bfloat16), "comm_alg": alg}
+        given |= {"group_ep": "softnpu%mirror_16", "ep_world_size": 16, "moe_expert_num": 32}
+        if alg:
+            given["expert_scales"] = make(4, 2)
+        if refused:
+            with pytest.raises(RuntimeError, match=f"'x' must be of H {refused}"):
+                torch_npu.npu_moe_distribute_dispatch_v2(**given)
+        else:
+            rows = torch_npu.npu_moe_distribute_dispatch_v2(**given)[0]
+            assert torch.equal(rows[: 8 * 16], given["x"].repeat(2 * 16, 1))

@@ -52,6 +52,14 @@ def test_zeros_and_non_contiguous():
     plain.same(y, plain.whole(reference(x)[0], -128, 127))
 
 
+def test_an_infinite_scale_on_ascend950():
+    x = make(1, 128, dtype=torch.bfloat16)
+    x[0, 5] = -torch.inf
+    with on("A5"):
+        y, scale = torch_npu.npu_dynamic_block_quant(x, min_scale=1e6, dst_type=292)
+        assert scale.item() == torch.inf and y.float().isnan().sum() == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_blocks_on_ascend950(dtype):
     x = make(2, 70, 200, dtype=dtype)

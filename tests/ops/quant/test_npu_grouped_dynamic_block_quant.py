@@ -67,6 +67,20 @@ def test_least_scale_zeros_and_strides():
     assert torch.equal(y.cpu().float(), expected) and not y[6].float().any()
 
 
+def test_an_infinite_scale_is_no_subject_to_the_least():
+    """CANN's kernel takes the minimum of finite scales alone; a quotient by infinity is 0, or not a number."""
+    x = make(2, 64, dtype=torch.bfloat16)
+    x[0, 3] = torch.inf
+    index = torch.tensor([2], dtype=torch.int32).npu()
+    y, scale = torch_npu.npu_grouped_dynamic_block_quant(
+        x, index, min_scale=1e6, dst_type=mx.E4M3, col_block_size=64
+    )
+    assert scale.flatten().tolist()[0] == torch.inf
+    assert float(scale.flatten()[1]) == pytest.approx(1e-6)
+    first = y[0].float().cpu()
+    assert first[3].isnan() and not first[torch.arange(64) != 3].any()
+
+
 def test_the_limit_is_read_for_hifloat8_alone():
     x, index = make(4, 64, dtype=torch.bfloat16), torch.tensor([4], dtype=torch.int32).npu()
     plain_, limited = (

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from tests.distributed import job
+from torch_npu.distributed.distributed_c10d import backend_of
 from torchair.llm_datadist import create_npu_tensors
 
 
@@ -42,3 +45,20 @@ def test_a_tensor_must_fit():
     owner = torch.empty(4, dtype=torch.int8, device="npu")
     with pytest.raises(ValueError, match="bytes of allocated device memory"):
         create_npu_tensors([1 << 40], torch.int8, [owner.data_ptr()])
+
+
+def on_a_window(rank: int) -> list[int]:
+    torch.npu.set_device(rank)
+    backend = backend_of(dist.group.WORLD)
+    backend._window_register_and_exchange(4096, [1 - rank])
+    window = backend._get_window_mem()
+    (made,) = create_npu_tensors([2, 3], torch.int32, [window.data_ptr() + 512])
+    window.view(torch.int32)[128:134] = torch.arange(6, dtype=torch.int32, device="npu") + rank
+    assert made.device == window.device and made.data_ptr() == window.data_ptr() + 512
+    with pytest.raises(ValueError, match="4097 bytes of allocated device memory"):
+        create_npu_tensors([4097], torch.int8, [window.data_ptr()])
+    return made.flatten().tolist()
+
+
+def test_windows_of_ranks():
+    assert job.run(on_a_window, 2) == [[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]]

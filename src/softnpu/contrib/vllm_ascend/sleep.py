@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from softnpu import ownership
+
 __all__ = ["init_module", "load", "python_create_and_map", "python_unmap_and_release"]
 
 Handle = tuple[int, int, int, int]  # device, bytes, address, address of the card's handle
@@ -29,6 +31,7 @@ void set_callbacks(void* first, void* second) { allocate = first; release = seco
 void* my_malloc(ssize_t size, int device, void* stream) { return allocate(size, device, stream); }
 void my_free(void* address, ssize_t size, int device, void* stream) { release(address, size, device, stream); }
 """
+_LIBRARY = "vllm_ascend_C.so"
 _GRANULARITY = 2 << 20  # pages of the card's physical memory
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
@@ -45,7 +48,7 @@ _kept: dict[str, Any] = {}  # the library and its callbacks
 
 def load() -> Path:
     """The library, loaded into the process; ImportError if it cannot be compiled."""
-    path = _folder() / "vllm_ascend_C.so"
+    path = _folder() / _LIBRARY
     if not path.exists():
         _compile(path)
     _kept["library"] = ctypes.CDLL(str(path))
@@ -57,10 +60,10 @@ def _folder() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "softnpu" / version
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir(), f"softnpu-{os.getuid()}-{version}")
-        folder.mkdir(exist_ok=True)
+        ownership.make_private(folder)
+        ownership.check_path(folder / _LIBRARY)
+    except OSError:  # it cannot be written, or others could have put the library there
+        return ownership.private_folder("softnpu-vllm-")
     return folder
 
 

@@ -19,6 +19,7 @@ from softnpu.plan.tasks import Task, TensorSpec
 
 MARK = "predicted by softnpu plan, not measured"
 _LEVEL = "Level1"  # with types and shapes of kernels
+_COPY = "memcpy"  # the name of a copy between host and device
 _NO_THREAD = 0  # a predicted task belongs to no host operator
 
 
@@ -93,7 +94,7 @@ def _tasks(tasks: Sequence[Task], prediction: Prediction, start: int) -> Iterabl
     for number, (task, when) in enumerate(zip(tasks, prediction.tasks)):
         if task.kind != "collective":
             begin = start + _ns(when.start)
-            name = "memcpy" if task.kind == "copy" else task.name
+            name = _COPY if task.kind == "copy" else task.name
             yield [
                 name, task.device, task.stream, _NO_THREAD, begin, begin + _ns(when.seconds),
                 _tensors(task.inputs), _tensors(task.outputs), number,
@@ -106,9 +107,10 @@ def _tensors(specs: Sequence[TensorSpec]) -> list[list[Any]]:
 
 def _kernels(tasks: Sequence[Task]) -> list[list[str]]:
     from torch_npu.profiler import _facts
+    from torch_npu.profiler._kernels import COPY_CORE
 
     names = sorted({task.name for task in tasks if task.kind == "kernel"})
-    return [[name, *_facts.kernel(name)] for name in names]
+    return [[name, *_facts.kernel(name)] for name in names] + [[_COPY, _COPY, COPY_CORE]]
 
 
 def _communications(

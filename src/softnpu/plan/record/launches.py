@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
+from softnpu import _C
 from softnpu.plan.record.log import Log
 from softnpu.plan.record.owners import address_of
 from softnpu.plan.tasks import Task, TensorSpec
 
 _INPUTS = 0  # the stage of a launch
-_COPIES = ("aten::copy_", "aten::_copy_from")
 _ATTENTION = "_scaled_dot_product_fused_attention"
-_MOST_NUMBERS = 4096  # of a list among the attributes
+_MAX_NUMBERS = 4096  # of a list among the attributes
 _GROUPS = ("hcom", "group", "group_ep")  # arguments that name one
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -130,7 +130,7 @@ class Launches:
     ) -> None:  # fmt: skip
         read = [address_of(tensor) for tensor in inputs]
         written = [address_of(tensor) for tensor in outputs] or read
-        task = self._copy(record, inputs) if name in _COPIES else None
+        task = self._copy(record, inputs) if name in _copies() else None
         if task is None:
             task = self._task(record, [t for t in inputs if t.device.type == "npu"], read)
         if len(ranks) > 1:
@@ -191,12 +191,18 @@ def _ranks(record: Any) -> tuple[int, ...]:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return 0 < len(value) <= _MOST_NUMBERS and all(isinstance(v, int) for v in value)
+        return 0 < len(value) <= _MAX_NUMBERS and all(isinstance(v, int) for v in value)
     return isinstance(value, (bool, int, float, str))
 
 
 def _plain(value: Any) -> object:
     return tuple(int(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+@functools.cache
+def _copies() -> frozenset[str]:
+    """The operators that copy between host and device."""
+    return frozenset(n for n, traits in _C.operator_traits().items() if traits["copies"])
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from torch_npu._patch import Patches
 _LIMIT = (
     1 << 46
 )  # bytes of a device while planning: as good as none, and well inside the address space
-_MOST = 1 << 30  # events of the allocator
+_MAX = 1 << 30  # events of the allocator
 _WORDS = 300  # letters of an error
 _PROGRESS = 0.3  # seconds between two words on the progress
 _SELDOM = 20  # parts of the time that may go into files before the end: one
@@ -75,7 +75,7 @@ class Recorder:
     def _device_starts(self) -> None:
         """Memory: every event with its origin, and no limit, so that the whole peak is known."""
         for device in range(_C.device_count()):
-            _C.record_history(device, True, _MOST, self.origins.context, True)
+            _C.record_history(device, True, _MAX, self.origins.context, True)
             _C.set_memory_fraction(device, _LIMIT / capacity())
         self.patches.replace(_C, "record_history", self._keep_history)
         self.patches.replace(_C, "set_memory_fraction", self._set_fraction)

@@ -29,7 +29,7 @@ from torch_npu.ops._sharding import Placement as Written
 from torch_npu.ops._sharding import Sharding
 
 
-class Plan(NamedTuple):
+class Division(NamedTuple):
     """What a call does on every rank of the mesh: where its arguments go, by name, and where its results are."""
 
     inputs: dict[str, tuple[Placement, ...]]
@@ -42,19 +42,19 @@ def call(operator: Operator, overload: Any, args: tuple[Any, ...], kwargs: dict[
     values = dict(zip(operator.arguments, operator.bind(args, kwargs), strict=True))
     mesh = next(v.device_mesh for v in pytree.tree_leaves(values) if isinstance(v, DTensor))
     specs = {name: _map(functools.partial(_spec, mesh, overload), v) for name, v in values.items()}
-    plan = _known_plan(operator, mesh, specs)
+    division = _known_division(operator, mesh, specs)
     if mesh.get_coordinate() is None:
-        results = [_map(lambda spec: _nothing(spec, mesh), spec) for spec in plan.outputs]
+        results = [_map(lambda spec: _nothing(spec, mesh), spec) for spec in division.outputs]
     else:
-        local = [_on_this_rank(values[n], specs[n], plan.inputs[n]) for n in operator.arguments]
-        for name, divisor in plan.divisors.items():
+        local = [_on_this_rank(values[n], specs[n], division.inputs[n]) for n in operator.arguments]
+        for name, divisor in division.divisors.items():
             local[operator.arguments.index(name)] //= divisor
         positional, by_name = operator.spread(local)
         found = overload(*positional, **by_name)
         results = list(found) if isinstance(found, tuple) else [found]
     wrapped = [
         values[name] if name is not None else _wrapped(result, spec)
-        for result, spec, name in zip(results, plan.outputs, _written(operator), strict=True)
+        for result, spec, name in zip(results, division.outputs, _written(operator), strict=True)
     ]
     return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
 
@@ -88,12 +88,12 @@ def _written(operator: Operator) -> Iterator[str | None]:
 # --- where everything goes ---------------------------------------------------------------------------------
 
 
-def _known_plan(operator: Operator, mesh: DeviceMesh, specs: dict[str, Any]) -> Plan:
-    """The plan, made once for the same question. Sizes that are symbols, and shapes of a trace, are asked for each time."""
+def _known_division(operator: Operator, mesh: DeviceMesh, specs: dict[str, Any]) -> Division:
+    """The division, made once for the same question. Sizes that are symbols, and shapes of a trace, are asked for each time."""
     question = tuple(tuple(v) if isinstance(v, list) else v for v in specs.values())
     if detect_fake_mode() is not None or any(map(_symbolic, pytree.tree_leaves(specs))):
-        return _plan(operator, mesh, question)
-    return _kept_plan(operator, mesh, question)
+        return _division(operator, mesh, question)
+    return _kept_division(operator, mesh, question)
 
 
 def _symbolic(value: Any) -> bool:
@@ -102,7 +102,7 @@ def _symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _plan(operator: Operator, mesh: DeviceMesh, question: tuple[Any, ...]) -> Plan:
+def _division(operator: Operator, mesh: DeviceMesh, question: tuple[Any, ...]) -> Division:
     """The cheapest way to divide the work; `question` has all arguments, tensors as where they are, lists as tuples."""
     values = [list(value) if isinstance(value, tuple) else value for value in question]
     specs = dict(zip(operator.arguments, values, strict=True))
@@ -138,10 +138,10 @@ def _plan(operator: Operator, mesh: DeviceMesh, question: tuple[Any, ...]) -> Pl
     for dim, way in enumerate(chosen):
         for name in way.divided:
             divisors[name] = divisors.get(name, 1) * mesh.size(dim)
-    return Plan(inputs, outputs, divisors)
+    return Division(inputs, outputs, divisors)
 
 
-_kept_plan = functools.lru_cache(maxsize=1024)(_plan)
+_kept_division = functools.lru_cache(maxsize=1024)(_division)
 
 
 def placement(written: Written) -> Placement:

@@ -110,7 +110,7 @@ def reciprocal(number: float, dtype: torch.dtype) -> float:
 
 
 #: what 310P's kernels take for no range at all, and where their conversions to float16 end
-_LEAST, _MOST = 1e-12, 65504.0
+_LEAST, _MAX = 1e-12, 65504.0
 
 
 def _in_half(x):
@@ -128,7 +128,7 @@ def symmetric(x, name, top=0.0, quant_mode="pertoken", mode="rint", order=PLAIN)
         y = _formats.encode(x * torch.where(high == 0, 0.0, factor), name, mode)
         return y, squeezed(scale, quant_mode)
     if order == STEPS:
-        factor = torch.where(high <= _LEAST, 0.0, quotient(top, high).clamp(max=_MOST))
+        factor = torch.where(high <= _LEAST, 0.0, quotient(top, high).clamp(max=_MAX))
         return _formats.encode(_in_half(x * _in_half(factor)), name, "round"), squeezed(
             scale, quant_mode
         )
@@ -152,8 +152,8 @@ def asymmetric_steps(x, high, low, name):
     span = high - low
     factor = torch.where(span <= _LEAST, 0.0, quotient(255, span))
     offset = -(high + low) * factor * 0.5
-    scaled = _in_half(x * _in_half(factor.clamp(max=_MOST)))
-    y = _in_half(scaled + _in_half(offset.clamp(-_MOST, _MOST)))
+    scaled = _in_half(x * _in_half(factor.clamp(max=_MAX)))
+    y = _in_half(scaled + _in_half(offset.clamp(-_MAX, _MAX)))
     return _formats.encode(y, name, "round"), span / 255, offset
 
 

@@ -15,7 +15,7 @@ CACHE_MODES = ("krope_ctkv", "int8_nzcache", "nzcache")
 
 
 @dataclass
-class Call:
+class LatentArguments:
     """The arguments that all forms of npu_multi_head_latent_attention share."""
 
     q_nope: torch.Tensor
@@ -100,7 +100,7 @@ class _Latent:
         return torch.cat((latent, rope), -1), latent
 
 
-def _int8(call: Call, out: torch.Tensor, lse: torch.Tensor) -> None:
+def _int8(call: LatentArguments, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Scores of int8 latents and half-precision ropes; weights in steps of 1/127 of a row's largest."""
     ctkv, k_rope = call.pages()
     source = Paged(ctkv, k_rope, call.block_tables)

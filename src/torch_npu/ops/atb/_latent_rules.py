@@ -7,13 +7,20 @@ import torch
 from torch_npu.ops import _check as must
 from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops._shared._pages import nz_width
-from torch_npu.ops.atb._latent import CACHE_MODES, CALC_TYPES, LATENT, MASK_TYPES, ROPE, Call
+from torch_npu.ops.atb._latent import (
+    CACHE_MODES,
+    CALC_TYPES,
+    LATENT,
+    MASK_TYPES,
+    ROPE,
+    LatentArguments,
+)
 
 #: the query heads that ATB's kernel has
 HEADS = (8, 16, 32, 64, 128)
 
 
-def check(call: Call) -> None:
+def check(call: LatentArguments) -> None:
     """What all forms of npu_multi_head_latent_attention ask."""
     rules.family("q_nope", "A2", "A3")
     must.choice("mask_type", call.mask_type, (*MASK_TYPES, None))
@@ -39,7 +46,7 @@ def check(call: Call) -> None:
     _check_lengths(call)
 
 
-def _check_caches(call: Call) -> None:
+def _check_caches(call: LatentArguments) -> None:
     for name, cache, size in (("ctkv", call.ctkv, LATENT), ("k_rope", call.k_rope, ROPE)):
         if call.mode == "krope_ctkv":
             must.shape(name, cache, (None, None, call.kv_headnum, size))
@@ -54,7 +61,7 @@ def _check_caches(call: Call) -> None:
     must.hold(same, "k_rope", expected, tuple(call.k_rope.shape))
 
 
-def _check_lengths(call: Call) -> None:
+def _check_lengths(call: LatentArguments) -> None:
     batch, tokens = len(call.context_lens), call.q_nope.shape[0]
     must.hold(batch <= 8192, "context_lens", "of at most 8192 sequences", batch)
     rules.table(call.block_tables, batch, "block_tables", exact=True)

@@ -57,13 +57,13 @@ def _(positions, query, key, head_size, cos_sin_cache, is_neox_style):
     must.dtype("positions", positions, torch.int32, torch.int64)
     must.dtype("query", query, *rules.FLOATS)
     must.same_dtype("key", key, "query", query)
-    later = chips.current().family == "A5"
-    wide = (torch.float32,) if query.dtype == torch.float16 and not later else ()
+    ascend950 = chips.current().family == "A5"
+    wide = (torch.float32,) if query.dtype == torch.float16 and not ascend950 else ()
     must.dtype("cos_sin_cache", cos_sin_cache, query.dtype, *wide)
     must.ndim("cos_sin_cache", cos_sin_cache, 2)
     angles = cos_sin_cache.shape[1]
     must.hold(angles % 2 == 0, "cos_sin_cache", "of an even number of columns", angles)
-    fits = later or 16 <= angles <= 4096
+    fits = ascend950 or 16 <= angles <= 4096
     must.hold(fits, "cos_sin_cache", "of 16 to 4096 columns", angles)
     if not is_neox_style:
         expected = f"{angles}, the columns of 'cos_sin_cache', where pairs are rotated"

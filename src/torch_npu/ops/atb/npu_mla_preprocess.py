@@ -24,7 +24,7 @@ _ARGUMENTS = (
 
 
 @dataclass
-class Call:
+class PreprocessArguments:
     """The arguments of both forms."""
 
     input: torch.Tensor
@@ -197,7 +197,7 @@ def npu_mla_preprocess(**arguments):
     Differs from upstream: what the returned caches hold outside the slots is what the given ones hold; upstream
     leaves it uninitialized.
     """
-    call = Call(**arguments)
+    call = PreprocessArguments(**arguments)
     caches = call.kv_cache.clone(), call.kv_cache_rope.clone()
     q_nope, q_rope = call.run(*caches)
     return q_nope, caches[0], q_rope, caches[1]
@@ -205,12 +205,12 @@ def npu_mla_preprocess(**arguments):
 
 @npu_mla_preprocess.check
 def _(**arguments):
-    check(Call(**arguments))
+    check(PreprocessArguments(**arguments))
 
 
 @npu_mla_preprocess.meta
 def _(**arguments):
-    call = Call(**arguments)
+    call = PreprocessArguments(**arguments)
     q_nope, q_rope = call.shapes()
     return q_nope, torch.empty_like(call.kv_cache), q_rope, torch.empty_like(call.kv_cache_rope)
 
@@ -234,7 +234,7 @@ def npu_mla_preprocess_out(q_out0, kv_cache_out0, q_out1, kv_cache_out1, **argum
     Returns:
         The four tensors.
     """
-    q_nope, q_rope = Call(**arguments).run(kv_cache_out0, kv_cache_out1)
+    q_nope, q_rope = PreprocessArguments(**arguments).run(kv_cache_out0, kv_cache_out1)
     q_out0.copy_(q_nope)
     q_out1.copy_(q_rope)
     return q_out0, kv_cache_out0, q_out1, kv_cache_out1
@@ -242,7 +242,7 @@ def npu_mla_preprocess_out(q_out0, kv_cache_out0, q_out1, kv_cache_out1, **argum
 
 @npu_mla_preprocess_out.check
 def _(q_out0, kv_cache_out0, q_out1, kv_cache_out1, **arguments):
-    call = Call(**arguments)
+    call = PreprocessArguments(**arguments)
     check(call)
     q_nope, q_rope = call.shapes()
     for name, given, like in (

@@ -8,7 +8,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _atb_rules as rules
 from torch_npu.ops.atb import _latent_rules
 from torch_npu.ops.atb._attend import in_blocks, natively
-from torch_npu.ops.atb._latent import Call
+from torch_npu.ops.atb._latent import LatentArguments
 
 _FIRST = (
     "Tensor q_nope, Tensor q_rope, Tensor ctkv, Tensor k_rope, Tensor block_tables, "
@@ -65,22 +65,22 @@ def npu_multi_head_latent_attention(**arguments):
     Returns:
         (tokens, q_headnum, 512), the dtype of `q_rope`.
     """
-    return Call(**arguments).run(in_blocks)[0]
+    return LatentArguments(**arguments).run(in_blocks)[0]
 
 
 @npu_multi_head_latent_attention.native
 def _(**arguments):
-    return Call(**arguments).run(natively)[0]
+    return LatentArguments(**arguments).run(natively)[0]
 
 
 @npu_multi_head_latent_attention.check
 def _(**arguments):
-    _latent_rules.check(Call(**arguments))
+    _latent_rules.check(LatentArguments(**arguments))
 
 
 @npu_multi_head_latent_attention.meta
 def _(**arguments):
-    return Call(**arguments).outputs()[0]
+    return LatentArguments(**arguments).outputs()[0]
 
 
 @npu_op(
@@ -107,7 +107,7 @@ def npu_multi_head_latent_attention_lse(return_lse, workspace, **arguments):
 
 
 def _with_lse(engine, return_lse, arguments):
-    out, lse = Call(**arguments).run(engine)
+    out, lse = LatentArguments(**arguments).run(engine)
     return out, lse if return_lse else lse.new_empty(0)
 
 
@@ -118,12 +118,12 @@ def _(return_lse, workspace, **arguments):
 
 @npu_multi_head_latent_attention_lse.check
 def _(return_lse, workspace, **arguments):
-    _latent_rules.check(Call(**arguments))
+    _latent_rules.check(LatentArguments(**arguments))
 
 
 @npu_multi_head_latent_attention_lse.meta
 def _(return_lse, workspace, **arguments):
-    out, lse = Call(**arguments).outputs()
+    out, lse = LatentArguments(**arguments).outputs()
     return out, lse if return_lse else lse.new_empty(0)
 
 
@@ -138,7 +138,7 @@ def _npu_multi_head_latent_attention_get_workspace(return_lse, **arguments):
 
 @_npu_multi_head_latent_attention_get_workspace.check
 def _(return_lse, **arguments):
-    _latent_rules.check(Call(**arguments))
+    _latent_rules.check(LatentArguments(**arguments))
 
 
 def _inputs(make):

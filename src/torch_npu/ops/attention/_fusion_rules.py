@@ -259,8 +259,8 @@ def _check_slopes(a: Attention) -> None:
         expected = "of equal lengths in sparse_mode 8"
         must.hold(equal, "actual_seq_kvlen", expected, a.actual_seq_kvlen)
         return
-    later = chips.current().family == "A5"
-    if (a.layout == "TND") == later:
+    ascend950 = chips.current().family == "A5"
+    if (a.layout == "TND") == ascend950:
         for s in a.segments:
             expected = f"of the length of 'query' ({s.q_length}) with pse_type {a.pse_type}"
             must.hold(s.q_length == s.kv_length, "key", expected, s.kv_length)

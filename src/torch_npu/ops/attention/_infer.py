@@ -19,7 +19,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._shared._engine import FAR, IntegerProducts, Problem, Segment, natively
 from torch_npu.ops.attention import _paged, _quantized
 from torch_npu.ops.attention import _small_floats as small
-from torch_npu.ops.attention._call import (
+from torch_npu.ops.attention._infer_arguments import (
     BAND,
     DEFAULT,
     LAYOUTS,
@@ -27,7 +27,7 @@ from torch_npu.ops.attention._call import (
     RIGHT_DOWN,
     TEMPLATE,
     TREE,
-    Call,
+    InferArguments,
     as_bnsd,
     each,
     empty_outputs,
@@ -37,7 +37,9 @@ from torch_npu.ops.attention._call import (
 )
 
 
-def solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
+def solve(
+    call: InferArguments, engine: Callable[[Problem], None]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """attention_out and softmax_lse."""
     try:
         return _solve(call, engine)
@@ -45,7 +47,9 @@ def solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, 
         raise _errors.operator_error(call.operator, bad) from None
 
 
-def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor, torch.Tensor]:
+def _solve(
+    call: InferArguments, engine: Callable[[Problem], None]
+) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = empty_outputs(call)
     query = _query(call)
     key, value, pages = _pages(call, query, out, engine) or (*_caches(call), None)
@@ -89,7 +93,7 @@ def _solve(call: Call, engine: Callable[[Problem], None]) -> tuple[torch.Tensor,
 # --- query, key and value as (B, N, S, D) -------------------------------------------------------
 
 
-def _query(call: Call) -> torch.Tensor:
+def _query(call: InferArguments) -> torch.Tensor:
     query = small.decoded(as_bnsd(call.query, call.layout, call.num_heads), call.query_format)
     if call.dequant_scale_query is not None:
         query = query.float() * _query_factors(call, call.dequant_scale_query, query.shape[2])
@@ -99,13 +103,13 @@ def _query(call: Call) -> torch.Tensor:
     return torch.cat((query, rope.to(query.dtype)), -1)
 
 
-def _query_factors(call: Call, scale: torch.Tensor, rows: int) -> torch.Tensor:
+def _query_factors(call: InferArguments, scale: torch.Tensor, rows: int) -> torch.Tensor:
     if call.query_quant_mode == small.BLOCKS:
         return small.block_factors(call, scale, "query")[:, :, :rows]
     return _quantized.token_heads(scale, call.layout)
 
 
-def _block_ids(call: Call) -> torch.Tensor | None:
+def _block_ids(call: InferArguments) -> torch.Tensor | None:
     if call.block_table is None:
         return None
     blocks = call.key.shape[0]
@@ -115,7 +119,7 @@ def _block_ids(call: Call) -> torch.Tensor | None:
 
 
 def _pages(
-    call: Call, query: torch.Tensor, out: torch.Tensor, engine: Callable[[Problem], None]
+    call: InferArguments, query: torch.Tensor, out: torch.Tensor, engine: Callable[[Problem], None]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """Key, value and block numbers for the C++ kernel, which reads plain caches where they lie."""
     if engine is not natively or call.block_table is None or call.dequant_scale1 is not None:
@@ -134,7 +138,7 @@ def _pages(
     return None if key is None or value is None or ids is None else (key, value, ids)
 
 
-def _caches(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _caches(call: InferArguments) -> tuple[torch.Tensor, torch.Tensor]:
     ids = _block_ids(call)
     key = _cache(call, call.key, call.key_shared_prefix, 0, ids)
     value = _cache(call, call.value, call.value_shared_prefix, 1, ids)
@@ -144,7 +148,7 @@ def _caches(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _cache(
-    call: Call,
+    call: InferArguments,
     cache: torch.Tensor,
     prefix: torch.Tensor | None,
     which: int,
@@ -164,13 +168,15 @@ def _cache(
     return _quantized.dequantize(dense, _stretch(call, scale, mode, ids), offset)
 
 
-def _dense(call: Call, cache: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+def _dense(call: InferArguments, cache: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
     if ids is None:
         return as_bnsd(cache, call.layout, call.kv_heads)
     return _paged.gather(cache, ids, call.kv_heads)
 
 
-def _stretch(call: Call, scale: torch.Tensor, mode: int, ids: torch.Tensor | None) -> torch.Tensor:
+def _stretch(
+    call: InferArguments, scale: torch.Tensor, mode: int, ids: torch.Tensor | None
+) -> torch.Tensor:
     if mode in (_quantized.PAGED_TOKEN, _quantized.PAGED_TOKEN_HEAD):
         assert ids is not None
         return wide(_paged.gather_scales(scale, ids))
@@ -184,7 +190,9 @@ def _stretch(call: Call, scale: torch.Tensor, mode: int, ids: torch.Tensor | Non
     return _quantized.stretch(scale, mode, call.kv_heads)
 
 
-def scales(call: Call, which: int) -> tuple[torch.Tensor | None, torch.Tensor | None, int]:
+def scales(
+    call: InferArguments, which: int
+) -> tuple[torch.Tensor | None, torch.Tensor | None, int]:
     """(scale, offset, mode) of key (0) or value (1): its own, or its half of the common ones."""
     if call.key_antiquant_scale is not None:
         if which == 0:
@@ -196,7 +204,7 @@ def scales(call: Call, which: int) -> tuple[torch.Tensor | None, torch.Tensor | 
     return call.antiquant_scale[which], offset, 0 if not call.decode else call.antiquant_mode
 
 
-def _integer(call: Call) -> IntegerProducts | None:
+def _integer(call: InferArguments) -> IntegerProducts | None:
     first, middle, last = call.dequant_scale1, call.quant_scale1, call.dequant_scale2
     if first is None:
         return None
@@ -207,7 +215,7 @@ def _integer(call: Call) -> IntegerProducts | None:
 # --- lengths, windows and masks -----------------------------------------------------------------
 
 
-def _segments(call: Call, columns: int) -> list[Segment]:
+def _segments(call: InferArguments, columns: int) -> list[Segment]:
     found = []
     for (q_start, q_length), (kv_start, kv_length) in zip(
         _query_spans(call), _key_spans(call, columns), strict=True
@@ -217,7 +225,7 @@ def _segments(call: Call, columns: int) -> list[Segment]:
     return found
 
 
-def _query_spans(call: Call) -> list[tuple[int, int]]:
+def _query_spans(call: InferArguments) -> list[tuple[int, int]]:
     lengths, rows = call.actual_seq_lengths, call.queries[2]
     if call.ragged:
         return spans(lengths)
@@ -231,7 +239,7 @@ def _query_spans(call: Call) -> list[tuple[int, int]]:
     ]
 
 
-def _key_spans(call: Call, columns: int) -> list[tuple[int, int]]:
+def _key_spans(call: InferArguments, columns: int) -> list[tuple[int, int]]:
     if call.ragged and not call.paged:
         return spans(call.actual_seq_lengths_kv)
     lengths = kv_lengths(call)
@@ -244,17 +252,17 @@ def _key_spans(call: Call, columns: int) -> list[tuple[int, int]]:
     return found
 
 
-def _padding(call: Call, side: str) -> list[int]:
+def _padding(call: InferArguments, side: str) -> list[int]:
     sizes_ = getattr(call, f"{side}_padding_size").reshape(-1).tolist()
     return [max(0, n) for n in each(sizes_, call.batch)]
 
 
-def _left_padded(call: Call) -> bool:
+def _left_padded(call: InferArguments) -> bool:
     query = call.query_padding_size is not None and call.actual_seq_lengths is not None
     return query or (call.kv_padding_size is not None and call.actual_seq_lengths_kv is not None)
 
 
-def _window(call: Call, rows: int, columns: int) -> tuple[int, int]:
+def _window(call: InferArguments, rows: int, columns: int) -> tuple[int, int]:
     """The columns that a row sees by sparse_mode, as offsets from the row."""
     mode, corner = call.sparse_mode, columns - rows
     if call.unwindowed:
@@ -274,7 +282,7 @@ def _near(offset: int) -> int:
     return max(-FAR, min(FAR, offset))
 
 
-def _parts(call: Call, problem: Problem) -> list[Problem]:
+def _parts(call: InferArguments, problem: Problem) -> list[Problem]:
     """The problem with mask and bias; by sequence where these do not start at the same token."""
     problem.bias, mode = call.pse_shift, call.sparse_mode
     if call.atten_mask is not None:
@@ -298,7 +306,7 @@ def _parts(call: Call, problem: Problem) -> list[Problem]:
     return parts
 
 
-def _alone(call: Call, problem: Problem, index: int) -> dict[str, Any]:
+def _alone(call: InferArguments, problem: Problem, index: int) -> dict[str, Any]:
     """The tensors of one sequence; a ragged batch keeps its single entry."""
     pick = lambda t: t if t is None or t.shape[0] == 1 else t[index : index + 1]  # noqa: E731
     caches = ("key", "value") if problem.pages is None else ("pages",)
@@ -311,7 +319,7 @@ def _crop(tensor: torch.Tensor | None, segment: Segment) -> torch.Tensor | None:
     return None if tensor is None else tensor[:, :, segment.q_start :, segment.kv_start :]
 
 
-def _full_mask(call: Call, mask: torch.Tensor) -> torch.Tensor:
+def _full_mask(call: InferArguments, mask: torch.Tensor) -> torch.Tensor:
     mask = mask.view(torch.uint8) if mask.dtype == torch.int8 else mask
     if mask.dim() == 2:
         return mask[:, None, None] if call.decode else mask[None, None]
@@ -332,7 +340,7 @@ def _tree_mask(trees: torch.Tensor, segments: list[Segment], index: int) -> torc
     return mask
 
 
-def _check_template(call: Call, mask: torch.Tensor) -> None:
+def _check_template(call: InferArguments, mask: torch.Tensor) -> None:
     """sparse_mode 2, 3 and 4 stand for a window; their mask must be the causal template."""
     if not settings.strict() or call.unwindowed:
         return

@@ -12,7 +12,13 @@ import torch
 from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.attention._call import BAND, DEFAULT, RIGHT_DOWN, Call, sizes
+from torch_npu.ops.attention._infer_arguments import (
+    BAND,
+    DEFAULT,
+    RIGHT_DOWN,
+    InferArguments,
+    sizes,
+)
 
 FLOATS = (torch.float16, torch.bfloat16)
 
@@ -31,13 +37,13 @@ _MAX, _FUSED_MAX = 512, 256
 _JOINED = (192, 128)
 
 
-def plain(call: Call) -> bool:
+def plain(call: InferArguments) -> bool:
     """Query and caches are of one half-precision dtype; layout NSD has the older rules."""
     same = call.query.dtype in FLOATS and call.key.dtype == call.query.dtype
     return same and call.input_layout != "NSD"
 
 
-def fused(call: Call) -> bool:
+def fused(call: InferArguments) -> bool:
     """TND goes to the split-fuse kernel, which takes every head size up to 256 (A2 and A3)."""
     if call.input_layout != "TND" or call.query_rope is not None or call.quant_scale2 is not None:
         return False
@@ -60,7 +66,7 @@ def fused(call: Call) -> bool:
     return blocks and (call.key.dim() == 3 or (call.key.dim() == 5 and size not in (64, 128)))
 
 
-def heads(call: Call) -> None:
+def heads(call: InferArguments) -> None:
     """Head sizes of query, key and value by layout."""
     size, value = call.queries[3], call.value_size
     if not call.paged:
@@ -87,13 +93,13 @@ def _family() -> str:
     return chips.current().family
 
 
-def _sizes(call: Call, allowed: tuple[int, ...], where: str = "") -> None:
+def _sizes(call: InferArguments, allowed: tuple[int, ...], where: str = "") -> None:
     size = call.queries[3]
     expected = f"of head size {must.one_of(allowed)}{where} for layout {call.input_layout}"
     must.hold(size in allowed, "query", expected, size, ErrCode.PARAM)
 
 
-def _joined(call: Call, size: int, value: int) -> None:
+def _joined(call: InferArguments, size: int, value: int) -> None:
     """Different head sizes: 192 over 128; on A5 also any two up to 128 that lie in one piece."""
     loose = _family() == "A5" and max(size, value) <= 128 and not call.paged
     loose = loose and call.input_layout not in (*_NARROW, "BNSD_BSND")
@@ -101,7 +107,7 @@ def _joined(call: Call, size: int, value: int) -> None:
     must.hold((size, value) == _JOINED or loose, "query", expected, (size, value), ErrCode.PARAM)
 
 
-def _ragged(call: Call) -> None:
+def _ragged(call: InferArguments) -> None:
     if _family() == "A5":
         return
     if not fused(call):
@@ -115,7 +121,7 @@ def _ragged(call: Call) -> None:
         )
 
 
-def block_size(call: Call) -> tuple[bool, str]:
+def block_size(call: InferArguments) -> tuple[bool, str]:
     """Whether the pages' size is one the card takes, and which are."""
     size = call.block_size
     step, most = 16, 1024
@@ -125,7 +131,7 @@ def block_size(call: Call) -> tuple[bool, str]:
     return size > 0 and size % step == 0 and size <= most, f"a multiple of {step} up to {most}"
 
 
-def totals(call: Call) -> None:
+def totals(call: InferArguments) -> None:
     """The last length of TND is the number of tokens; A5 asks it of NTD too."""
     if call.layout != "TND" and not (call.layout == "NTD" and _family() == "A5"):
         return

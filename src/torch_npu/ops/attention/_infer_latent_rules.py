@@ -9,14 +9,14 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops.attention import _infer_float_rules as floats
 from torch_npu.ops.attention import _quantized
-from torch_npu.ops.attention._call import BAND, DEFAULT, RIGHT_DOWN, TREE, Call
+from torch_npu.ops.attention._infer_arguments import BAND, DEFAULT, RIGHT_DOWN, TREE, InferArguments
 from torch_npu.ops.attention._infer_rules import FLOATS, absent
 
 #: values a head of the rope halves
 ROPE = 64
 
 
-def latent(call: Call) -> None:
+def latent(call: InferArguments) -> None:
     """query_rope and key_rope: multi-head latent attention."""
     for argument, other in (("query_rope", "key_rope"), ("key_rope", "query_rope")):
         if getattr(call, other) is not None:
@@ -72,7 +72,7 @@ def _with_size(tensor: torch.Tensor, size: int, flat: bool) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def ragged(call: Call) -> None:
+def ragged(call: InferArguments) -> None:
     """TND and its kin: what they exclude."""
     if not call.ragged:
         return
@@ -86,7 +86,7 @@ def ragged(call: Call) -> None:
     absent(call, f"for layout {call.input_layout}", *excluded)
 
 
-def sink(call: Call) -> None:
+def sink(call: InferArguments) -> None:
     """learnable_sink."""
     given = call.learnable_sink
     if given is None:
@@ -106,7 +106,7 @@ def sink(call: Call) -> None:
         must.choice("value", call.value_size, (64, 128))
 
 
-def integers(call: Call) -> None:
+def integers(call: InferArguments) -> None:
     """int8 latent attention (second version): a scale a query token and head, one a cache."""
     if call.query.dtype != torch.int8:
         absent(call, "unless query is int8", "dequant_scale_query")

@@ -10,7 +10,7 @@ from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops.attention import _infer_float_rules as floats
-from torch_npu.ops.attention._call import (
+from torch_npu.ops.attention._infer_arguments import (
     ALL,
     BAND,
     DEFAULT,
@@ -18,7 +18,7 @@ from torch_npu.ops.attention._call import (
     RIGHT_DOWN,
     TEMPLATE,
     TREE,
-    Call,
+    InferArguments,
     kv_lengths,
     prefix_length,
     sizes,
@@ -27,7 +27,9 @@ from torch_npu.ops.attention._call import (
 from torch_npu.ops.attention._infer_rules import absent
 
 
-def mask(call: Call, modes: Sequence[int] = (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, BAND)) -> None:
+def mask(
+    call: InferArguments, modes: Sequence[int] = (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, BAND)
+) -> None:
     """sparse_mode and the mask it needs."""
     mode, given, name = call.sparse_mode, call.atten_mask, call.name("atten_mask")
     must.choice("sparse_mode", mode, modes)
@@ -51,7 +53,7 @@ def mask(call: Call, modes: Sequence[int] = (DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, 
         _full(call, given, name)
 
 
-def _window(call: Call) -> None:
+def _window(call: InferArguments) -> None:
     """pre_tokens and next_tokens leave a window (of the modes that read them)."""
     padded = call.query_padding_size is not None or call.kv_padding_size is not None
     if call.sparse_mode not in (DEFAULT, BAND) or (call.sparse_mode == DEFAULT and padded):
@@ -65,7 +67,7 @@ def _window(call: Call) -> None:
     )
 
 
-def _full(call: Call, given: torch.Tensor, name: str) -> None:
+def _full(call: InferArguments, given: torch.Tensor, name: str) -> None:
     must.ndim(name, given, 2, 4)
     flat = given.dim() == 2 and floats.plain(call) and not floats.fused(call)
     narrow = call.query_rope is not None or call.value_size != call.queries[3]
@@ -91,7 +93,7 @@ def _full(call: Call, given: torch.Tensor, name: str) -> None:
     must.hold(fits, name, expected, tuple(given.shape), ErrCode.PARAM)
 
 
-def token_counts(call: Call) -> tuple[int, int]:
+def token_counts(call: InferArguments) -> tuple[int, int]:
     """The rows and columns that a full mask or a position bias must at least have."""
     _, _, rows, _ = call.queries
     if call.ragged:
@@ -103,7 +105,7 @@ def token_counts(call: Call) -> tuple[int, int]:
     return rows, prefix_length(call) + sizes(call.key, call.layout, call.kv_heads)[2]
 
 
-def _tree(call: Call, given: torch.Tensor, name: str) -> None:
+def _tree(call: InferArguments, given: torch.Tensor, name: str) -> None:
     batch, _, rows, _ = call.queries
     if call.ragged:
         total = sum(length**2 for _, length in spans(call.actual_seq_lengths))
@@ -120,7 +122,7 @@ def _tree(call: Call, given: torch.Tensor, name: str) -> None:
     absent(call, "with sparse_mode 9", "pse_shift", "quant_scale2")
 
 
-def bias(call: Call) -> None:
+def bias(call: InferArguments) -> None:
     """pse_shift."""
     given, name = call.pse_shift, call.name("pse_shift")
     if given is None:

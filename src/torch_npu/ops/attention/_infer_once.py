@@ -13,7 +13,7 @@ import torch
 
 from softnpu import chips
 from torch_npu.ops.attention import _infer_rules as rules
-from torch_npu.ops.attention._call import Call
+from torch_npu.ops.attention._infer_arguments import InferArguments
 
 #: how many kinds of calls an operator remembers
 _REMEMBERED = 1024
@@ -29,10 +29,10 @@ _LOOKED_INTO = (
     "kv_padding_size",
 )
 
-CallOf = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]], Call]
+ArgumentsOf = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]], InferArguments]
 
 
-def once(check: Callable[[Call], None], call_of: CallOf) -> Callable[..., None]:
+def once(check: Callable[[InferArguments], None], call_of: ArgumentsOf) -> Callable[..., None]:
     """The check as a function of query, key, value and options: a call like one that passed is asked for lengths alone."""
     passed: dict[Any, list[tuple[str, int, int]]] = {}
 

@@ -7,14 +7,21 @@ import torch
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops.attention import _quantized
-from torch_npu.ops.attention._call import BAND, DEFAULT, RIGHT_DOWN, Call, each, kv_lengths
 from torch_npu.ops.attention._infer import scales
+from torch_npu.ops.attention._infer_arguments import (
+    BAND,
+    DEFAULT,
+    RIGHT_DOWN,
+    InferArguments,
+    each,
+    kv_lengths,
+)
 from torch_npu.ops.attention._infer_float_rules import plain
 from torch_npu.ops.attention._infer_mask_rules import token_counts
 from torch_npu.ops.attention._infer_rules import absent
 
 
-def integers(call: Call) -> None:
+def integers(call: InferArguments) -> None:
     """int8 query, key and value, with the three factors of the integer products."""
     inner = ("dequant_scale1", "quant_scale1", "dequant_scale2")
     if call.query.dtype != torch.int8:
@@ -36,7 +43,7 @@ def integers(call: Call) -> None:
     absent(call, "with an int8 query", "block_table", "antiquant_scale", "key_antiquant_scale")
 
 
-def output(call: Call) -> None:
+def output(call: InferArguments) -> None:
     """quant_scale2 and quant_offset2."""
     scale, offset = call.quant_scale2, call.quant_offset2
     name, offset_name = call.name("quant_scale2"), call.name("quant_offset2")
@@ -82,7 +89,7 @@ def output(call: Call) -> None:
         _no_empty_rows(call, offset_name)
 
 
-def _no_empty_rows(call: Call, name: str) -> None:
+def _no_empty_rows(call: InferArguments, name: str) -> None:
     """An offset turns rows that attend to nothing into something else than 0: upstream refuses."""
     if call.decode or call.ragged:
         return
@@ -105,7 +112,7 @@ def _no_empty_rows(call: Call, name: str) -> None:
         )
 
 
-def cache(call: Call) -> None:
+def cache(call: InferArguments) -> None:
     """Scales and offsets of an int8 or int4 cache."""
     pairs = (
         ("key_antiquant_scale", "value_antiquant_scale"),
@@ -149,7 +156,7 @@ def cache(call: Call) -> None:
         _scale(call, side, scale, offset, mode)
 
 
-def _common(call: Call, scale: torch.Tensor, offset: torch.Tensor | None) -> None:
+def _common(call: InferArguments, scale: torch.Tensor, offset: torch.Tensor | None) -> None:
     """antiquant_scale, which holds the key's half and the value's half."""
     must.dtype("key", call.key, torch.int8)
     must.choice("antiquant_mode", call.antiquant_mode, (0, 1))
@@ -169,7 +176,7 @@ def _common(call: Call, scale: torch.Tensor, offset: torch.Tensor | None) -> Non
         must.shape("antiquant_offset", offset, tuple(scale.shape))
 
 
-def _drafting(call: Call) -> None:
+def _drafting(call: InferArguments) -> None:
     """An integer cache under several query tokens: bfloat16 over int8, up to 16 tokens."""
     must.dtype("query", call.query, torch.bfloat16)
     must.dtype("key", call.key, torch.int8)
@@ -183,7 +190,7 @@ def _drafting(call: Call) -> None:
 
 
 def _scale(
-    call: Call, side: str, scale: torch.Tensor, offset: torch.Tensor | None, mode: int
+    call: InferArguments, side: str, scale: torch.Tensor, offset: torch.Tensor | None, mode: int
 ) -> None:
     name = call.name(f"{side}_antiquant_scale")
     tensor = mode in (_quantized.PER_CHANNEL, _quantized.PER_HEAD)
@@ -197,7 +204,7 @@ def _scale(
         must.shape(offset_name, offset, tuple(scale.shape))
 
 
-def scale_shape(call: Call, name: str, scale: torch.Tensor, mode: int) -> None:
+def scale_shape(call: InferArguments, name: str, scale: torch.Tensor, mode: int) -> None:
     """The documented shapes of a cache's scale."""
     _, tokens = token_counts(call)
     size = call.queries[3]

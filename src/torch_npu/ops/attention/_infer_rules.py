@@ -1,6 +1,6 @@
 """The documented constraints of the inference attentions, feature by feature.
 
-Every function takes the `Call` and raises through `_check`; an operator's `check` picks those that
+Every function takes the `InferArguments` and raises through `_check`; an operator's `check` picks those that
 its page has. Lengths are only compared where they are plain integers (under symbolic shapes they
 may not be).
 """
@@ -14,7 +14,7 @@ import torch
 from softnpu import chips
 from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
-from torch_npu.ops.attention._call import LAYOUTS, Call, each, sizes
+from torch_npu.ops.attention._infer_arguments import LAYOUTS, InferArguments, each, sizes
 
 FLOATS = (torch.float16, torch.bfloat16)
 CACHES = (*FLOATS, torch.int8, torch.int32)
@@ -23,7 +23,7 @@ MAX_BATCH, MAX_HEADS, MAX_SIZE, MAX_GROUP = 65536, 256, 512, 64
 MAX_TOKENS, MAX_DECODE_TOKENS, MAX_RAGGED_BATCH = 20971520, 262144, 65536
 
 
-def product(call: Call, *families: str) -> None:
+def product(call: InferArguments, *families: str) -> None:
     """The operator exists on the chip."""
     chip = chips.current()
     must.hold(
@@ -35,7 +35,7 @@ def product(call: Call, *families: str) -> None:
     )
 
 
-def absent(call: Call, reason: str, *arguments: str) -> None:
+def absent(call: InferArguments, reason: str, *arguments: str) -> None:
     """Arguments that a feature excludes."""
     for argument in arguments:
         value = getattr(call, argument)
@@ -43,7 +43,7 @@ def absent(call: Call, reason: str, *arguments: str) -> None:
         must.hold(value is None or value is False, call.name(argument), f"left out {reason}", given)
 
 
-def layout(call: Call, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
+def layout(call: InferArguments, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
     """The layout is known, and query, key and value have its dimensions."""
     must.choice("input_layout", call.input_layout, allowed)
     must.hold(call.num_heads > 0, call.name("num_heads"), "positive", call.num_heads)
@@ -53,7 +53,7 @@ def layout(call: Call, allowed: Sequence[str] = tuple(LAYOUTS)) -> None:
         must.ndim(argument, getattr(call, argument), *rank)
 
 
-def heads(call: Call, limited: bool = True, most: int | None = MAX_HEADS) -> None:
+def heads(call: InferArguments, limited: bool = True, most: int | None = MAX_HEADS) -> None:
     """Head counts agree with the tensors, and one divides the other; `limited`: within limits.
 
     `most`: how many heads the query has; without it as many as the caches allow.
@@ -85,7 +85,7 @@ def heads(call: Call, limited: bool = True, most: int | None = MAX_HEADS) -> Non
     )
 
 
-def caches(call: Call, limited: bool = True, tokens: bool = True) -> None:
+def caches(call: InferArguments, limited: bool = True, tokens: bool = True) -> None:
     """Key and value fit the query and each other (contiguous caches; pages have their own rule).
 
     Not `limited`: head sizes and lengths have another rule. Not `tokens`: any number of tokens.
@@ -126,7 +126,9 @@ def caches(call: Call, limited: bool = True, tokens: bool = True) -> None:
     must.hold(fits, "key", f"of at most {limit} tokens", key[2], ErrCode.PARAM)
 
 
-def extents(call: Call, align: int, prompt_only: bool = False, tokens: bool = True) -> None:
+def extents(
+    call: InferArguments, align: int, prompt_only: bool = False, tokens: bool = True
+) -> None:
     """Batch and sequence limits; the alignment of the head size (in values, for float caches).
 
     Not `tokens`: any number of tokens.
@@ -144,7 +146,7 @@ def extents(call: Call, align: int, prompt_only: bool = False, tokens: bool = Tr
     must.hold(size % step == 0, "query", f"of a head size divisible by {step}", size, ErrCode.PARAM)
 
 
-def lengths(call: Call) -> None:
+def lengths(call: InferArguments) -> None:
     """actual_seq_lengths and actual_seq_lengths_kv."""
     batch, _, rows, _ = call.queries
     names = call.name("actual_seq_lengths"), call.name("actual_seq_lengths_kv")
@@ -168,7 +170,7 @@ def lengths(call: Call) -> None:
         bounded(names[1], given[1], batch, call.key_sizes[2])
 
 
-def bounds(call: Call) -> list[tuple[str, int, int]]:
+def bounds(call: InferArguments) -> list[tuple[str, int, int]]:
     """What `lengths` and `paged` ask of lengths that are not cumulative: (argument, sequences, tokens at most)."""
     batch, _, rows, _ = call.queries
     most = call.capacity if call.paged else call.key_sizes[2]
@@ -198,7 +200,9 @@ def _cumulative(name: str, values: Sequence[int], most: int) -> None:
         before = value
 
 
-def paged(call: Call, floats: Callable[[Call], tuple[bool, str]] | None = None) -> None:
+def paged(
+    call: InferArguments, floats: Callable[[InferArguments], tuple[bool, str]] | None = None
+) -> None:
     """Block table, block size and the shape of the cache; `floats` judges the size of float pages.
 
     `floats` is the rule of the fused attentions, whose float pages may be of any form.
@@ -241,7 +245,7 @@ def paged(call: Call, floats: Callable[[Call], tuple[bool, str]] | None = None) 
     absent(call, "with block_table", "query_padding_size", "kv_padding_size", "key_shared_prefix")
 
 
-def _page(call: Call, cache: torch.Tensor, size: int) -> tuple[int | None, ...]:
+def _page(call: InferArguments, cache: torch.Tensor, size: int) -> tuple[int | None, ...]:
     heads, block, size = call.kv_heads, call.block_size, size // call.packed
     if cache.dim() == 3:
         return None, block, heads * size
@@ -251,7 +255,7 @@ def _page(call: Call, cache: torch.Tensor, size: int) -> tuple[int | None, ...]:
     return None, heads, size // width, block, width
 
 
-def _block_size(call: Call) -> tuple[bool, str]:
+def _block_size(call: InferArguments) -> tuple[bool, str]:
     size = call.block_size
     if call.key_format:
         step = 128 if call.query_format else 32 * call.packed
@@ -268,7 +272,7 @@ def _block_size(call: Call) -> tuple[bool, str]:
     return fits, expected
 
 
-def padding(call: Call) -> None:
+def padding(call: InferArguments) -> None:
     """query_padding_size and kv_padding_size: one number, or one a sequence."""
     for argument in ("query_padding_size", "kv_padding_size"):
         given = getattr(call, argument)
@@ -278,7 +282,7 @@ def padding(call: Call) -> None:
             must.hold(given.numel() in counts, argument, "of 1 or B values", tuple(given.shape))
 
 
-def padded_lengths(call: Call) -> None:
+def padded_lengths(call: InferArguments) -> None:
     """Left padding asks for lengths (the fused attentions); one query token reads none of its own."""
     if call.query_padding_size is not None and not call.decode:
         name = call.name("actual_seq_lengths")
@@ -288,7 +292,7 @@ def padded_lengths(call: Call) -> None:
         must.present(name, call.actual_seq_lengths_kv, "with kv_padding_size")
 
 
-def prefix(call: Call) -> None:
+def prefix(call: InferArguments) -> None:
     """The shared prefix."""
     pair = call.key_shared_prefix, call.value_shared_prefix
     if all(given is None for given in pair):

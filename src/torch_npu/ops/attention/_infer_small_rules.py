@@ -9,7 +9,7 @@ from torch_npu._errors import ErrCode
 from torch_npu.ops import _check as must
 from torch_npu.ops.attention import _quantized
 from torch_npu.ops.attention import _small_floats as small
-from torch_npu.ops.attention._call import Call
+from torch_npu.ops.attention._infer_arguments import InferArguments
 from torch_npu.ops.attention._infer_quant_rules import scale_shape
 from torch_npu.ops.attention._infer_rules import FLOATS, absent
 
@@ -27,7 +27,7 @@ _CACHE_MODES = {
 _LATENT, _GROUPED, _BLOCKS, _MX = (3, 0, 0), (3, 3, 2), (7, 7, 7), (6, 6, 8)
 
 
-def small_floats(call: Call) -> bool:
+def small_floats(call: InferArguments) -> bool:
     """Checks the formats; False where there are none."""
     if not call.query_format and not call.key_format:
         return False
@@ -54,7 +54,7 @@ def small_floats(call: Call) -> bool:
     return True
 
 
-def _cache(call: Call) -> None:
+def _cache(call: InferArguments) -> None:
     """A half-precision query over a cache in a small format."""
     must.dtype("query", call.query, *FLOATS)
     absent(call, "unless query is int8 or float8", "dequant_scale_query")
@@ -86,7 +86,7 @@ def _cache(call: Call) -> None:
         scale_shape(call, known, given, mode)
 
 
-def _full(call: Call) -> None:
+def _full(call: InferArguments) -> None:
     """A query in a small format: the caches are of the same."""
     must.hold(
         call.key_format == call.query_format,
@@ -118,7 +118,7 @@ def _full(call: Call) -> None:
     {_LATENT: _latent, _GROUPED: _grouped, _BLOCKS: _blocks}[modes](call)
 
 
-def _latent(call: Call) -> None:
+def _latent(call: InferArguments) -> None:
     must.hold(call.queries[3] == 512, "query", "of head size 512", call.queries[3], ErrCode.PARAM)
     for argument in ("query_rope", "key_rope"):
         must.dtype(argument, getattr(call, argument), torch.bfloat16)
@@ -130,7 +130,7 @@ def _latent(call: Call) -> None:
     must.shape("dequant_scale_query", call.dequant_scale_query, shape)
 
 
-def _grouped(call: Call) -> None:
+def _grouped(call: InferArguments) -> None:
     """One factor a query token and head, a key token and head, a value head; pages of 128."""
     must.choice("input_layout", call.input_layout, ("NTD_TND",))
     must.present("block_table", call.block_table, "with quantization modes 3, 3 and 2")
@@ -145,7 +145,7 @@ def _grouped(call: Call) -> None:
     must.present(call.name("quant_scale1"), call.quant_scale1, "with modes 3, 3 and 2")
 
 
-def _blocks(call: Call) -> None:
+def _blocks(call: InferArguments) -> None:
     """One factor for 128 query tokens, and for 256 tokens of the caches."""
     must.choice("input_layout", call.input_layout, ("BSH", "BSND", "BNSD", "BNSD_BSND", "NTD_TND"))
     absent(call, "with quantization mode 7", "block_table", "atten_mask", "softmax_lse_flag")

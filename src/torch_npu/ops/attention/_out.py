@@ -9,8 +9,8 @@ import torch
 from torch._C import parse_schema
 
 from torch_npu.ops import _check as must
-from torch_npu.ops import _operator
-from torch_npu.ops.attention._call import Call, output_shapes
+from torch_npu.ops import _signatures
+from torch_npu.ops.attention._infer_arguments import InferArguments, output_shapes
 
 #: elements of the workspace that the max-workspace forms return; the emulation needs none
 WORKSPACE = 2**20
@@ -22,7 +22,7 @@ def workspace(query: torch.Tensor) -> torch.Tensor:
 
 
 def check(
-    call: Call,
+    call: InferArguments,
     workspace: torch.Tensor | None,
     attention_out: torch.Tensor,
     softmax_lse: torch.Tensor,
@@ -38,7 +38,7 @@ def check(
 
 
 def write(
-    call: Call,
+    call: InferArguments,
     results: tuple[torch.Tensor, torch.Tensor],
     attention_out: torch.Tensor,
     softmax_lse: torch.Tensor,
@@ -63,7 +63,7 @@ def public(schema: str) -> Callable[..., Any]:
         return getattr(torch.ops.npu, name).out(*args, **kwargs)
 
     out.__name__ = out.__qualname__ = f"{name}.out"
-    call.__signature__ = _operator.signature(parse_schema(schema))  # type: ignore[attr-defined]
+    call.__signature__ = _signatures.signature(parse_schema(schema))  # type: ignore[attr-defined]
     call.out = out  # type: ignore[attr-defined]
     call.default = call  # type: ignore[attr-defined]
     return call

@@ -20,7 +20,7 @@ import torch
 
 from torch_npu import _dtypes
 from torch_npu.ops._shared import _formats
-from torch_npu.ops.attention._call import Call, kv_lengths
+from torch_npu.ops.attention._infer_arguments import InferArguments, kv_lengths
 
 TOKEN_GROUP, BLOCKS = 6, 7
 
@@ -54,7 +54,7 @@ def group_factors(scale: torch.Tensor) -> torch.Tensor:
     return scale.squeeze(0).float().repeat_interleave(GROUP, -1)
 
 
-def block_factors(call: Call, scale: torch.Tensor, which: str) -> torch.Tensor:
+def block_factors(call: InferArguments, scale: torch.Tensor, which: str) -> torch.Tensor:
     """The factors of mode 7 as (B, N, S, 1); ragged ones lie at start / size + sequence."""
     size = Q_BLOCK if which == "query" else KV_BLOCK
     if not call.ragged:
@@ -69,6 +69,6 @@ def block_factors(call: Call, scale: torch.Tensor, which: str) -> torch.Tensor:
     return torch.cat(parts, 1)[None, :, :, None]
 
 
-def _query_lengths(call: Call) -> list[int]:
+def _query_lengths(call: InferArguments) -> list[int]:
     ends = list(call.actual_seq_lengths or ())
     return [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]

@@ -81,12 +81,27 @@ def keys(key: torch.Tensor, span: Span, kv_layout: str, table: torch.Tensor | No
 def pages_of(key: torch.Tensor, span: Span, table: torch.Tensor | None) -> torch.Tensor:
     """The pages of one sequence, int64."""
     assert table is not None  # PA_BSND has a block table
-    blocks, block = key.shape[:2]
-    ids = table[span.index, : -(-span.columns // block)].long()
+    ids = table[span.index, : -(-span.columns // key.shape[1])].long()
+    _check_pages(key, ids)
+    return ids
+
+
+def page_numbers(key: torch.Tensor, every: list[Span], table: torch.Tensor | None) -> torch.Tensor:
+    """The table as int64, 0 where no sequence has a page."""
+    assert table is not None
+    counts = torch.zeros(table.shape[0], 1, dtype=torch.int64)
+    for span in every:
+        counts[span.index] = -(-span.columns // key.shape[1])
+    ids = table.long().masked_fill(torch.arange(table.shape[1]) >= counts, 0)
+    _check_pages(key, ids)
+    return ids
+
+
+def _check_pages(key: torch.Tensor, ids: torch.Tensor) -> None:
+    blocks = key.shape[0]
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < blocks:
         expected = f"of block numbers from 0 to {blocks - 1}"
         raise _errors.BadArgument("block_table", expected, ids.tolist(), ErrCode.VALUE)
-    return ids
 
 
 def steps(rows: int, each: int):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from torch_npu.ops.attention._sparse import Span, hidden, pages_of, steps
+from torch_npu.ops.attention._sparse import Span, hidden, page_numbers, steps
 
 
 def positions(indices: torch.Tensor, size: int) -> torch.Tensor:
     """(rows, n) block numbers, -1 for none, as (rows, n * size) tokens; none after the first -1 either."""
     ended = (indices < 0).int().cumsum(-1) > 0
+    if size == 1:
+        return indices.long().masked_fill(ended, -1)
     tokens = indices.long().unsqueeze(-1) * size + torch.arange(size)
     return tokens.masked_fill_(ended.unsqueeze(-1), -1).flatten(1)
 
@@ -72,31 +74,39 @@ def natively(query, key, value, rows, kept, scale, sinks=None, bias=None):
 def chosen_rows(spans, count, mode, indices, size, key, kv_layout, table):
     """For `count` queries: the tokens of `key` that each sees, as (count, n) rows, and how many of them count.
 
-    Tokens are numbered as they lie in memory, in all sequences or pages.
+    Tokens are numbered as they lie in memory, in all sequences or pages. All sequences are looked at together: a step
+    of decoding has one query in each.
     """
     width = indices.shape[1] * size
     found = torch.zeros(count, max(1, width), dtype=torch.int64)
     kept = torch.zeros(count, dtype=torch.int64)
-    for span in spans:
-        if span.columns == 0:
-            continue
-        ids = None if kv_layout != "PA_BSND" else pages_of(key, span, table)
-        for part in steps(span.rows, width):
-            own = slice(span.start + part.start, span.start + part.stop)
-            place = positions(indices[own], size)
-            unseen = hidden(span, mode, part, place) | (place < 0) | (place >= span.columns)
-            if unseen.any():  # what counts goes to the front
-                order = unseen.to(torch.uint8).argsort(dim=-1, stable=True)
-                place = place.masked_fill_(unseen, 0).gather(-1, order)
-                kept[own] = width - unseen.sum(-1)
-            else:
-                kept[own] = width
-            if ids is None:
-                place += span.kv_start
-            else:
-                place = ids[place // key.shape[1]] * key.shape[1] + place % key.shape[1]
-            found[own] = place
+    edges, starts, owners = _of_queries(spans, count, mode)
+    pages = page_numbers(key, spans, table) if kv_layout == "PA_BSND" else None
+    for part in steps(count, width):
+        edge = edges[part]
+        place = positions(indices[part], size)
+        unseen = (place < 0) | (place >= edge)
+        if unseen.any():  # what counts goes to the front
+            order = unseen.to(torch.uint8).argsort(dim=-1, stable=True)
+            place = place.masked_fill_(unseen, 0).gather(-1, order)
+            kept[part] = width - unseen.sum(-1)
+        else:
+            kept[part] = width
+        if pages is None:
+            place = place + starts[part]
+        else:
+            place = pages[owners[part], place // key.shape[1]] * key.shape[1] + place % key.shape[1]
+        found[part] = place.masked_fill_(edge == 0, 0)
     return found, kept
+
+
+def _of_queries(spans, count, mode):
+    """For each query, (count, 1): how many keys of its sequence it sees, the first of them in memory, the sequence."""
+    table = [(0, 0, 0)] * count
+    for span in spans:
+        for row in range(span.rows if span.columns else 0):
+            table[span.start + row] = (span.edge(mode, row), span.kv_start, span.index)
+    return torch.tensor(table, dtype=torch.int64).view(count, 3).split(1, -1)
 
 
 def backward(query, key, value, gradient, out, peak, total, part, place, unseen, scale):

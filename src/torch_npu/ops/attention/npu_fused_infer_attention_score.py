@@ -13,17 +13,17 @@ from torch_npu.ops.attention import _infer_mask_rules as masks
 from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
 from torch_npu.ops.attention import _out
-from torch_npu.ops.attention._call import (
+from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_arguments import (
     ALL,
     BAND,
     DEFAULT,
     LEFT_UP,
     RIGHT_DOWN,
     TREE,
-    Call,
+    InferArguments,
     empty_outputs,
 )
-from torch_npu.ops.attention._infer import solve
 from torch_npu.ops.attention._infer_once import once
 from torch_npu.ops.attention._infer_small_rules import small_floats
 
@@ -48,7 +48,7 @@ _ARGUMENTS = (
 _SCHEMA = f"npu_fused_infer_attention_score({_ARGUMENTS}) -> (Tensor, Tensor)"
 
 
-def _check(call: Call) -> None:
+def _check(call: InferArguments) -> None:
     rules.product(call, "A2", "A3", "A5")
     rules.layout(call)
     scaled = small_floats(call)
@@ -164,10 +164,12 @@ def npu_fused_infer_attention_score(query, key, value, **options):
     sparse_mode 2 to 4 are recognized as the causal template, not read. Block numbers out of range
     raise.
     """
-    return solve(Call(query, key, value, **options), in_blocks)
+    return solve(InferArguments(query, key, value, **options), in_blocks)
 
 
-_checked = once(_check, lambda query, key, value, options: Call(query, key, value, **options))
+_checked = once(
+    _check, lambda query, key, value, options: InferArguments(query, key, value, **options)
+)
 
 
 @npu_fused_infer_attention_score.check
@@ -177,12 +179,12 @@ def _(query, key, value, **options):
 
 @npu_fused_infer_attention_score.native
 def _(query, key, value, **options):
-    return solve(Call(query, key, value, **options), natively)
+    return solve(InferArguments(query, key, value, **options), natively)
 
 
 @npu_fused_infer_attention_score.meta
 def _(query, key, value, **options):
-    return empty_outputs(Call(query, key, value, **options))
+    return empty_outputs(InferArguments(query, key, value, **options))
 
 
 npu_fused_infer_attention_score.call(_out.public(_SCHEMA))
@@ -236,20 +238,20 @@ def npu_fused_infer_attention_score_out(
 
     Without softmax_lse_flag, softmax_lse may have any shape and dtype and is not written.
     """
-    call = Call(query, key, value, **options)
+    call = InferArguments(query, key, value, **options)
     return _out.write(call, solve(call, in_blocks), attention_out, softmax_lse)
 
 
 @npu_fused_infer_attention_score_out.check
 def _(query, key, value, workspace, attention_out, softmax_lse, **options):
-    call = Call(query, key, value, **options)
+    call = InferArguments(query, key, value, **options)
     _check(call)
     _out.check(call, workspace, attention_out, softmax_lse)
 
 
 @npu_fused_infer_attention_score_out.native
 def _(query, key, value, workspace, attention_out, softmax_lse, **options):
-    call = Call(query, key, value, **options)
+    call = InferArguments(query, key, value, **options)
     return _out.write(call, solve(call, natively), attention_out, softmax_lse)
 
 
@@ -268,7 +270,7 @@ def _npu_fused_infer_attention_score_get_max_workspace(query):
 
 @_npu_fused_infer_attention_score_get_max_workspace.check
 def _(query, key, value, **options):
-    _check(Call(query, key, value, **options))
+    _check(InferArguments(query, key, value, **options))
 
 
 @npu_op(
@@ -280,9 +282,9 @@ def _(query, key, value, **options):
 )
 def _npu_fused_infer_attention_score_infer_output(query, value, **options):
     """Uninitialized attention_out and softmax_lse of the right shapes, for the out form."""
-    return empty_outputs(Call(query, value, value, **options))
+    return empty_outputs(InferArguments(query, value, value, **options))
 
 
 @_npu_fused_infer_attention_score_infer_output.check
 def _(query, value, **options):
-    rules.layout(Call(query, value, value, **options))
+    rules.layout(InferArguments(query, value, value, **options))

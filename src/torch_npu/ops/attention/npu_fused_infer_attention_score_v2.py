@@ -15,17 +15,17 @@ from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
 from torch_npu.ops.attention import _out
 from torch_npu.ops.attention import _small_floats as small
-from torch_npu.ops.attention._call import (
+from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_arguments import (
     ALL,
     BAND,
     DEFAULT,
     LEFT_UP,
     RIGHT_DOWN,
     TREE,
-    Call,
+    InferArguments,
     empty_outputs,
 )
-from torch_npu.ops.attention._infer import solve
 from torch_npu.ops.attention._infer_small_rules import small_floats
 
 _ARGUMENTS = (
@@ -86,7 +86,7 @@ _RESERVED = (
 )
 
 
-def _call(query, key, value, options) -> Call:
+def _call(query, key, value, options) -> InferArguments:
     other = (*_RESERVED, *_FORMATS)
     kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n not in other}
     for name, tensor in zip(_FORMATS, (query, key, value), strict=True):
@@ -94,12 +94,12 @@ def _call(query, key, value, options) -> Call:
     query, key, value = (small.raw(t) for t in (query, key, value))
     if kept.get("out_dtype") is not None:
         kept["out_dtype"] = _dtypes.storage(kept["out_dtype"])
-    return Call(
+    return InferArguments(
         query, key, value, operator="npu_fused_infer_attention_score_v2", names=_NAMES, **kept
     )
 
 
-def _check(query, key, value, options) -> Call:
+def _check(query, key, value, options) -> InferArguments:
     for name in (*_RESERVED, "dequant_scale_key_rope"):
         must.unset(name, options.get(name))
     call = _call(query, key, value, options)
@@ -146,7 +146,7 @@ def _check_formats(query, key, value, options) -> None:
         must.hold(carried or byte, name, f"a type that {tensor.dtype} holds", _dtypes.text(code))
 
 
-def _check_out_dtype(call: Call, code: int | None) -> None:
+def _check_out_dtype(call: InferArguments, code: int | None) -> None:
     if code is None:
         return
     allowed: tuple[torch.dtype, ...] = (call.query.dtype,)

@@ -11,8 +11,8 @@ from torch_npu.ops._shared._engine import in_blocks, natively
 from torch_npu.ops.attention import _infer_mask_rules as masks
 from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
-from torch_npu.ops.attention._call import Call, empty_outputs
 from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_arguments import InferArguments, empty_outputs
 from torch_npu.ops.attention._infer_once import once
 
 #: the names of npu_fused_infer_attention_score -> the names here
@@ -20,14 +20,16 @@ _NAMES = {"actual_seq_lengths_kv": "actual_seq_lengths", "scale": "scale_value"}
 _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 
 
-def _call(query, key, value, options) -> Call:
+def _call(query, key, value, options) -> InferArguments:
     kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n != "padding_mask"}
     kept.setdefault("inner_precise", 1)
     operator = "npu_incre_flash_attention"
-    return Call(query, key, value, operator=operator, names=_NAMES, incremental=True, **kept)
+    return InferArguments(
+        query, key, value, operator=operator, names=_NAMES, incremental=True, **kept
+    )
 
 
-def _check_310p(call: Call) -> None:
+def _check_310p(call: InferArguments) -> None:
     """What Atlas inference cards leave out."""
     must.dtype("query", call.query, torch.float16)
     rules.absent(call, "on 310P", "pse_shift", "quant_scale2")
@@ -104,7 +106,7 @@ def npu_incre_flash_attention(query, key, value, **options):
     return solve(_call(query, key, value, options), in_blocks)[0]
 
 
-def _check(call: Call) -> None:
+def _check(call: InferArguments) -> None:
     query, key = call.query, call.key
     rules.product(call, "A2", "A3", "310P")
     rules.layout(call, ("BSH", "BSND", "BNSD"))

@@ -236,8 +236,8 @@ def npu_lightning_indexer_grad(
     Args:
         query: (B, S1, N, 128) or (T1, N, 128); float16 or bfloat16, which key, dy and weights share; at most 64 heads.
         key: (B, S2, 1, 128) or (T2, 1, 128).
-        dy: the gradient of the scores, (B, S1, 1, n) or (T1, 1, n), n up to 2048.
-        sparse_indices: the positions of the scores, int32, -1 for none.
+        dy: the gradient of the scores, (B, S1, 1, n) or (T1, 1, n), n up to 2048; the dimension of 1 may be left out.
+        sparse_indices: the positions of the scores, int32, -1 for none, as `dy`.
         weights: (B, S1, N) or (T1, N).
         actual_seq_lengths_query: as in npu_lightning_indexer.
         actual_seq_lengths_key: as in npu_lightning_indexer.
@@ -305,15 +305,21 @@ def _(
     must.shape("weights", weights, tuple(query.shape[:-1]))
     must.hold(tuple(key.shape[-2:]) == (1, size), "key", f"of 1 head of {size}", tuple(key.shape))
     must.dtype("sparse_indices", sparse_indices, torch.int32)
-    must.shape("sparse_indices", sparse_indices, (*query.shape[:-2], 1, None))
+    rows = tuple(query.shape[:-2])
+    _check_chosen("sparse_indices", sparse_indices, rows, None)
     count = sparse_indices.shape[-1]
     must.hold(1 <= count <= 2048, "sparse_indices", "of 1 to 2048 keys", count)
     if must.has_data(sparse_indices) and sparse_indices.numel():
         tokens = key.shape[0 if layout == "TND" else 1]
         most = int(sparse_indices.max())
         must.hold(most < tokens, "sparse_indices", f"below {tokens}, the keys", most)
-    must.shape("dy", dy, tuple(sparse_indices.shape))
+    _check_chosen("dy", dy, rows, count)
     must.choice("sparse_mode", sparse_mode, (0, 3))
+
+
+def _check_chosen(name, tensor, rows, count):
+    """Rows of chosen keys, with a dimension for the head of the key or without: CANN's host code reads the last alone."""
+    must.shape(name, tensor, (*rows, count) if tensor.dim() == len(rows) + 1 else (*rows, 1, count))
 
 
 def _half(make, *shape, **options):

@@ -12,16 +12,16 @@ from torch_npu.ops._shared._engine import in_blocks, natively
 from torch_npu.ops.attention import _infer_mask_rules as masks
 from torch_npu.ops.attention import _infer_quant_rules as quantized
 from torch_npu.ops.attention import _infer_rules as rules
-from torch_npu.ops.attention._call import (
+from torch_npu.ops.attention._infer import solve
+from torch_npu.ops.attention._infer_arguments import (
     BAND,
     DEFAULT,
     RIGHT_DOWN,
-    Call,
+    InferArguments,
     empty_outputs,
     sizes,
     spans,
 )
-from torch_npu.ops.attention._infer import solve
 
 #: the names of npu_fused_infer_attention_score -> the names here
 _NAMES = {"dequant_scale1": "deq_scale1", "dequant_scale2": "deq_scale2", "scale": "scale_value"}
@@ -31,21 +31,21 @@ _CANONICAL = {theirs: ours for ours, theirs in _NAMES.items()}
 _HIGH_PRECISION = range(10, 15)
 
 #: sequences that the layout TND takes
-_MOST_ENDS = 4096
+_MAX_ENDS = 4096
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "NSD", "TND")
 
 
-def _call(query, key, value, options) -> Call:
+def _call(query, key, value, options) -> InferArguments:
     kept = {_CANONICAL.get(n, n): v for n, v in options.items() if n != "padding_mask"}
     kept.setdefault("next_tokens", 0)
     if kept.get("sparse_mode", 0) in _HIGH_PRECISION:
         kept["sparse_mode"] -= _HIGH_PRECISION.start
     operator = "npu_prompt_flash_attention"
-    return Call(query, key, value, operator=operator, names=_NAMES, prompt=True, **kept)
+    return InferArguments(query, key, value, operator=operator, names=_NAMES, prompt=True, **kept)
 
 
-def _check_310p(call: Call) -> None:
+def _check_310p(call: InferArguments) -> None:
     """What Atlas inference cards leave out."""
     reason = "on 310P"
     must.dtype("query", call.query, torch.float16)
@@ -70,7 +70,7 @@ def _check_310p(call: Call) -> None:
         must.hold(square, "atten_mask", expected, (rows, columns))
 
 
-def _check_ragged(call: Call) -> None:
+def _check_ragged(call: InferArguments) -> None:
     """What the layout TND asks for."""
     must.dtype("query", call.query, torch.bfloat16)
     size, depth = call.queries[3], call.value_size
@@ -89,7 +89,7 @@ def _check_ragged(call: Call) -> None:
     must.hold(fits, "sparse_mode", "0 or 3 with a value of head size 192", mode)
     ends = must.present("actual_seq_lengths", call.actual_seq_lengths, "in TND")
     count = len(ends)
-    must.hold(count <= _MOST_ENDS, "actual_seq_lengths", f"of at most {_MOST_ENDS} entries", count)
+    must.hold(count <= _MAX_ENDS, "actual_seq_lengths", f"of at most {_MAX_ENDS} entries", count)
     last = ends[-1]
     expected = f"ending at the rows of query ({call.query.shape[0]})"
     must.hold(last == call.query.shape[0], "actual_seq_lengths", expected, last)

@@ -10,7 +10,7 @@ from torch_npu.ops.comm import _group
 
 #: the ranks and the ways of communication that a chip has
 _RANKS = {"A2": (2, 4, 8)}
-_RANKS_LATER = (2, 4, 8, 16)
+_RANKS_ELSEWHERE = (2, 4, 8, 16)
 _MODES = {"A2": (None, "aiv"), "A3": (None, "ai_cpu"), "A5": (None, "ai_cpu", "ccu")}
 _WIDEST = 65535
 
@@ -38,7 +38,7 @@ def check(x1, x2, hcom, world_size, bias, all2all_axes, comm_mode, depth, axes):
     must.same_dtype("x2", x2, "x1", x1)
     must.ndim("x2", x2, 2)
     family = chips.current().family
-    must.choice("world_size", world_size, _RANKS.get(family, _RANKS_LATER))
+    must.choice("world_size", world_size, _RANKS.get(family, _RANKS_ELSEWHERE))
     _group.check_name("hcom", hcom, "world_size", world_size)
     must.shape("x2", x2, (depth, None))
     must.hold(0 < depth <= _WIDEST, "x2", f"of a first size in [1, {_WIDEST}]", tuple(x2.shape))

@@ -26,6 +26,7 @@ from torch_npu.ops import _check as must
 
 _MIRROR = re.compile(r"softnpu%mirror_(\d+)$")
 _LONGEST_NAME = 127
+_TAG = 7927  # of the signs by which ranks wait for each other
 
 
 class Group(Protocol):
@@ -43,6 +44,8 @@ class Group(Protocol):
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def wait_for(self, ranks: Sequence[int]) -> None: ...
 
     def window(self, rank: int, size: int) -> torch.Tensor: ...
 
@@ -88,6 +91,19 @@ class _Hccl:
         self._backend._reduce_scatter_base(out, x.contiguous(), ReduceScatterOptions()).wait()
         return out
 
+    def wait_for(self, ranks: Sequence[int]) -> None:
+        """Waits until each of these ranks, this one among them, has come here; the others of the group need not."""
+        sign, others = torch.zeros(1), [rank for rank in ranks if rank != self.rank]
+        first = ranks[0]
+        if self.rank != first:
+            self._backend.send([sign], first, _TAG).wait()
+            self._backend.recv([sign], first, _TAG).wait()
+            return
+        for rank in others:
+            self._backend.recv([sign], rank, _TAG).wait()
+        for rank in others:
+            self._backend.send([sign], rank, _TAG).wait()
+
     def window(self, rank: int, size: int) -> torch.Tensor:
         """The first `size` bytes of a rank's window, as int8."""
         return _windows.window_bytes(self._backend, rank, size)
@@ -117,6 +133,9 @@ class _Mirror:
 
     def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
         return x[: x.shape[0] // self.size] * self.size
+
+    def wait_for(self, ranks: Sequence[int]) -> None:
+        pass
 
     def window(self, rank: int, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int8)

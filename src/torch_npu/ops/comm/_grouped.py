@@ -27,8 +27,8 @@ def check_operands(
     must.ndim("gmm_x", gmm_x, 2)
     must.same_dtype("gmm_weight", gmm_weight, "gmm_x", gmm_x)
     must.ndim("gmm_weight", gmm_weight, 3)
-    later = chips.current().family == "A5"
-    must.choice("ep_world_size", ep_world_size, ranks_950 if later else _RANKS)
+    ascend950 = chips.current().family == "A5"
+    must.choice("ep_world_size", ep_world_size, ranks_950 if ascend950 else _RANKS)
     _group.check_name("hcom", hcom, "ep_world_size", ep_world_size)
     experts, inner, outer = weight_shape(gmm_weight, trans_gmm_weight)
     must.hold(inner == gmm_x.shape[1], "gmm_weight", f"of H1 = {gmm_x.shape[1]}", inner)

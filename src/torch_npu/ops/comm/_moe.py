@@ -72,7 +72,7 @@ def layout(
 
 
 @dataclass
-class Parcels:
+class SentRows:
     """Rows that leave this rank, in the order in which they leave: by rank, then local expert, then token."""
 
     token: torch.Tensor
@@ -95,7 +95,7 @@ def active_slots(x_active_mask, expert_ids) -> torch.Tensor:
     return x_active_mask
 
 
-def parcels(where: Layout, expert_ids: torch.Tensor, active: torch.Tensor) -> Parcels:
+def rows_to_send(where: Layout, expert_ids: torch.Tensor, active: torch.Tensor) -> SentRows:
     """All rows of this rank and where each goes; special experts stay at home."""
     ids = expert_ids.long()
     token, slot = (active & (ids < where.experts)).nonzero(as_tuple=True)
@@ -114,7 +114,7 @@ def parcels(where: Layout, expert_ids: torch.Tensor, active: torch.Tensor) -> Pa
             expert = torch.cat([expert, torch.full_like(own, s)])
             cell = torch.cat([cell, torch.full_like(own, home * width)])
     order = (cell * max(where.tokens, 1) + token).argsort(stable=True)
-    return Parcels(token[order], slot[order], expert[order], cell[order])
+    return SentRows(token[order], slot[order], expert[order], cell[order])
 
 
 def quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,7 +158,7 @@ class Dispatched:
     info: torch.Tensor  # (n, 3): source rank, token, slot
     weights: torch.Tensor | None
     counts: torch.Tensor  # (local experts, ranks)
-    sent: Parcels
+    sent: SentRows
 
 
 def dispatch(
@@ -166,7 +166,7 @@ def dispatch(
 ) -> Dispatched:  # fmt: skip
     """Sends every token to its experts."""
     group = _group.find(group_ep)
-    sent = parcels(where, expert_ids, active_slots(x_active_mask, expert_ids))
+    sent = rows_to_send(where, expert_ids, active_slots(x_active_mask, expert_ids))
     table = group.all_gather(
         sent.counts(where).unsqueeze(0).contiguous()
     )  # (from, to, local expert)
@@ -314,7 +314,7 @@ def combine_by_index(
     rank_of_cell = torch.arange(where.ranks).repeat(where.local_experts)
     count = int(counts.sum())
     order = rank_of_cell.repeat_interleave(counts.reshape(-1)).argsort(stable=True)
-    sent = parcels(where, expert_ids, active_slots(None, expert_ids))
+    sent = rows_to_send(where, expert_ids, active_slots(None, expert_ids))
     table = sent.counts(where)
     back = _sent_back(
         group,

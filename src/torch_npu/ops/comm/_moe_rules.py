@@ -78,6 +78,9 @@ def _check_ranks(ep_world_size, version, comm_alg):
         if is_a2():
             fits = 0 < ep_world_size <= 256 and ep_world_size % _NODE_A2 == 0
             must.hold(fits, "ep_world_size", f"a multiple of {_NODE_A2} up to 256", ep_world_size)
+        elif chips.current().family == "A5":
+            fits = 1 <= ep_world_size <= _FIRST_A3[-1]
+            must.hold(fits, "ep_world_size", f"in [1, {_FIRST_A3[-1]}]", ep_world_size)
         else:
             must.choice("ep_world_size", ep_world_size, _FIRST_A3)
         return
@@ -124,23 +127,23 @@ def check_sizes(name, hidden, expert_ids, version, experts, comm_alg="", combine
     if combine and comm_alg != "hierarchy":
         comm_alg = ""
     tokens, k = expert_ids.shape
-    if is_a2():
-        widest = 10240 if version == 2 else 7168
+    layered = comm_alg == "hierarchy"
+    if is_a2() or (version == 2 and layered):
+        widest = 10240 if is_a2() and version == 2 else 7168
         must.hold(
             0 < hidden <= widest and hidden % 32 == 0,
             name,
             f"of H a multiple of 32 up to {widest}",
             hidden,
         )
-        most = 512 if comm_alg == "hierarchy" else 256
+        most = 512 if is_a2() and layered else 256
     elif version == 1:
         must.hold(hidden == 7168, name, "of H = 7168", hidden)
         most = 512
     else:
-        widest = 7168 if combine and comm_alg == "hierarchy" else 8192
-        must.hold(1024 <= hidden <= widest, name, f"of H in [1024, {widest}]", hidden)
-        later = chips.current().family == "A5" and comm_alg == "fullmesh_v2"
-        most = 256 if comm_alg in ("fullmesh_v2", "hierarchy") and not later else 512
+        must.hold(1024 <= hidden <= 8192, name, "of H in [1024, 8192]", hidden)
+        full_mesh_of_950 = chips.current().family == "A5" and comm_alg == "fullmesh_v2"
+        most = 256 if comm_alg == "fullmesh_v2" and not full_mesh_of_950 else 512
     must.hold(0 < tokens <= most, "expert_ids", f"of BS in (0, {most}]", tokens)
     widest_k = 8 if version == 1 and not is_a2() else 12 if comm_alg == "fullmesh_v2" else 16
     must.hold(

@@ -14,7 +14,7 @@ _FEW_RANKS = (2, 4, 8)
 _MORE_RANKS = (2, 4, 8, 16, 32)
 _SHORTEST, _LONGEST = 256, 65535
 COMM_MODES = (None, "ai_cpu", "aiv")
-_LATER_MODES = (None, "ai_cpu", "ccu")  # of Ascend950
+_COMM_MODES_950 = (None, "ai_cpu", "ccu")
 
 
 def check_operands(
@@ -39,7 +39,7 @@ def check_operands(
     must.same_dtype("bias", bias, "self", x1)
     must.shape("bias", bias, (x2.shape[1],))
     must.unset("comm_turn", comm_turn, 0)
-    must.choice("comm_mode", comm_mode, _LATER_MODES if family == "A5" else COMM_MODES)
+    must.choice("comm_mode", comm_mode, _COMM_MODES_950 if family == "A5" else COMM_MODES)
     if x1.dtype == torch.int8:
         must.hold(comm_mode == "aiv", "comm_mode", "'aiv' for int8 operands", repr(comm_mode))
         must.present("x2_scale", x2_scale, "for int8 operands")

@@ -18,7 +18,7 @@ from torch_npu.ops.comm import _group
 from torch_npu.ops.comm import _quant_all_to_all as quant
 from torch_npu.ops.comm._all_to_all import rows_to_columns
 
-_MOST_DEPTH = 35000  # on Atlas A2
+_MAX_DEPTH = 35000  # on Atlas A2
 
 
 def _exchanged(group, x: torch.Tensor) -> torch.Tensor:
@@ -200,7 +200,7 @@ def _check_a2(call, mode):
     quant.check_result(call, allowed)
     result = quant.result_dtype(call["y_dtype"])
     quant.check_bias(call["bias"], columns, (result, torch.float32))
-    return depth, columns, _MOST_DEPTH
+    return depth, columns, _MAX_DEPTH
 
 
 @npu_all_to_all_quant_matmul.meta

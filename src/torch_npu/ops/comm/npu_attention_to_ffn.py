@@ -13,7 +13,7 @@ from torch_npu.ops.comm import _worker_tables as workers
 
 _LARGEST = 127.0
 _HEAD = 2  # flag and layer, before the experts of the tokens
-_MOST_TOKENS, _MOST_CHOICES, _MOST_EXPERTS, _MOST_SHARED = 512, 16, 1024, 4
+_MAX_TOKENS, _MAX_CHOICES, _MAX_EXPERTS, _MAX_SHARED = 512, 16, 1024, 4
 
 
 @npu_op(
@@ -165,7 +165,7 @@ def _(
     must.dtype("x", x, torch.float16, torch.bfloat16)
     must.shape("x", x, (1, None, None))
     rows, width = x.shape[1:]
-    must.hold(0 < rows <= _MOST_TOKENS, "x", f"of 1 to {_MOST_TOKENS} tokens", rows)
+    must.hold(0 < rows <= _MAX_TOKENS, "x", f"of 1 to {_MAX_TOKENS} tokens", rows)
     workers.check_width("x", width)
     workers.check_group(group, world_size)
     for name, tensor in (
@@ -197,19 +197,19 @@ def _(
 
 def _check_experts(expert_ids, expert_rank_table, rows, moe_expert_num):
     must.hold(
-        0 < moe_expert_num <= _MOST_EXPERTS,
+        0 < moe_expert_num <= _MAX_EXPERTS,
         "moe_expert_num",
-        f"in [1, {_MOST_EXPERTS}]",
+        f"in [1, {_MAX_EXPERTS}]",
         moe_expert_num,
     )
     must.dtype("expert_ids", expert_ids, torch.int32)
     must.shape("expert_ids", expert_ids, (1, rows, None))
-    most = min(_MOST_CHOICES, moe_expert_num)
+    most = min(_MAX_CHOICES, moe_expert_num)
     choices = expert_ids.shape[2]
     must.hold(0 < choices <= most, "expert_ids", f"of 1 to {most} experts a token", choices)
     must.dtype("expert_rank_table", expert_rank_table, torch.int32)
     must.shape("expert_rank_table", expert_rank_table, (1, None, None))
-    experts, most = expert_rank_table.shape[1], moe_expert_num + _MOST_SHARED
+    experts, most = expert_rank_table.shape[1], moe_expert_num + _MAX_SHARED
     ok = moe_expert_num <= experts <= most and expert_rank_table.shape[2] >= 3
     expected = f"of shape (1, {moe_expert_num} to {most}, 3 or more)"
     must.hold(ok, "expert_rank_table", expected, tuple(expert_rank_table.shape))

@@ -11,7 +11,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _schedule_context as contexts
 
-_MOST_CHOICES = 64
+_MAX_CHOICES = 64
 _HALF_NUMBER = 5  # of torch.half, for which programs give the dtype itself
 
 
@@ -80,8 +80,8 @@ def _(schedule_context, expert_scales, layer_id, hidden_size, token_dtype, need_
     must.dtype("expert_scales", expert_scales, torch.float32)
     must.ndim("expert_scales", expert_scales, 2)
     choices = expert_scales.shape[1]
-    ok = choices <= _MOST_CHOICES
-    must.hold(ok, "expert_scales", f"of at most {_MOST_CHOICES} experts a token", choices)
+    ok = choices <= _MAX_CHOICES
+    must.hold(ok, "expert_scales", f"of at most {_MAX_CHOICES} experts a token", choices)
     must.dtype("layer_id", layer_id, torch.int32)
     must.shape("layer_id", layer_id, (1,))
     must.hold(hidden_size > 0, "hidden_size", "greater than 0", hidden_size)

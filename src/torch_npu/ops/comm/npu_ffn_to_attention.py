@@ -10,7 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.comm import _group
 from torch_npu.ops.comm import _worker_tables as workers
 
-_MOST_TOKENS = 512
+_MAX_TOKENS = 512
 
 
 @npu_op(
@@ -97,8 +97,8 @@ def _(
     must.hold(len(data) == 4, "token_data_shape", "of length 4", data)
     must.hold(data[:3] == info, "token_data_shape", f"{info}, then HS", data)
     must.hold(info[0] == 1, "token_info_table_shape", "of one micro batch", info)
-    ok = 0 < data[1] <= _MOST_TOKENS
-    must.hold(ok, "token_data_shape", f"of 1 to {_MOST_TOKENS} tokens", data)
+    ok = 0 < data[1] <= _MAX_TOKENS
+    must.hold(ok, "token_data_shape", f"of 1 to {_MAX_TOKENS} tokens", data)
     workers.check_width("token_data_shape", data[3], workers.WIDTH[1] + workers.SCALE_ROOM)
     must.hold(data[3] >= x.shape[1], "token_data_shape", f"of rows of {x.shape[1]} or more", data)
     must.dtype("attn_rank_table", attn_rank_table, torch.int32)

@@ -15,7 +15,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.int8)
 _INT8 = 2  # token_dtype
 _NOBODY = 1_000_000  # expert numbers from here on are masked
 _CLEARED = 2**31 - 1
-_MOST_EXPERTS, _MOST_SESSIONS, _MOST_CHOICES = 8192, 1024, 64
+_MAX_EXPERTS, _MAX_SESSIONS, _MAX_CHOICES = 8192, 1024, 64
 
 
 @npu_op(
@@ -56,8 +56,8 @@ def npu_ffn_worker_batching(
     sessions, batches = context["session_num"], context["micro_batch_num"]
     tokens, choices = context["micro_batch_size"], context["selected_expert_num"]
     room, width = max_out_shape[0] * max_out_shape[1] * max_out_shape[2], max_out_shape[3]
-    context.require(sessions <= _MOST_SESSIONS, "session_num", f"of at most {_MOST_SESSIONS}")
-    context.require(choices <= _MOST_CHOICES, "selected_expert_num", f"of at most {_MOST_CHOICES}")
+    context.require(sessions <= _MAX_SESSIONS, "session_num", f"of at most {_MAX_SESSIONS}")
+    context.require(choices <= _MAX_CHOICES, "selected_expert_num", f"of at most {_MAX_CHOICES}")
     context.require(batches > 0, "micro_batch_num", "greater than 0")
     if need_schedule:
         experts, session_of, batch_of = _scan(context, sessions, batches, tokens * choices)
@@ -127,13 +127,11 @@ def _scan(context, sessions, batches, per_session):
 @npu_ffn_worker_batching.check
 def _(schedule_context, expert_num, max_out_shape, token_dtype, need_schedule, layer_num):
     contexts.check("schedule_context", schedule_context)
-    ok = 0 < expert_num <= _MOST_EXPERTS
-    must.hold(ok, "expert_num", f"in (0, {_MOST_EXPERTS}]", expert_num)
+    ok = 0 < expert_num <= _MAX_EXPERTS
+    must.hold(ok, "expert_num", f"in (0, {_MAX_EXPERTS}]", expert_num)
     sessions, tokens, choices, width = max_out_shape
-    ok = (
-        0 < sessions <= _MOST_SESSIONS and tokens > 0 and 0 < choices <= _MOST_CHOICES and width > 0
-    )
-    expected = f"A in (0, {_MOST_SESSIONS}], BS > 0, K + 1 in (0, {_MOST_CHOICES}], H > 0"
+    ok = 0 < sessions <= _MAX_SESSIONS and tokens > 0 and 0 < choices <= _MAX_CHOICES and width > 0
+    expected = f"A in (0, {_MAX_SESSIONS}], BS > 0, K + 1 in (0, {_MAX_CHOICES}], H > 0"
     must.hold(ok, "max_out_shape", expected, list(max_out_shape))
     must.choice("token_dtype", token_dtype, (0, 1, 2))
     must.choice("need_schedule", need_schedule, (0, 1))

@@ -81,7 +81,7 @@ def npu_moe_distribute_combine_teardown(
         expand_x[target.argsort(stable=True)], send.tolist(), receive.tolist()
     ).float()
 
-    sent = _moe.parcels(where, expert_ids, _moe.active_slots(x_active_mask, expert_ids))
+    sent = _moe.rows_to_send(where, expert_ids, _moe.active_slots(x_active_mask, expert_ids))
     table = sent.counts(where)
     if bool((table.sum(1) > receive).any()):
         raise RuntimeError(

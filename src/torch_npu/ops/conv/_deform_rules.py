@@ -12,7 +12,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops.conv import _deform
 
 #: limits of the card's operator
-_MOST_TAPS, _MOST_PRODUCTS, _MOST_PIXELS = 2048, 65535, 2**31 - 1
+_MAX_TAPS, _MAX_PRODUCTS, _MAX_PIXELS = 2048, 65535, 2**31 - 1
 
 
 def _four(name: str, values: Sequence[int]) -> None:
@@ -61,14 +61,12 @@ def check(
     must.hold(len(kernel_size) == 2, "kernel_size", two, list(kernel_size), ErrCode.PARAM)
     channels, taps = input.shape[1], kernel_size[0] * kernel_size[1]
     must.hold(min(kernel_size) >= 1, "kernel_size", "positive", list(kernel_size))
-    must.hold(
-        taps <= _MOST_TAPS, "kernel_size", f"at most {_MOST_TAPS} elements", list(kernel_size)
-    )
+    must.hold(taps <= _MAX_TAPS, "kernel_size", f"at most {_MAX_TAPS} elements", list(kernel_size))
     products = taps * (channels // groups)
-    limit = f"at most {_MOST_PRODUCTS} elements times channels per group"
-    must.hold(products <= _MOST_PRODUCTS, "kernel_size", limit, products)
+    limit = f"at most {_MAX_PRODUCTS} elements times channels per group"
+    must.hold(products <= _MAX_PRODUCTS, "kernel_size", limit, products)
     pixels = input.shape[2] * input.shape[3]
-    must.hold(pixels <= _MOST_PIXELS, "input", f"of at most {_MOST_PIXELS} pixels", pixels)
+    must.hold(pixels <= _MAX_PIXELS, "input", f"of at most {_MAX_PIXELS} pixels", pixels)
     must.hold(channels % groups == 0, "groups", f"a divisor of {channels} channels", groups)
     must.hold(
         channels % parts == 0, "deformable_groups", f"a divisor of {channels} channels", parts

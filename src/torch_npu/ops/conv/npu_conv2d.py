@@ -18,6 +18,7 @@ _RANKS = (4, 4)
     out="npu_conv2d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
     product=True,
+    hf32="conv",
     aclop=True,
 )
 def npu_conv2d(input, weight, bias, stride, padding, dilation, groups):

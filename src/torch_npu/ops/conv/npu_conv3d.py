@@ -18,6 +18,7 @@ _check_gradients = parts.plain_gradients_check(_RANKS, "grad")
     out="npu_conv3d.out(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
     "int[] dilation, int groups, *, Tensor(a!) out) -> Tensor(a!)",
     product=True,
+    hf32="conv",
     aclop=True,
 )
 def npu_conv3d(input, weight, bias, stride, padding, dilation, groups):

@@ -15,6 +15,7 @@ _RANKS = (4, 4)
     "npu_conv_transpose2d(Tensor input, Tensor weight, Tensor? bias, int[] padding, "
     "int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor",
     product=True,
+    hf32="conv",
     aclop=True,
 )
 def npu_conv_transpose2d(input, weight, bias, padding, output_padding, stride, dilation, groups):

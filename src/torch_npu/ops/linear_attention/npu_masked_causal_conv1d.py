@@ -9,7 +9,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 
 TAPS = 3
-_MOST_BATCH = 32  # that the gradient takes
+_MAX_BATCH = 32  # that the gradient takes
 
 
 def _check_conv(input, weight, mask):
@@ -121,7 +121,7 @@ def npu_masked_causal_conv1d_backward(grad_output, input, weight, mask):
 def _(grad_output, input, weight, mask):
     _check_conv(input, weight, mask)
     batch = input.shape[1]
-    must.hold(batch <= _MOST_BATCH, "input", f"of at most {_MOST_BATCH} sequences", batch)
+    must.hold(batch <= _MAX_BATCH, "input", f"of at most {_MAX_BATCH} sequences", batch)
     must.same_dtype("grad_output", grad_output, "input", input)
     must.shape("grad_output", grad_output, tuple(input.shape))
 

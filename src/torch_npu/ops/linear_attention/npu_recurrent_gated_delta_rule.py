@@ -15,7 +15,7 @@ from torch_npu.ops.linear_attention._delta import (
 )
 
 #: tokens of a sequence in one call: one, and those that speculative decoding proposes
-MOST_TOKENS = 8
+MAX_TOKENS = 8
 
 
 @npu_op(
@@ -165,7 +165,7 @@ def _check_values(actual_seq_lengths, ssm_state_indices, num_accepted_tokens, bl
     if not must.has_data(actual_seq_lengths):
         return
     lengths = actual_seq_lengths.tolist()
-    must.hold(max(lengths) <= MOST_TOKENS, "actual_seq_lengths", f"at most {MOST_TOKENS}", lengths)
+    must.hold(max(lengths) <= MAX_TOKENS, "actual_seq_lengths", f"at most {MAX_TOKENS}", lengths)
     used = ssm_state_indices.tolist()[: sum(lengths)]
     must.hold(
         all(0 <= i < blocks for i in used), "ssm_state_indices", f"in [0, {blocks - 1}]", used

@@ -66,7 +66,10 @@ def _summed_shape(a: torch.Tensor, b: torch.Tensor, sizes: Sequence[int]) -> tup
 
 
 @npu_op(
-    "npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor", product=True, aclop=True
+    "npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor",
+    product=True,
+    hf32="matmul",
+    aclop=True,
 )
 def npu_bmmV2(self, mat2, output_sizes):
     r"""The product of two stacks of matrices, with broadcast batch dimensions.

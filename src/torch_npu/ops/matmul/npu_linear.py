@@ -23,7 +23,11 @@ def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return int_product(a, b) if a.dtype == torch.int8 else torch.matmul(a, b)
 
 
-@npu_op("npu_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", product=True)
+@npu_op(
+    "npu_linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+    product=True,
+    hf32="matmul",
+)
 def npu_linear(input, weight, bias):
     r"""The product of a matrix with a transposed weight, plus a bias.
 

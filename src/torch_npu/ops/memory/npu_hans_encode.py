@@ -32,6 +32,7 @@ def _check_mantissa(mantissa: torch.Tensor, count: int) -> None:
     " Tensor(a!) pdf, Tensor(b!) mantissa, Tensor(c!) fixed, Tensor(d!) var)"
     " -> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!))",
     ge="HansEncode",
+    infinite=True,  # any bits
 )
 def npu_hans_encode(input, statistic, pdf, mantissa, fixed, var):
     r"""Compresses numbers by coding their exponents; `npu_hans_decode` restores them bit by bit.
@@ -137,6 +138,7 @@ npu_hans_encode.samples = [
     "npu_hans_decode.out(Tensor mantissa, Tensor fixed, Tensor var, Tensor pdf,"
     " bool reshuff=False, *, Tensor(a!) out) -> Tensor(a!)",
     ge="HansDecode",
+    infinite=True,
 )
 def npu_hans_decode(mantissa, fixed, var, pdf, out):
     r"""Restores what `npu_hans_encode` compressed, bit by bit.

@@ -13,7 +13,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._shared import _dynamic, _formats
 
 HIDDEN = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192)
-MOST_SEQUENCES = 65536
+MAX_SEQUENCES = 65536
 
 
 def product(a: torch.Tensor, b: torch.Tensor, name: str = "int8") -> torch.Tensor:
@@ -72,9 +72,7 @@ def check_tokens(token_x: torch.Tensor) -> int:
     must.hold(he in HIDDEN, "token_x", f"of hidden size {must.one_of(HIDDEN)}", he)
     if token_x.dim() == 3:
         batch = token_x.shape[0]
-        must.hold(
-            batch <= MOST_SEQUENCES, "token_x", f"of at most {MOST_SEQUENCES} sequences", batch
-        )
+        must.hold(batch <= MAX_SEQUENCES, "token_x", f"of at most {MAX_SEQUENCES} sequences", batch)
     return he
 
 

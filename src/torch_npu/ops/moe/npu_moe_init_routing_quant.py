@@ -29,14 +29,14 @@ def _cut(x):
 
 
 def _quantized(rows, experts, scale, offset, mode):
-    """int8 rows, and the scale of each in dynamic quantization.
+    """int8 rows, and the scale of each in dynamic quantization, else None.
 
     Rounds as CANN's kernels (moe_init_routing_quant_v2, moe_v2_gather_quant.h and moe_v2_gather_dynamic_quant.h): static
     in float16; dynamic quotients are cut to float16, then halves go away from zero.
     """
     if mode == STATIC:
         scaled = rows.half() * scale.half() + offset.half()
-        return saturate(scaled.float(), torch.int8), rows.new_zeros(0, dtype=torch.float32)
+        return saturate(scaled.float(), torch.int8), None
     rows = rows.float()
     if scale is not None:
         rows = rows * (
@@ -90,10 +90,7 @@ def npu_moe_init_routing_quant(
         The int8 copies, (T * K, H) or fewer rows by `active_num`, or (expert_num, expert_capacity, H); int32
         (T * K), the place of each pair of token and choice among them (-1 where dropped); the counts of
         `expert_tokens_num_mode` and of `expert_tokens_before_capacity_flag`, int32 (expert_num); and the scales
-        of the copies in float32. Those that are not asked for are empty.
-
-    Differs from upstream:
-        Results that are not asked for are undefined there; here they are empty tensors.
+        of the copies in float32. Those that are not asked for are None.
     """
     tokens, choices = expert_idx.shape
     flat = expert_idx.flatten().long()
@@ -103,15 +100,14 @@ def npu_moe_init_routing_quant(
     )
     sorted_experts = flat[order]
     q, top = _quantized(x[order // max(choices, 1)], sorted_experts, scale, offset, quant_mode)
-    none = place.new_zeros(0, dtype=torch.int32)
     if drop_pad_mode == 0:
         kept = min(tokens * choices, active_num) if active_num > 0 else tokens * choices
-        counts = none
+        counts = None
         if expert_tokens_num_mode:
             counts = _counts(flat, expert_num)
             if expert_tokens_num_mode == CUMSUM:
                 counts = counts.cumsum(0).to(torch.int32)
-        return q[:kept], place.to(torch.int32), counts, none.clone(), top[:kept]
+        return q[:kept], place.to(torch.int32), counts, None, top if top is None else top[:kept]
     counts = _counts(flat, expert_num)
     starts = (counts.cumsum(0) - counts).long()
     rank = torch.arange(tokens * choices, device=x.device) - starts[sorted_experts]
@@ -121,9 +117,9 @@ def npu_moe_init_routing_quant(
     row = torch.empty_like(slot).scatter(0, order, torch.where(slot == slots, -1, slot))
     if quant_mode == DYNAMIC:
         top = top.new_zeros(slots + 1).index_copy(0, slot, top)[:-1]
-    before = counts if expert_tokens_before_capacity_flag else none.clone()
+    before = counts if expert_tokens_before_capacity_flag else None
     expanded = expanded.view(expert_num, expert_capacity, x.shape[1])
-    return expanded, row.to(torch.int32), none, before, top
+    return expanded, row.to(torch.int32), None, before, top
 
 
 @npu_moe_init_routing_quant.check

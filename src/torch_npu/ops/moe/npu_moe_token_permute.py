@@ -13,7 +13,7 @@ from torch_npu.ops._shared._indices import inside
 from torch_npu.ops.moe._routing import FLOATS, inverse_permutation, take_rows
 
 #: topK may not exceed this
-MOST_EXPERTS_A_TOKEN = 512
+MAX_EXPERTS_A_TOKEN = 512
 _EVERY_EXPERT = 2**31
 
 
@@ -82,7 +82,7 @@ def _(tokens, indices, num_out_tokens, padded_mode):
     must.ndim("indices", indices, 1, 2)
     must.shape("indices", indices, (tokens.size(0), None)[: indices.dim()])
     top_k = _top_k(indices)
-    must.hold(top_k <= MOST_EXPERTS_A_TOKEN, "indices", "of at most 512 experts a token", top_k)
+    must.hold(top_k <= MAX_EXPERTS_A_TOKEN, "indices", "of at most 512 experts a token", top_k)
     kept = _kept(indices, num_out_tokens)
     must.hold(kept >= 0, "num_out_tokens", f"at least {-indices.numel()}", num_out_tokens)
     must.unset("padded_mode", padded_mode, False)

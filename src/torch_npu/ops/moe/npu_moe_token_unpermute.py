@@ -11,7 +11,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._sharding import SUM, Sharding
 from torch_npu.ops._shared._indices import first_bad
 from torch_npu.ops.moe._routing import FLOATS, take_rows
-from torch_npu.ops.moe.npu_moe_token_permute import MOST_EXPERTS_A_TOKEN, sum_over_experts
+from torch_npu.ops.moe.npu_moe_token_permute import MAX_EXPERTS_A_TOKEN, sum_over_experts
 
 
 def _top_k(probs: torch.Tensor | None) -> int:
@@ -31,7 +31,7 @@ def _check(rows, rows_name, sorted_indices, probs, padded_mode, restore_shape):
     must.dtype("probs", probs, *FLOATS)
     must.ndim("probs", probs, 2)
     top_k = _top_k(probs)
-    must.hold(0 < top_k <= MOST_EXPERTS_A_TOKEN, "probs", "of 1 to 512 experts a token", top_k)
+    must.hold(0 < top_k <= MAX_EXPERTS_A_TOKEN, "probs", "of 1 to 512 experts a token", top_k)
     if probs is not None:
         tokens = sorted_indices.numel() // top_k
         must.shape("probs", probs, (tokens, top_k))

@@ -9,7 +9,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 
-_MOST_HEADS, _WIDEST, _MOST_KEYS = 128, 256, 128
+_MAX_HEADS, _WIDEST, _MAX_KEYS = 128, 256, 128
 
 
 def _places(ends, size, stride, input):
@@ -50,9 +50,9 @@ def npu_nsa_compress(input, weight, compress_block_size, compress_stride, actual
 def _check(input, weight, compress_block_size, compress_stride, actual_seq_len):
     must.dtype("input", input, *_blocks.HALF)
     must.ndim("input", input, 3)
-    must.hold(input.shape[1] <= _MOST_HEADS, "input", "of at most 128 heads", tuple(input.shape))
+    must.hold(input.shape[1] <= _MAX_HEADS, "input", "of at most 128 heads", tuple(input.shape))
     _blocks.check_size("input", input.shape[2], _WIDEST, "of a head size that is ")
-    _blocks.check_size("compress_block_size", compress_block_size, _MOST_KEYS)
+    _blocks.check_size("compress_block_size", compress_block_size, _MAX_KEYS)
     _blocks.check_size("compress_stride", compress_stride, compress_block_size)
     must.same_dtype("weight", weight, "input", input)
     must.shape("weight", weight, (compress_block_size, input.shape[1]))

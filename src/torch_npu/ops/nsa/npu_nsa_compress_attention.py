@@ -11,7 +11,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 
-_MOST_KEYS, _MOST_STRIDE, _MOST_BLOCKS, _MOST_GROUP, _LONGEST = 128, 64, 32, 127, 14000
+_MAX_KEYS, _MAX_STRIDE, _MAX_BLOCKS, _MAX_GROUP, _LONGEST = 128, 64, 32, 127, 14000
 _FORCED = torch.finfo(torch.float32).max
 
 
@@ -120,12 +120,12 @@ def _(
     actual_cmp_seq_kvlen,
     actual_sel_seq_kvlen,
 ):
-    _blocks.check_attention(query, key, value, head_num, _MOST_GROUP)
+    _blocks.check_attention(query, key, value, head_num, _MAX_GROUP)
     group = head_num // key.shape[1]
     must.hold(128 % group == 0, "head_num", "the heads of key times a divisor of 128", head_num)
     check_blocks(compress_block_size, compress_stride, select_block_size)
-    ok = 1 <= select_block_count <= _MOST_BLOCKS
-    must.hold(ok, "select_block_count", f"in [1, {_MOST_BLOCKS}]", select_block_count)
+    ok = 1 <= select_block_count <= _MAX_BLOCKS
+    must.hold(ok, "select_block_count", f"in [1, {_MAX_BLOCKS}]", select_block_count)
     _blocks.check_ends("actual_seq_qlen", actual_seq_qlen, query.shape[0], "query", False)
     _blocks.check_ends("actual_cmp_seq_kvlen", actual_cmp_seq_kvlen, key.shape[0], "key", False)
     must.present("actual_sel_seq_kvlen", actual_sel_seq_kvlen, "(the ends of the blocks)")
@@ -154,9 +154,9 @@ def _(
 
 def check_blocks(compress_block_size, compress_stride, select_block_size):
     """The sizes of windows and blocks."""
-    _blocks.check_size("compress_block_size", compress_block_size, _MOST_KEYS)
-    _blocks.check_size("compress_stride", compress_stride, min(_MOST_STRIDE, compress_block_size))
-    _blocks.check_size("select_block_size", select_block_size, _MOST_KEYS)
+    _blocks.check_size("compress_block_size", compress_block_size, _MAX_KEYS)
+    _blocks.check_size("compress_stride", compress_stride, min(_MAX_STRIDE, compress_block_size))
+    _blocks.check_size("select_block_size", select_block_size, _MAX_KEYS)
     ok = select_block_size >= compress_block_size and select_block_size % compress_stride == 0
     expected = f"a multiple of {compress_stride} from {compress_block_size} on"
     must.hold(ok, "select_block_size", expected, select_block_size)

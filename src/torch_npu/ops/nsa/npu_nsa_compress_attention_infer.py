@@ -12,7 +12,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 from torch_npu.ops.nsa.npu_nsa_compress_attention import check_blocks
 
-_MOST_TOKENS, _MOST_GROUP, _WIDEST, _WIDEST_VALUE, _MOST_PAGE, _LONGEST, _MOST_BLOCKS = (
+_MAX_TOKENS, _MAX_GROUP, _WIDEST, _WIDEST_VALUE, _MAX_PAGE, _LONGEST, _MAX_BLOCKS = (
     4, 128, 192, 128, 128, 8192, 4096,
 )  # fmt: skip
 _HIDDEN = -3e38
@@ -23,7 +23,7 @@ def token_counts(batch, actual_seq_qlen, cmp_lengths, sel_lengths, size, stride)
     one = [1] * batch, False
     if actual_seq_qlen is None or len(actual_seq_qlen) != batch:
         return one
-    if any(not 1 <= n <= _MOST_TOKENS for n in actual_seq_qlen) or max(actual_seq_qlen) == 1:
+    if any(not 1 <= n <= _MAX_TOKENS for n in actual_seq_qlen) or max(actual_seq_qlen) == 1:
         return one
     if sel_lengths is None or len(sel_lengths) != batch:
         return one
@@ -158,7 +158,7 @@ def _(
     must.dtype("query", query, *_blocks.HALF)
     must.ndim("query", query, 3 if layout == "TND" else 4)
     check_blocks(compress_block_size, compress_stride, select_block_size)
-    _blocks.check_size("page_block_size", page_block_size, _MOST_PAGE)
+    _blocks.check_size("page_block_size", page_block_size, _MAX_PAGE)
     heads = key_value_head_num
     ok = 0 < heads <= head_num and head_num % heads == 0 and 128 % (head_num // heads) == 0
     must.hold(ok, "key_value_head_num", f"dividing {head_num} into groups that divide 128", heads)
@@ -188,7 +188,7 @@ def _(
     _blocks.check_table(block_table, lengths, page_block_size, key.shape[0])
     spans = [(n - 1) * compress_stride + compress_block_size for n in lengths]
     most = max(spans) / select_block_size
-    must.hold(most <= _MOST_BLOCKS, "actual_cmp_seq_kvlen", f"of up to {_MOST_BLOCKS} blocks", most)
+    must.hold(most <= _MAX_BLOCKS, "actual_cmp_seq_kvlen", f"of up to {_MAX_BLOCKS} blocks", most)
     fewest = math.ceil(min(spans) / select_block_size)
     ok = 1 <= select_block_count <= fewest
     must.hold(ok, "select_block_count", f"in [1, {fewest}], the fewest blocks", select_block_count)

@@ -10,7 +10,7 @@ from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 
 _STRIDES, _PAGES = (16, 32, 48, 64), (64, 128)
-_MOST_HEADS_ODD, _MOST_HEADS, _WIDEST, _MOST_KEYS, _MOST_BATCH = 50, 64, 256, 64, 2048
+_MAX_HEADS_ODD, _MAX_HEADS, _WIDEST, _MAX_KEYS, _MAX_BATCH = 50, 64, 256, 64, 2048
 
 
 @npu_op(
@@ -83,10 +83,10 @@ def _(
     must.ndim("input", input, 3 if block_table is None else 4)
     heads, width = input.shape[-2:]
     _blocks.check_size("input", width, _WIDEST, "of a head size that is ")
-    must.hold(0 < heads <= _MOST_HEADS, "input", f"of 1 to {_MOST_HEADS} heads", heads)
-    ok = heads <= _MOST_HEADS_ODD or heads % 2 == 0
-    must.hold(ok, "input", f"of an even number of heads above {_MOST_HEADS_ODD}", heads)
-    _blocks.check_size("compress_block_size", compress_block_size, _MOST_KEYS)
+    must.hold(0 < heads <= _MAX_HEADS, "input", f"of 1 to {_MAX_HEADS} heads", heads)
+    ok = heads <= _MAX_HEADS_ODD or heads % 2 == 0
+    must.hold(ok, "input", f"of an even number of heads above {_MAX_HEADS_ODD}", heads)
+    _blocks.check_size("compress_block_size", compress_block_size, _MAX_KEYS)
     must.choice("compress_stride", compress_stride, _STRIDES)
     ok = compress_stride <= compress_block_size
     must.hold(ok, "compress_stride", f"at most {compress_block_size}", compress_stride)
@@ -99,7 +99,7 @@ def _(
     must.ndim("slot_mapping", slot_mapping, 1)
     must.present("actual_seq_len", actual_seq_len, "(the length of each sequence)")
     count = slot_mapping.shape[0]
-    must.hold(count <= _MOST_BATCH, "slot_mapping", f"of at most {_MOST_BATCH} sequences", count)
+    must.hold(count <= _MAX_BATCH, "slot_mapping", f"of at most {_MAX_BATCH} sequences", count)
     ok = len(actual_seq_len) == count and min(actual_seq_len, default=0) >= 0
     must.hold(ok, "actual_seq_len", f"{count} lengths", list(actual_seq_len))
     must.dtype("block_table", block_table, torch.int32)

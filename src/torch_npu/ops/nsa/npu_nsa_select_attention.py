@@ -9,7 +9,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 
-_MOST_BLOCKS, _MOST_GROUP, _MOST_SIZE, _MOST_KEYS = 128, 32, 128, 128 * 64
+_MAX_BLOCKS, _MAX_GROUP, _MAX_SIZE, _MAX_KEYS = 128, 32, 128, 128 * 64
 
 
 def _parts(query, key, value, topk_indices, scale, size, masked, q_ends, kv_ends):
@@ -68,6 +68,7 @@ def npu_nsa_select_attention(
         select_block_size: keys of a block, a multiple of 16 up to 128.
         select_block_count: blocks of a row, 1 to 128; fewer than 8192 keys together.
         atten_mask: if given, row i sees keys up to i of its sequence, whatever it holds; bool or uint8, two dimensions.
+            The gradient hides later keys in any case, so training needs it.
         actual_seq_qlen: where each sequence of query ends.
         actual_seq_kvlen: where each sequence of key ends; lengths are multiples of the block that hold all chosen ones.
 
@@ -103,11 +104,11 @@ def _check(
 ):
     size, count = select_block_size, select_block_count
     q_ends, kv_ends = actual_seq_qlen, actual_seq_kvlen
-    _blocks.check_attention(query, key, value, head_num, _MOST_GROUP)
-    _blocks.check_size("select_block_size", size, _MOST_SIZE)
-    must.hold(1 <= count <= _MOST_BLOCKS, "select_block_count", f"in [1, {_MOST_BLOCKS}]", count)
-    ok = size * count < _MOST_KEYS
-    must.hold(ok, "select_block_count", f"of fewer than {_MOST_KEYS} keys together", size * count)
+    _blocks.check_attention(query, key, value, head_num, _MAX_GROUP)
+    _blocks.check_size("select_block_size", size, _MAX_SIZE)
+    must.hold(1 <= count <= _MAX_BLOCKS, "select_block_count", f"in [1, {_MAX_BLOCKS}]", count)
+    ok = size * count < _MAX_KEYS
+    must.hold(ok, "select_block_count", f"of fewer than {_MAX_KEYS} keys together", size * count)
     must.dtype("topk_indices", topk_indices, torch.int32)
     must.shape("topk_indices", topk_indices, (query.shape[0], key.shape[1], count))
     _blocks.check_mask("atten_mask", atten_mask)
@@ -181,7 +182,6 @@ def npu_nsa_select_attention_grad(
     topk_indices,
     scale_value,
     select_block_size,
-    atten_mask,
     actual_seq_qlen,
     actual_seq_kvlen,
 ):
@@ -190,7 +190,9 @@ def npu_nsa_select_attention_grad(
     $$ dV = P^T dO, \quad dS = P \odot (dO\, V^T - \mathrm{rowsum}(dO \odot O)), \quad
        dQ = scale \cdot dS\, K, \quad dK = scale \cdot dS^T Q $$
 
-    over the chosen keys of each row, added up where rows chose the same block.
+    over the chosen keys up to the row's own position, added up where rows chose the same block. Later keys are hidden
+    with and without `atten_mask`: upstream always asks CANN's gradient for that (sparse_mode 2), and its tiling, unlike
+    that of the forward, does not look at the mask.
 
     Args:
         grad: dO, (T1, N1, Dv).
@@ -206,8 +208,8 @@ def npu_nsa_select_attention_grad(
     dq = torch.zeros_like(query)
     dk, dv = (torch.zeros_like(t, dtype=wide(query).dtype) for t in (key, value))
     for rows, columns, q, at, k, v, scores in _parts(
-        query, key, value, topk_indices, scale_value, select_block_size, atten_mask is not None,
-        actual_seq_qlen, actual_seq_kvlen,
+        query, key, value, topk_indices, scale_value, select_block_size, True, actual_seq_qlen,
+        actual_seq_kvlen,
     ):  # fmt: skip
         largest, total, dy, out = (
             _blocks.grouped(wide(t[rows]), heads)

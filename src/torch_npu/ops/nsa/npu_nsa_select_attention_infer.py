@@ -9,7 +9,7 @@ from torch_npu.ops._math import wide
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.nsa import _blocks
 
-_MOST_TOKENS, _MOST_GROUP, _MOST_BATCH, _MOST_SIZE, _MOST_HEADS = 4, 16, 3072, 128, 256
+_MAX_TOKENS, _MAX_GROUP, _MAX_BATCH, _MAX_SIZE, _MAX_HEADS = 4, 16, 3072, 128, 256
 _LAYOUTS = ("BSH", "BSND", "TND")
 _WIDTH, _WIDTH_OF_VALUE = 192, 128
 
@@ -140,8 +140,8 @@ def _(
     must.dtype("query", query, *_blocks.HALF)
     must.ndim("query", query, 4 if layout == "BSND" else 3)
     heads = key_value_head_num
-    ok = 0 < heads <= _MOST_HEADS and head_num % heads == 0 and head_num // heads <= _MOST_GROUP
-    expected = f"a divisor of {head_num}, groups of at most {_MOST_GROUP}"
+    ok = 0 < heads <= _MAX_HEADS and head_num % heads == 0 and head_num // heads <= _MAX_GROUP
+    expected = f"a divisor of {head_num}, groups of at most {_MAX_GROUP}"
     must.hold(ok, "key_value_head_num", expected, heads)
     if layout == "BSH":
         ok = query.shape[2] % head_num == 0
@@ -151,7 +151,7 @@ def _(
         must.hold(ok, "head_num", f"the heads of query ({query.shape[-2]})", head_num)
     width = query.shape[-1] // (head_num if layout == "BSH" else 1)
     must.hold(width == _WIDTH, "query", f"of head size {_WIDTH}", width)
-    _blocks.check_size("select_block_size", select_block_size, _MOST_SIZE)
+    _blocks.check_size("select_block_size", select_block_size, _MAX_SIZE)
     must.choice("page_block_size", page_block_size, (64, 128))
     for name, cache in (("key", key), ("value", value)):
         must.same_dtype(name, cache, "query", query)
@@ -163,7 +163,7 @@ def _(
     must.dtype("block_table", block_table, torch.int32)
     must.ndim("block_table", block_table, 2)
     batch = block_table.shape[0]
-    must.hold(batch <= _MOST_BATCH, "block_table", f"of at most {_MOST_BATCH} rows", batch)
+    must.hold(batch <= _MAX_BATCH, "block_table", f"of at most {_MAX_BATCH} rows", batch)
     _check_lengths(
         query, layout, batch, block_table, page_block_size, actual_seq_qlen, actual_seq_kvlen
     )
@@ -185,11 +185,11 @@ def _check_lengths(query, layout, batch, block_table, page, counts, lengths):
     ok = len(lengths) == batch and all(0 <= n <= room for n in lengths)
     must.hold(ok, "actual_seq_kvlen", f"{batch} lengths up to {room}", list(lengths))
     if layout != "TND":
-        ok = query.shape[0] == batch and 1 <= query.shape[1] <= _MOST_TOKENS
-        expected = f"of {batch} sequences of 1 to {_MOST_TOKENS} tokens"
+        ok = query.shape[0] == batch and 1 <= query.shape[1] <= _MAX_TOKENS
+        expected = f"of {batch} sequences of 1 to {_MAX_TOKENS} tokens"
         must.hold(ok, "query", expected, tuple(query.shape))
     if counts is not None:
-        most = _MOST_TOKENS if layout == "TND" else query.shape[1]
+        most = _MAX_TOKENS if layout == "TND" else query.shape[1]
         ok = len(counts) == batch and all(1 <= n <= most for n in counts)
         must.hold(ok, "actual_seq_qlen", f"{batch} counts in [1, {most}]", list(counts))
     if counts is not None:

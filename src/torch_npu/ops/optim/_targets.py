@@ -17,7 +17,8 @@ from torch._C import parse_schema
 from softnpu import chips
 from torch_npu import _errors
 from torch_npu.ops import _check as must
-from torch_npu.ops._operator import library, signature
+from torch_npu.ops._operator import library
+from torch_npu.ops._signatures import signature
 
 TARGETS = ("var", "m", "v")
 

@@ -18,6 +18,11 @@ def _at_most(scale, min_scale):
     return scale.clamp(max=1.0 / min_scale) if min_scale > 0 else scale
 
 
+def finite_at_most(scale, min_scale):
+    """`_at_most` as the kernels of Ascend950 have it: a block with an infinity keeps its infinite scale."""
+    return torch.where(scale.isinf(), scale, _at_most(scale, min_scale))
+
+
 @npu_op(
     'npu_dynamic_block_quant(Tensor x, *, float min_scale=0.0, str round_mode="rint", '
     "int dst_type=1, int row_block_size=1, int col_block_size=128, float dst_type_max=0.0) "
@@ -54,7 +59,7 @@ def npu_dynamic_block_quant(x, min_scale, dst_type, row_block_size, col_block_si
     high = blocks.abs().amax((-3, -1), keepdim=True)
     top = dst_type_max or _formats.largest(name)
     if _chip.on_950():
-        scale = _at_most(high / top, min_scale)
+        scale = finite_at_most(high / top, min_scale)
         values = blocks / torch.where(scale == 0, 1.0, scale)
     else:  # dynamic_block_quant.h multiplies by reciprocals
         scale = _at_most(high * _dynamic.reciprocal(top, high.dtype), min_scale)

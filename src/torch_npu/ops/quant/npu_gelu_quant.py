@@ -37,13 +37,10 @@ def npu_gelu_quant(self, input_scale, input_offset, approximate, quant_mode, dst
         round_mode: "rint"; "round" for hifloat8.
 
     Returns:
-        y in the shape of `self`, and (dynamic) the scales in float32, `self.shape[:-1]`; else an empty tensor.
+        y in the shape of `self`, and (dynamic) the scales in float32, `self.shape[:-1]`; else None.
 
     Constraints:
         Ascend950.
-
-    Differs from upstream:
-        Static quantization has no second result there; here it is an empty tensor.
     """
     y = torch.nn.functional.gelu(wide(self), approximate=approximate)
     y = y if input_scale is None else y * wide(input_scale)
@@ -51,7 +48,7 @@ def npu_gelu_quant(self, input_scale, input_offset, approximate, quant_mode, dst
     if quant_mode == "dynamic":
         return _dynamic.symmetric(y, name, mode=round_mode, order=_dynamic.QUOTIENT)
     y = y if input_offset is None else y + wide(input_offset)
-    return _formats.encode(y, name, round_mode), y.new_zeros(0, dtype=torch.float32)
+    return _formats.encode(y, name, round_mode), None
 
 
 @npu_gelu_quant.check

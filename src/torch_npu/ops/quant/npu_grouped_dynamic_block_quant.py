@@ -8,6 +8,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops._shared import _formats
 from torch_npu.ops._shared import _quant_groups as _groups
+from torch_npu.ops.quant.npu_dynamic_block_quant import finite_at_most
 
 _FORMATS = ("float8_e5m2", "float8_e4m3fn", "hifloat8")
 
@@ -63,9 +64,7 @@ def npu_grouped_dynamic_block_quant(
     index = slot.view(-1, 1).expand(rows, width).expand(top.shape)
     most = top.new_zeros(*top.shape[:-2], count, width).scatter_reduce(-2, index, top, "amax")
     limit = dst_type_max if name == "hifloat8" else 0.0  # read for hifloat8 alone
-    scale = most / (limit or _formats.largest(name))
-    if min_scale:
-        scale = scale.clamp(max=1 / min_scale)
+    scale = finite_at_most(most / (limit or _formats.largest(name)), min_scale)
     divisor = torch.where(scale == 0, 1.0, scale).gather(-2, index)
     values = (blocks / divisor.unsqueeze(-1)).flatten(-2)[..., : x.shape[-1]]
     return _formats.encode(values, name), scale

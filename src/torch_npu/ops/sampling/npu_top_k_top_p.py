@@ -17,7 +17,7 @@ def _between(name, tensor, low, high):
         must.hold(low <= least and most <= high, name, f"from {low} to {high}", received)
 
 
-@npu_op("npu_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor")
+@npu_op("npu_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor", infinite=True)
 def npu_top_k_top_p(logits, p, k):
     r"""Replaces by -inf each logit that is not among the k largest or in the nucleus of mass p.
 

@@ -8,12 +8,12 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, kernel_generator, npu_op
 
 #: the largest k that takes part; a limit below it is rounded up to a multiple of 8
-MOST = 1024
+MAX = 1024
 
 
 def _limit(ks_max, words):
-    aligned = -(-(MOST if ks_max is None else ks_max) // 8) * 8
-    return min(aligned, MOST, words)
+    aligned = -(-(MAX if ks_max is None else ks_max) // 8) * 8
+    return min(aligned, MAX, words)
 
 
 def _kept(row, k, p, min_p, limit, input_is_logits):

@@ -9,7 +9,7 @@ from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.tensor._dims import dense
 
-_MOST_DIMENSIONS = 8
+_MAX_DIMENSIONS = 8
 
 
 def _items(
@@ -67,7 +67,7 @@ def npu_indexing(
         A contiguous tensor of at most 8 dimensions.
 
     Differs from upstream:
-        The masks work on every chip; upstream's output size heeds them on Ascend 950 only.
+        The masks work on every chip; upstream's output size respects them on Ascend 950 only.
     """
     items = _items(
         begin,
@@ -125,8 +125,8 @@ def _(
         fits = not isinstance(item, int) or -size <= item < size
         must.hold(fits, "begin", f"an index of {size} elements at a shrunk axis", item)
     left = sum(not isinstance(i, int) for i in full)
-    expected = f"such that the result has at most {_MOST_DIMENSIONS} dimensions"
-    must.hold(left <= _MOST_DIMENSIONS, "new_axis_mask", expected, left)
+    expected = f"such that the result has at most {_MAX_DIMENSIONS} dimensions"
+    must.hold(left <= _MAX_DIMENSIONS, "new_axis_mask", expected, left)
 
 
 npu_indexing.samples = [

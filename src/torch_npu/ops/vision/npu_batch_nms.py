@@ -13,7 +13,7 @@ from torch_npu.ops.vision import _nms
 from torch_npu.ops.vision._boxes import FLOATS
 
 #: the most boxes of a class and of an image on Ascend950
-MOST = 1000
+MAX = 1000
 
 
 def _by_class(self: torch.Tensor, transpose_box: bool) -> torch.Tensor:
@@ -122,7 +122,7 @@ def _(
             ("max_size_per_class", max_size_per_class),
             ("max_total_size", max_total_size),
         ):
-            must.hold(size <= MOST, name, f"at most {MOST} on Ascend950", size)
+            must.hold(size <= MAX, name, f"at most {MAX} on Ascend950", size)
     must.choice("change_coordinate_frame", change_coordinate_frame, (False, True))
 
 

@@ -19,7 +19,7 @@ from torch_npu.ops.vision._boxes import FLOATS
 #: how many samples are held at once
 SAMPLES = 1 << 20
 #: the most samples a bin takes on one axis, where their number follows from its size
-MOST = 1 << 16
+MAX = 1 << 16
 HALF = torch.float16
 
 
@@ -57,7 +57,7 @@ class Regions:
             sides = sides.clamp(min=1)
         self.low = low
         self.step = sides / sides.new_tensor(pooled)
-        adaptive = torch.ceil(self.step).nan_to_num(1).clamp(1, MOST).long()
+        adaptive = torch.ceil(self.step).nan_to_num(1).clamp(1, MAX).long()
         self.grid = torch.full_like(adaptive, sample_num) if sample_num > 0 else adaptive
 
     def _axis(self, axis: int, which: torch.Tensor, grid: int) -> tuple[torch.Tensor, torch.Tensor]:

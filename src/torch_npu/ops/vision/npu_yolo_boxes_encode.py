@@ -13,7 +13,7 @@ from torch_npu.ops.vision._boxes import FLOATS, rows_of
 #: centers stay this far from the borders of their cell, and ratios of sides at least this large
 LEAST = 1e-6
 #: the largest ratio of sides
-MOST = 65504.0
+MAX = 65504.0
 STRIDES = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
@@ -48,7 +48,7 @@ def npu_yolo_boxes_encode(self, gt_bboxes, stride, performance_mode):
     apart = (g[:, :2] + g[:, 2:]) * 0.5 - (a[:, :2] + a[:, 2:]) * 0.5
     place = (apart / stride.to(a.dtype)[:, None] + 0.5).clamp(LEAST, 1 - LEAST)
     ratio = (g[:, 2:] - g[:, :2]) / (a[:, 2:] - a[:, :2])
-    return torch.cat([place, ratio.clamp(LEAST, MOST).log()], 1).to(gt_bboxes.dtype)
+    return torch.cat([place, ratio.clamp(LEAST, MAX).log()], 1).to(gt_bboxes.dtype)
 
 
 @npu_yolo_boxes_encode.check

@@ -1,4 +1,4 @@
-"""Elementwise operators: a table of the graph engine's names, and the casts that its equal input types need."""
+"""Elementwise operators: one node each, with the casts that its equal input types need."""
 
 from __future__ import annotations
 
@@ -9,39 +9,24 @@ import torch
 from torchair.ge import attr
 from torchair.ge._types import ge_type, torch_type
 from torchair.ge.graph import Cast, Const, Tensor, TensorSpec, node
-from torchair.ge.registry import register_fx_node_ge_converter
+from torchair.ge.registry import aten_type, register_fx_node_ge_converter
 
 aten = torch.ops.aten
-UNARY = {
-    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
-    "atanh": "Atanh", "bitwise_not": "Invert", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf",
-    "erfc": "Erfc", "exp": "Exp", "expm1": "Expm1", "floor": "Floor", "isfinite": "IsFinite", "isinf": "IsInf",
-    "isnan": "IsNan", "log": "Log", "log1p": "Log1p", "logical_not": "LogicalNot", "mish": "Mish", "neg": "Neg",
-    "reciprocal": "Reciprocal", "relu": "Relu", "round": "Round", "rsqrt": "Rsqrt", "sigmoid": "Sigmoid",
-    "sign": "Sign", "silu": "Swish", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "square": "Square",
-    "tan": "Tan", "tanh": "Tanh",
-}  # fmt: skip
-BINARY = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "RealDiv", "maximum": "Maximum", "minimum": "Minimum",
-    "pow": "Pow", "remainder": "FloorMod", "atan2": "Atan2", "bitwise_and": "BitwiseAnd", "bitwise_or": "BitwiseOr",
-    "bitwise_xor": "BitwiseXor", "logical_and": "LogicalAnd", "logical_or": "LogicalOr",
-}  # fmt: skip
-COMPARISON = {
-    "eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessEqual", "gt": "Greater", "ge": "GreaterEqual",
-}  # fmt: skip
-_KEEPS_TYPE = {
-    "abs",
-    "neg",
-    "sign",
-    "floor",
-    "ceil",
-    "round",
-    "relu",
-    "bitwise_not",
-    "square",
-    "logical_not",
-}
-_KEEPS_TYPE |= {"isfinite", "isinf", "isnan"}
+UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf",
+    "erfc", "exp", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "logical_not", "mish", "neg",
+    "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan",
+    "tanh",
+)  # fmt: skip
+BINARY = (
+    "add", "sub", "mul", "div", "maximum", "minimum", "pow", "remainder", "atan2", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "logical_and", "logical_or",
+)  # fmt: skip
+COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge")
+_KEEPS_TYPE = (
+    "abs", "bitwise_not", "ceil", "floor", "isfinite", "isinf", "isnan", "logical_not", "neg", "relu", "round",
+    "sign", "square",
+)  # fmt: skip
 
 
 def typed(value: Any, dtype: int) -> Tensor:
@@ -86,17 +71,17 @@ def _binary(kind: str, comparison: bool) -> Any:
 
 
 def _register() -> None:
-    for name, kind in UNARY.items():
+    for name in UNARY:
         packet = getattr(aten, name)
         if "default" in packet.overloads():
-            register_fx_node_ge_converter(packet.default)(_unary(name, kind))
-    for name, kind in (BINARY | COMPARISON).items():
+            register_fx_node_ge_converter(packet.default)(_unary(name, aten_type(name)))
+    for name in BINARY + COMPARISON:
         packet = getattr(aten, name)
         for overload in {"Tensor", "Scalar", "default", "Tensor_Tensor", "Tensor_Scalar"} & set(
             packet.overloads()
         ):
             target = getattr(packet, overload)
-            register_fx_node_ge_converter(target)(_binary(kind, name in COMPARISON))
+            register_fx_node_ge_converter(target)(_binary(aten_type(name), name in COMPARISON))
 
 
 _register()

@@ -11,7 +11,7 @@ from torchair.ge import attr
 from torchair.ge._types import DataType
 from torchair.ge.converters.elementwise import typed
 from torchair.ge.graph import Const, Tensor, TensorSpec, node
-from torchair.ge.registry import pack, register_fx_node_ge_converter
+from torchair.ge.registry import aten_type, pack, register_fx_node_ge_converter
 
 aten = torch.ops.aten
 
@@ -103,12 +103,9 @@ def _reduction(kind: str) -> Any:
     return convert
 
 
-for _target, _kind in {
-    aten.sum.default: "ReduceSum",
-    aten.sum.dim_IntList: "ReduceSum",
-    aten.mean.default: "ReduceMean",
-    aten.mean.dim: "ReduceMean",
-    aten.amax.default: "ReduceMax",
-    aten.amin.default: "ReduceMin",
-}.items():
-    register_fx_node_ge_converter(_target)(_reduction(_kind))
+for _name, _overload in (
+    ("sum", "default"), ("sum", "dim_IntList"), ("mean", "default"), ("mean", "dim"), ("amax", "default"),
+    ("amin", "default"),
+):  # fmt: skip
+    _target = getattr(getattr(aten, _name), _overload)
+    register_fx_node_ge_converter(_target)(_reduction(aten_type(_name)))

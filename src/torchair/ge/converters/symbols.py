@@ -10,19 +10,17 @@ import torch
 
 from torchair.ge import attr
 from torchair.ge._types import DataType
-from torchair.ge.converters.elementwise import typed
+from torchair.ge.converters.elementwise import COMPARISON, typed
 from torchair.ge.graph import Const, Tensor, TensorSpec, node
-from torchair.ge.registry import register_fx_node_ge_converter
+from torchair.ge.registry import aten_type, register_fx_node_ge_converter
 
+#: what each is as an ATen operator
 _BINARY = {
-    operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.floordiv: "FloorDiv",
-    operator.truediv: "RealDiv", operator.mod: "FloorMod", operator.pow: "Pow", torch.sym_max: "Maximum",
-    torch.sym_min: "Minimum",
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.floordiv: "floor_divide",
+    operator.truediv: "div", operator.mod: "remainder", operator.pow: "pow", torch.sym_max: "maximum",
+    torch.sym_min: "minimum",
 }  # fmt: skip
-_COMPARISON = {
-    operator.eq: "Equal", operator.ne: "NotEqual", operator.lt: "Less", operator.le: "LessEqual",
-    operator.gt: "Greater", operator.ge: "GreaterEqual",
-}  # fmt: skip
+_COMPARISON = {getattr(operator, name): name for name in COMPARISON}
 
 
 def _binary(python: Any, kind: str) -> Any:
@@ -39,8 +37,8 @@ def _binary(python: Any, kind: str) -> Any:
     return convert
 
 
-for _python, _kind in (_BINARY | _COMPARISON).items():
-    register_fx_node_ge_converter(_python)(_binary(_python, _kind))
+for _python, _name in (_BINARY | _COMPARISON).items():
+    register_fx_node_ge_converter(_python)(_binary(_python, aten_type(_name)))
 
 
 @register_fx_node_ge_converter(operator.neg)

@@ -40,7 +40,7 @@ DEFAULT, ALL, LEFT_UP, RIGHT_DOWN, BAND, TREE = 0, 1, 2, 3, 4, 9
 
 
 @dataclass
-class Call:
+class InferArguments:
     """The arguments; every default is that of npu_fused_infer_attention_score."""
 
     query: torch.Tensor
@@ -206,7 +206,7 @@ def as_bnsd(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
     return x.unsqueeze(0) if layout in ("NTD", "NSD") else heads_first(x, layout, heads)
 
 
-def output_shapes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def output_shapes(call: InferArguments) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The documented shapes of attention_out and softmax_lse."""
     batch, heads, rows, _ = call.queries
     size = call.value_size
@@ -224,7 +224,7 @@ def output_shapes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return out, (rows, heads, 1) if call.ragged else (batch, heads, rows, 1)
 
 
-def empty_outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def empty_outputs(call: InferArguments) -> tuple[torch.Tensor, torch.Tensor]:
     """attention_out and softmax_lse, without values."""
     out, lse = output_shapes(call)
     must.countable(call.name("num_heads"), math.prod(out) + math.prod(lse), call.num_heads)
@@ -234,7 +234,7 @@ def empty_outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def prefix_length(call: Call) -> int:
+def prefix_length(call: InferArguments) -> int:
     """Tokens of the shared prefix that count."""
     if call.key_shared_prefix is None:
         return 0
@@ -243,7 +243,7 @@ def prefix_length(call: Call) -> int:
     return sizes(call.key_shared_prefix, call.layout, call.kv_heads)[2]
 
 
-def kv_lengths(call: Call) -> list[int]:
+def kv_lengths(call: InferArguments) -> list[int]:
     """Tokens of key and value a sequence, the shared prefix not counted."""
     lengths = call.actual_seq_lengths_kv
     if call.ragged and not call.paged:
