@@ -86,17 +86,22 @@ def test_a_killed_process_is_gone(monkeypatch):
 
 def test_a_fork_does_not_keep_its_parent_s_socket():
     read, write = os.pipe()
+    ready, tell = os.pipe()
     parent = os.fork()
     if parent == 0:  # announces, and leaves a child behind that lives on
         host.announce(dict)
         if os.fork() == 0:
             os.close(write)
+            os.write(tell, b"1")  # what a fork closes is closed
             os.read(read, 1)
         os._exit(0)
     os.close(read)
+    os.close(tell)
     os.waitpid(parent, 0)
+    assert os.read(ready, 1) == b"1"
     assert host.processes() == []
     os.close(write)
+    os.close(ready)
 
 
 def deep(line):

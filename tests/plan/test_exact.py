@@ -32,11 +32,27 @@ def _ordered(events: list[list]) -> list[list]:
     return found + sorted(releases)
 
 
-def _compare(real: dict, planned: dict) -> None:
+def _compare_peaks(real: dict, planned: dict) -> None:
     assert planned["allocated"] == real["allocated"]
     assert planned["reserved"] == real["reserved"]
     assert len(real["events"]) > 30
+
+
+def _compare(real: dict, planned: dict) -> None:
+    _compare_peaks(real, planned)
     assert _ordered(planned["events"]) == _ordered(real["events"])
+
+
+def _compare_with_collectives(real: dict, planned: dict) -> None:
+    """Allocations in their order, and the same releases: the thread of a real collective lets go of its buffers a moment after
+    the wait for it has ended, so that two real runs differ in when some of them are released."""
+    _compare_peaks(real, planned)
+
+    def split(events: list[list]) -> tuple[list[list], list[list]]:
+        releases = [event for event in events if event[0].startswith("free")]
+        return [event for event in events if not event[0].startswith("free")], sorted(releases)
+
+    assert split(planned["events"]) == split(real["events"])
 
 
 @pytest.mark.parametrize("name", [one for one in models.PROGRAMS if one != "fsdp2"])
@@ -54,8 +70,8 @@ def test_allocations_of_a_sharded_rank_are_those_of_two_real_ranks(tmp_path):
     runs = [shared | {"RANK": rank, "PLAN": plan} for plan in "01" for rank in "01"]
     text = "from tests.plan import models\nmodels.report('fsdp2')"
     first, second, *alone = map(_memory, forking.programs(tmp_path, text, runs))
-    _compare(first, alone[0])
-    _compare(second, alone[1])
+    _compare_with_collectives(first, alone[0])
+    _compare_with_collectives(second, alone[1])
 
 
 def test_a_model_that_does_not_fit_here():
