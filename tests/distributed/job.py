@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 import torch_npu
+from softnpu import settings
 from tests import PYTHONPATH, ROOT
 
 #: read when torch_npu is imported: a server serves one value of each
@@ -139,7 +140,9 @@ def write_task(folder: Path, function: Callable[..., Any], args: Any, group: boo
 
 
 def environment_with(env: dict[str, str] | None) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH, **(env or {})}
+    """The ranks have the chip of the test that starts them."""
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH, "SOFTNPU_SOC": settings.current().soc}
+    return {**os.environ, **own, **(env or {})}
 
 
 def run(

@@ -65,6 +65,7 @@ def test_four_dimensions_and_any_head_size_for_halves():
 HALF = functools.partial(make, dtype=torch.float16)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "change,message",
     [

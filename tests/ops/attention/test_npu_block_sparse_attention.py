@@ -128,6 +128,7 @@ def test_gradients_need_the_logsumexp():
         call(given, "BNSD", None, None, softmax_lse_flag=0)[0].sum().backward()
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "options,message",
     [

@@ -190,6 +190,7 @@ def test_sinks_normalize_the_attention():
         torch.testing.assert_close(mine.cpu(), right.cpu(), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "change,message",
     [

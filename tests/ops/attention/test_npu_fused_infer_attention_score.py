@@ -136,6 +136,7 @@ def test_mask_shapes(shape, dtype):
     assert not out[:, :, 1].any() and torch.isposinf(lse[:, :, 1]).all()
 
 
+@pytest.mark.family("A2")
 def test_decode_ignores_sparse_mode_and_window():
     q, k, v = batch((1, 1), (7, 7))
     mask = make(2, 7, dtype=torch.bool)
@@ -244,6 +245,7 @@ def refuse(match, *args, **kwargs):
         fia(*args, **kwargs)
 
 
+@pytest.mark.family("A2")
 def test_refuses_bad_arguments():
     q, k, v = (make(2, 4, 3, 16, dtype=HALF) for _ in range(3))
     options = {"num_heads": 4, "input_layout": "BNSD"}

@@ -215,6 +215,7 @@ def refuse(match, *args, **kwargs):
         fia(*args, **kwargs)
 
 
+@pytest.mark.family("A2")
 def test_refusals():
     q, cache = make(1, 2, 1, 64, dtype=HALF), on_device(pack([eighth(2, 6, 64)], "BNSD"))
     options = {"num_query_heads": 2, "input_layout": "BNSD"}

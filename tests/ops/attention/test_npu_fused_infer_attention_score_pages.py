@@ -170,6 +170,7 @@ def refuse(match, *args, **kwargs):
         fia(*args, **kwargs)
 
 
+@pytest.mark.family("A2")
 def test_refuses_bad_pages():
     q, cache = make(2, 1, 64, dtype=HALF), make(4, 16, 64, dtype=HALF)
     table = on_device(torch.zeros(2, 2, dtype=torch.int32))

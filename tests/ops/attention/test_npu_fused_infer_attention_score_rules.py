@@ -71,6 +71,7 @@ def test_windows_that_are_empty():
     })  # fmt: skip
 
 
+@pytest.mark.family("A2")
 def test_flat_masks():
     """A mask of two dimensions goes with BSH, BSND, BNSD and BNSD_BSND and equal head sizes."""
     q, k = make(1, 3, 4, 64, dtype=HALF), make(3, 3, dtype=torch.bool)

@@ -48,6 +48,7 @@ def refuse(match, *args, **kwargs):
         fia(*args, **kwargs)
 
 
+@pytest.mark.family("A2")
 def test_refuses_head_sizes_and_layouts():
     lengths = {"actual_seq_lengths": [2, 4], "actual_seq_lengths_kv": [2, 4]}
     small = make(4, 2, 32, dtype=HALF)

@@ -240,6 +240,7 @@ def refuse(match, *args, **kwargs):
         fia(*args, **kwargs)
 
 
+@pytest.mark.family("A2")
 def test_refuses_bad_arguments():
     q = make(2, 4, 3, 16, dtype=HALF)
     options = {"num_query_heads": 4, "input_layout": "BNSD"}

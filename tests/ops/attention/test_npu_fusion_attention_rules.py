@@ -147,6 +147,7 @@ def test_bands_of_tnd(mode, tokens, message):
         call(q, k, 2, "TND", **options)
 
 
+@pytest.mark.family("A2")
 def test_pse_type_without_pse():
     q = make(1, 2, 4, 8)
 
@@ -159,6 +160,7 @@ def test_pse_type_without_pse():
         assert torch.equal(typed(0)[0], typed(1)[0])
 
 
+@pytest.mark.family("A2")
 def test_slopes_ask_for_equal_lengths():
     q, k, slopes = make(1, 2, 4, 8), make(1, 2, 6, 8), make(2)
     with pytest.raises(RuntimeError, match="argument 'key' must be of the length of 'query'"):

@@ -58,6 +58,7 @@ def test_float8_on_ascend950():
     torch.testing.assert_close(out[0, 0].cpu().double(), right, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "options,message",
     [

@@ -61,6 +61,7 @@ def test_pages(mode):
     compare(given, 12, mode, "TND", "PA_BSND", [1, 5], [20, 9], [[3, 1], [2, 0]])
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "half,scale", [(torch.bfloat16, torch.float32), (torch.float16, torch.float16)]
 )
@@ -96,6 +97,7 @@ def test_refusals(options, message):
         torch_npu.npu_quant_lightning_indexer(**(given | options))
 
 
+@pytest.mark.family("A2")
 def test_hifloat8_on_ascend950():
     """Bytes of 1 (0x08), 1.5 (0x0C), 2 (0x10) and -1 (0x88): the keys rank by their value."""
     query = torch.full((1, 1, 8, 128), 0x08, dtype=torch.uint8).npu()

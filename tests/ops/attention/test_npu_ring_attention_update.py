@@ -100,6 +100,7 @@ def test_edges(edges):
         )  # fmt: skip
 
 
+@pytest.mark.family("A2")
 def test_head_sizes_in_tnd():
     def call(heads, size):
         out, statistics = make(5, heads, size), make(5, heads, 8)

@@ -153,6 +153,7 @@ def simple(**change):
     return torch_npu.npu_sparse_flash_attention(**(given | change)), given
 
 
+@pytest.mark.family("A2")
 def test_sinks_on_ascend950():
     sinks = make(4, low=-1, high=2)
     with on("A5"):
@@ -180,6 +181,7 @@ def test_sinks_and_pages():
         simple(sinks=make(4), **paged)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "change,message",
     [

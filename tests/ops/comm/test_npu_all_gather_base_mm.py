@@ -29,6 +29,7 @@ def test_non_contiguous():
     assert_accurate(y, want, want.half())
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "options,message",
     [
@@ -85,6 +86,7 @@ def test_ranks_on_vector_cores():
         torch_npu.npu_all_gather_base_mm(x, w, "softnpu%mirror_16", 16, comm_mode="aiv")
 
 
+@pytest.mark.family("A2")
 def test_bad_operands():
     x, w = operands(k=128)
     with pytest.raises(

@@ -133,6 +133,7 @@ def test_refusals(options, message):
         torch_npu.npu_all_gather_quant_mm(x1, x2, NAME, 2, **given)
 
 
+@pytest.mark.family("A2")
 def test_float8_elsewhere():
     x1, x2 = make(4, 32).to(FLOAT8[0]), make(32, 6).to(FLOAT8[0])
     with pytest.raises(RuntimeError, match="'self' must be float16, bfloat16 or int8 on this chip"):

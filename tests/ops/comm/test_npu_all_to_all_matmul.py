@@ -36,6 +36,7 @@ def test_empty():
     assert y.shape == (0, 5) and p.shape == (0, 16)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "changes,message",
     [

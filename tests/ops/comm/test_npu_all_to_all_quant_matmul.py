@@ -128,6 +128,7 @@ def test_on_two_ranks():
     job.run(two_ranks, 2)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -13,6 +13,7 @@ def test_results_that_nobody_asked_for_are_none():
     assert results[0].shape == (16, 4) and all(r is None for r in results[1:])
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("change,message", REFUSED)
 def test_bad_input(change, message):
     with pytest.raises(

@@ -72,6 +72,7 @@ def test_bad_input(form, options, message):
         torch_npu.npu_mm_all_reduce_base(x, w, NAME, **given)
 
 
+@pytest.mark.family("A2")
 def test_bad_group():
     x, w = make(3, 64, **HALF), make(64, 5, **HALF)
     with pytest.raises(RuntimeError, match="'hcom' must be 1, 2, 4 or 8, but received 3"):

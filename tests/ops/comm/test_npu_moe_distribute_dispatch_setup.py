@@ -33,6 +33,7 @@ def test_bad_input(change, message):
             torch_npu.npu_moe_distribute_dispatch_setup(**given)
 
 
+@pytest.mark.family("A2")
 def test_other_chips_have_no_such_operator():
     with pytest.raises(RuntimeError, match="npu_moe_distribute_dispatch_setup"):
         torch_npu.npu_moe_distribute_dispatch_setup(**setup())

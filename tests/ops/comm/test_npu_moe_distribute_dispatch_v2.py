@@ -65,6 +65,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("change,message", WRONG)
 def test_bad_input(change, message):
     given = dispatch(2)
@@ -128,3 +129,15 @@ def test_widths_after_a2(soc, alg, hidden, refused):
         else:
             rows = torch_npu.npu_moe_distribute_dispatch_v2(**given)[0]
             assert torch.equal(rows[: 8 * 16], given["x"].repeat(2 * 16, 1))
+
+
+@pytest.mark.parametrize("soc,extra", [("Ascend910_9391", 2 * 4 * 16 * 2 * 2), ("Ascend950", 0)])
+def test_scales_of_experts_after_a2(soc, extra):
+    """CANN sends them along in every mode; for Ascend950 the counts have no room for sums inside a server."""
+    with as_chip(soc):
+        scales = make(4, 2)
+        given = dispatch(2) | {"x": make(4, 1024, dtype=torch.bfloat16), "expert_scales": scales}
+        given |= {"group_ep": "softnpu%mirror_16", "ep_world_size": 16, "moe_expert_num": 32}
+        *_, recv, _, weights = torch_npu.npu_moe_distribute_dispatch_v2(**given)
+    assert recv.numel() == 16 * 2 + extra
+    assert torch.equal(weights.cpu(), scales.cpu().t().repeat(1, 16).flatten())

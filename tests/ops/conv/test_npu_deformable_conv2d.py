@@ -171,6 +171,7 @@ def test_gradient_a_pixel_outside_is_zero():
     assert (offset.grad[0, :, 0] == 0).all() and (offset.grad[0, 2, 1:] > 0).all()
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_fp32(dtype):
     args = [

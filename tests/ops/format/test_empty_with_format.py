@@ -73,6 +73,7 @@ def test_deterministic_memory_is_filled():
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.family("A2")
 def test_the_unsafe_form_obeys_the_switch():
     make = torch.ops.npu.unsafe_empty_with_format
     torch.npu.config.allow_internal_format = False  # as 310P and 910A do not start

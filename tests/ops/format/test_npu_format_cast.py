@@ -51,6 +51,7 @@ ELEMENTS = {
 }
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("number,shape", list(ELEMENTS))
 def test_round_trip(number, shape, dtype):
@@ -66,6 +67,7 @@ def test_round_trip(number, shape, dtype):
     assert torch_npu.get_storage_size(back) == math.prod(shape)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "dtype,width",
     [
@@ -87,6 +89,7 @@ def test_nz_sizes_by_dtype(dtype, width, shape):
     assert torch.equal(nz.cpu(), x.cpu())
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("shape,padded", [((10, 4), 16 * 4), ((20,), 32), ((3, 4, 5), 16 * 20)])
 def test_fewer_dimensions_are_c_ch_and_chw(shape, padded):
     five = torch_npu.npu_format_cast(make(*shape), 3)
@@ -109,6 +112,7 @@ def test_a_format_the_tensor_has_already():
     assert torch_npu.npu_format_cast(x, 2).data_ptr() == x.data_ptr()
 
 
+@pytest.mark.family("A2")
 def test_shapes_that_cannot_have_the_format():
     with pytest.warns(UserWarning, match="dim < 2"):
         assert get(torch_npu.npu_format_cast(make(12), 29)) == 2
@@ -137,6 +141,7 @@ def test_views_and_detached_tensors_share_the_format():
         assert get(view) == 29 and torch_npu.get_storage_size(view) == 512
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "view",
     [
@@ -170,6 +175,7 @@ def test_operators_give_base_formats_and_in_place_ones_keep_it():
     assert get(nz) == 29 and torch.equal(nz.cpu(), make(5, 17, seed=3).cpu())
 
 
+@pytest.mark.family("A2")
 def test_clone_keeps_what_the_card_keeps():
     nz = torch_npu.npu_format_cast(make(3, 16, 16), 29)
     assert get(nz.clone()) == get(nz[1:].clone()) == 29
@@ -230,6 +236,7 @@ def test_forgotten_storages_leave_the_table():
     assert _C.live_storage_formats() == before
 
 
+@pytest.mark.family("A2")
 def test_private_formats_switched_off():
     torch.npu.config.allow_internal_format = False
     with pytest.warns(UserWarning, match="allow_internal_format=False"):
@@ -336,6 +343,7 @@ def test_unknown_format():
             torch_npu.npu_format_cast(make(2, 3), number)
 
 
+@pytest.mark.family("A2")
 def test_no_way_between_private_formats_of_different_bases():
     nz = torch_npu.npu_format_cast(make(2, 2, 4, 4), 29)
     with pytest.raises(
@@ -344,6 +352,7 @@ def test_no_way_between_private_formats_of_different_bases():
         torch_npu.npu_format_cast(nz, 3)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("number,shape", [(27, (2, 3)), (32, (2, 3, 4, 4)), (33, (2,))])
 def test_formats_of_five_dimensions(number, shape):
     with pytest.raises(
@@ -352,6 +361,7 @@ def test_formats_of_five_dimensions(number, shape):
         torch_npu.npu_format_cast(make(*shape), number)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("number", [3, 4])
 def test_formats_of_four_dimensions(number):
     with pytest.raises(RuntimeError, match="'self' must be of at most 4 dimensions"):

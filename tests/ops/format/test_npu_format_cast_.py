@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("internal")
 get = torch_npu.get_npu_format
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("number,back", [(29, 0), (3, 0), (4, 0), (1, 0), (2, 0), (0, 2)])
 def test_in_place(number, back):
     x = make(2, 3, 4, 5)
@@ -60,6 +61,7 @@ def test_compiled_it_is_the_identity():
     assert torch.equal(run(x).cpu(), x.cpu() * 2 + 1)
 
 
+@pytest.mark.family("A2")
 def test_bad_formats():
     with pytest.raises(
         RuntimeError, match="npu_format_cast_.acl_format: argument 'acl_format'.*12"

@@ -209,6 +209,7 @@ def test_bad_weight():
         torch_npu.npu_cross_entropy_loss(*inputs(4, 2), make(3))
 
 
+@pytest.mark.family("A2")
 def test_bad_target_dtype():
     x, target = inputs(4, 5)
     with pytest.raises(RuntimeError, match="'target' must be of dtype torch.int64.*int32"):

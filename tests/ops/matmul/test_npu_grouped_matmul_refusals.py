@@ -169,6 +169,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("arguments,message", REFUSED, ids=range(len(REFUSED)))
 def test_refused(arguments, message):
     with pytest.raises(RuntimeError, match=message):
@@ -189,6 +190,7 @@ def test_unsupported_codes(name):
         call(**{name: 293})
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("name", ["x_dtype", "weight_dtype"])
 def test_codes_need_the_950(name):
     message = f"'{name}' must be None, or hifloat8 on Ascend950, but received hifloat8"
@@ -294,6 +296,7 @@ LIST_REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("arguments,message", LIST_REFUSED, ids=range(len(LIST_REFUSED)))
 def test_list_of_ints_refused(arguments, message):
     with pytest.raises(RuntimeError, match=message):

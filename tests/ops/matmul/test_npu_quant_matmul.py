@@ -365,6 +365,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("arguments,message", REFUSED, ids=range(len(REFUSED)))
 def test_refused(arguments, message):
     with pytest.raises(RuntimeError, match=message):
@@ -377,6 +378,7 @@ def test_unsupported_codes(name):
         call(**{name: 293})
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("name", ["x1_dtype", "x2_dtype"])
 def test_codes_need_the_950(name):
     with pytest.raises(

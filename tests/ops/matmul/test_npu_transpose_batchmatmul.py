@@ -143,6 +143,7 @@ def test_split_must_divide():
         call(scale=scale)
 
 
+@pytest.mark.family("A2")
 def test_limits_before_the_950():
     with pytest.raises(
         RuntimeError, match="'input' must be of a K below 65536, or permuted.*65536"

@@ -30,6 +30,7 @@ def reference(x, weight, scale, offset=None, bias=None, group=0, kind=torch.floa
     return y if bias is None else y + bias.cpu().double()
 
 
+@pytest.mark.family("A2")
 def test_bfloat16_bias_on_950():
     x, weight = make(5, 33, dtype=BF16), make(33, 24, dtype=torch.int8, low=-128, high=128)
     scale, bias = make(24, dtype=BF16, low=0.01, high=0.1), make(24, dtype=BF16)
@@ -184,6 +185,7 @@ def test_refused(arguments, message):
         call(**arguments())
 
 
+@pytest.mark.family("A2")
 def test_unsupported_weight_dtype():
     with pytest.raises(
         NotImplementedError, match="'weight_dtype' must be None, or hifloat8 .*hifloat8"

@@ -286,6 +286,7 @@ def fails(message, error=RuntimeError, int8=(), index=True, edit=None, **options
         torch_npu.npu_mla_prolog_v3(*split(a), **options)
 
 
+@pytest.mark.family("A2")
 def test_floats_are_for_ascend_950():
     fails("npu_mla_prolog_v3: argument 'weight_quant_mode' must be 0, 1 or 2", **modes(4, 0))
     name = next(n for n in chips.names() if chips.get(n).family == "A5")

@@ -148,6 +148,7 @@ def test_named_backward():
     assert_accurate(out, x.grad, x.grad.float())
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "options,message",
     [

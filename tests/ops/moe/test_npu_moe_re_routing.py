@@ -84,6 +84,7 @@ def test_float8_on_950(dtype):
     )
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "changes,message",
     [
@@ -108,6 +109,7 @@ def test_bad_arguments(changes, message):
         torch_npu.npu_moe_re_routing(tokens, counts, per_token_scales=scales, **changes)
 
 
+@pytest.mark.family("A2")
 def test_too_wide():
     with pytest.raises(
         RuntimeError, match="'tokens' must be of 1 to 16384 columns, but received 16385"

@@ -21,6 +21,7 @@ def reference(x1, x2, gamma, eps):
     return normed * gamma.double(), 1 / rms, total
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape,norm", SHAPES)
 def test_forward(shape, norm, dtype):

@@ -95,6 +95,7 @@ def test_hifloat8_on_ascend950():
     assert ((back.cpu().double() - want).abs() <= want.abs() / 8 + 2.0**-22).all()
 
 
+@pytest.mark.family("A2")
 def test_bad_arguments():
     good = inputs((4, 16), (16,))
     for place, value, text in [

@@ -54,6 +54,7 @@ def test_bad_dtype():
         torch_npu.npu_gemma_rms_norm(make(2, 8, dtype=torch.int32, high=9), make(8))
 
 
+@pytest.mark.family("A2")
 def test_gamma_dtype():
     with pytest.raises(RuntimeError, match="argument 'gamma' must be of the dtype of 'self'"):
         torch_npu.npu_gemma_rms_norm(make(2, 8, dtype=torch.float16), make(8))

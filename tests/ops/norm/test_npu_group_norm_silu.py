@@ -42,6 +42,7 @@ def test_optional_affine(with_weight, with_bias):
     run(make(2, 6, 4), weight, make(6, seed=4) if with_bias else None, 2, 1e-5)
 
 
+@pytest.mark.family("A2")
 def test_wider_weight():
     run(make(2, 6, 4, dtype=torch.float16), make(6), make(6, seed=4), 3, 1e-5)
 
@@ -81,6 +82,7 @@ def test_positive_arguments(group, eps, name):
         torch_npu.npu_group_norm_silu(make(2, 6), None, None, group, eps)
 
 
+@pytest.mark.family("A2")
 def test_empty_dimension():
     words = "argument 'input' must be without a dimension of size 0 among the first two"
     with pytest.raises(RuntimeError, match=words):

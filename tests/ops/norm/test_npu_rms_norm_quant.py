@@ -64,6 +64,7 @@ def test_float8_on_ascend950(dtype, factor, offset, size):
     quantized.float8_of(y, quantized.affine(want, scale, zero), 291)
 
 
+@pytest.mark.family("A2")
 def test_bad_arguments():
     x, gamma, beta, scale, offset = inputs(4, 12)
     for args, options, text in [
@@ -113,6 +114,7 @@ def test_v2_formats():
     quantized.float8_of(eight, want, 292)
 
 
+@pytest.mark.family("A2")
 def test_v2_bad_arguments():
     x, gamma, beta, scale, offset = inputs(4, 12)
     for args, options, text in [

@@ -58,6 +58,7 @@ def test_other_integers_keep_their_low_four_bits():
     assert torch.equal(out.cpu(), plain.words(torch.tensor([[8, 7, 15, 0, 0, 7, 0, 7]])))
 
 
+@pytest.mark.family("A2")
 def test_bad_shape():
     with pytest.raises(
         RuntimeError, match=r"'weight' must be of a last dimension divisible by 8.*\(2, 12\)"

@@ -260,6 +260,7 @@ def test_scales_of_another_shape():
         torch_npu.npu_dequant_swiglu_quant(x, quant_scale=make(1, 16))
 
 
+@pytest.mark.family("A2")
 def test_what_does_not_go_together():
     x = make(4, 128, dtype=torch.int32, low=-9, high=9)
     index, bias = plain.npu([2, 2], torch.int64), make(128, dtype=torch.int32, high=2)
@@ -285,6 +286,7 @@ def test_what_does_not_go_together():
         torch_npu.npu_dequant_swiglu_quant(x, quant_scale=make(1, 64, dtype=torch.float16))
 
 
+@pytest.mark.family("A2")
 def test_bad_values():
     x = make(4, 16, dtype=torch.float16)
     for name, value, text in [
@@ -301,6 +303,7 @@ def test_bad_values():
             torch_npu.npu_dequant_swiglu_quant(x, **{name: value})
 
 
+@pytest.mark.family("A2")
 def test_bad_shapes():
     with pytest.raises(RuntimeError, match=r"argument 'x' must be even in dimension 1.*\(4, 15\)"):
         torch_npu.npu_dequant_swiglu_quant(make(4, 15, dtype=torch.float16))

@@ -31,6 +31,7 @@ def reference(x, height=1, width=128, top=127, least=0.0):
     return values.reshape(x.shape), torch.from_numpy(scales.reshape(*lead, *scales.shape[1:]))
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 128), (2, 300), (4, 3), (2, 3, 256), (1, 1)])
 @pytest.mark.parametrize("least", [0.0, 500.0])
@@ -72,6 +73,7 @@ def test_blocks_on_ascend950(dtype):
     assert torch.equal(y.cpu().float(), torch.from_numpy(values).to(torch.float8_e4m3fn).float())
 
 
+@pytest.mark.family("A2")
 def test_bad_arguments():
     x = make(2, 8, dtype=torch.float16)
     for name, value, text in [
@@ -99,6 +101,7 @@ def test_bad_arguments():
                 torch_npu.npu_dynamic_block_quant(x, **options)
 
 
+@pytest.mark.family("A2")
 def test_bad_input():
     with pytest.raises(RuntimeError, match="'x' must be of dtype .*float32"):
         torch_npu.npu_dynamic_block_quant(make(2, 8))

@@ -42,6 +42,7 @@ def test_int8(dtype, shape, smoothing):
     plain.same(y, plain.whole(values, -128, 127))
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("code", [torch.quint4x2, 285])
 def test_int4(dtype, code):
@@ -176,6 +177,7 @@ def test_groups_need_scales():
         torch_npu.npu_dynamic_quant(make(6, 8, dtype=torch.float16), group_index=index)
 
 
+@pytest.mark.family("A2")
 def test_options_of_ascend950_elsewhere():
     x = make(2, 8, dtype=torch.float16)
     with pytest.raises(

@@ -51,6 +51,7 @@ def test_float4_on_ascend950(limit):
     mx.same(out.view(torch.uint8), scale.view(torch.uint8), want, mx.E2M1)
 
 
+@pytest.mark.family("A2")
 def test_bad_arguments():
     x, p1, p2 = inputs(2, 3, 16, torch.float16)
     for args, options, text in [

@@ -175,6 +175,7 @@ def test_without_a_type_the_bytes_are_int8_on_ascend950():
     assert torch.equal(out.cpu().view(torch.int8)[:, 1:], want)
 
 
+@pytest.mark.family("A2")
 def test_alignment():
     args = plain.npu([0, 1], torch.int32), make(2, 1, 8, dtype=torch.float16), make(8)
     refuses("'updates' must be a multiple of 32 bytes long", cache(2, 6, 8), *args)

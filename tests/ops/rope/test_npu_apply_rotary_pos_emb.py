@@ -76,6 +76,7 @@ def test_no_derivative():
         out.sum().backward()
 
 
+@pytest.mark.family("A2")
 def test_layout_and_mode_of_older_chips():
     with pytest.raises(
         RuntimeError,
@@ -86,6 +87,7 @@ def test_layout_and_mode_of_older_chips():
         torch_npu.npu_apply_rotary_pos_emb(*inputs("BSND"), "BSND", "quarter")
 
 
+@pytest.mark.family("A2")
 def test_head_size():
     with pytest.raises(RuntimeError, match="argument 'query' must be 64 or 128 long.*32"):
         torch_npu.npu_apply_rotary_pos_emb(*inputs("BSND", 32))

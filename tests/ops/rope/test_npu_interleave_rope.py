@@ -70,6 +70,7 @@ def test_no_derivative():
         y.float().sum().backward()
 
 
+@pytest.mark.family("A2")
 def test_head_size():
     with pytest.raises(
         RuntimeError,
@@ -78,6 +79,7 @@ def test_head_size():
         torch_npu.npu_interleave_rope(*inputs((3, 4, 1, 32), (3, 1, 1, 32)))
 
 
+@pytest.mark.family("A2")
 def test_several_heads_of_cos():
     with pytest.raises(RuntimeError, match=r"argument 'cos' must be of shape \(3, 1, 2, 64\)"):
         torch_npu.npu_interleave_rope(*inputs((3, 4, 2, 64), (3, 4, 2, 64)))

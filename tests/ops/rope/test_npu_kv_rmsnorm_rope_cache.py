@@ -357,6 +357,7 @@ def test_offsets_without_a_value():
     assert torch.equal(plain[5], tensors[5]) and torch.equal(plain[6], tensors[6])
 
 
+@pytest.mark.family("A2")
 def test_norm_is_not_quantized_without_a_value():
     tensors, options = arguments("Norm", quantized=True)
     with pytest.raises(RuntimeError, match="'k_rope_scale' must be None in the mode Norm"):

@@ -161,6 +161,7 @@ def test_unknown_mode():
         torch_npu.npu_rotary_mul(*inputs((5, 3, 8), (5, 1, 8)), "diagonal")
 
 
+@pytest.mark.family("A2")
 def test_quarter_needs_ascend950():
     with pytest.raises(
         RuntimeError,
@@ -230,6 +231,7 @@ def test_many_heads_before_a_short_sequence(shape, accepted):
         torch_npu.npu_rotary_mul(x, cos, sin)
 
 
+@pytest.mark.family("A2")
 def test_many_heads_have_half_gradients():
     x = torch.zeros(40, 30, 1, 2, device=make(1).device, requires_grad=True)
     cos, sin = make(1, 1, 1, 2), make(1, 1, 1, 2, seed=2).requires_grad_()
@@ -246,6 +248,7 @@ def test_odd_size():
         torch_npu.npu_rotary_mul(*inputs((5, 3, 7), (5, 1, 7)))
 
 
+@pytest.mark.family("A2")
 def test_long_last_dimension():
     with pytest.raises(RuntimeError, match="argument 'self' must be at most 896 long"):
         torch_npu.npu_rotary_mul(*inputs((1, 1, 898), (1, 1, 898)))

@@ -63,6 +63,7 @@ def test_pages_outside_give_zero():
     assert torch.equal(targets[0].cpu(), right) and not right[4:10].any()
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "change,message",
     [

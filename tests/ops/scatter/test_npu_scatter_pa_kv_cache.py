@@ -80,6 +80,7 @@ def test_int8_keys_with_half_values():
     assert all(torch.equal(p.cpu(), r) for p, r in zip(pages, expected, strict=True))
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.uint8, torch.uint16, torch.int32, torch.float8_e4m3fn]
 )
@@ -141,6 +142,7 @@ def test_no_tokens_and_only_skipped_ones():
     assert all(torch.equal(p.cpu(), b) for p, b in zip(pages, before, strict=True))
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize(
     "change,message",
     [
@@ -163,6 +165,7 @@ def test_refusals(change, message):
         torch_npu.npu_scatter_pa_kv_cache(**(given | change))
 
 
+@pytest.mark.family("A2")
 def test_compressed_heads_need_ascend950():
     rows = make(2, 6, 2, 16, dtype=torch.float16)
     page = make(8, 4, 1, 16, dtype=torch.float16)

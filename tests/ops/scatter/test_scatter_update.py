@@ -163,6 +163,7 @@ def test_in_a_graph():
     assert torch.equal(data.cpu(), want) and torch.allclose(total.cpu(), want.sum())
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2])
 def test_bytes_on_ascend950(dtype):
     data, updates = make(2, 6, 4).to(dtype), make(2, 1, 4, seed=3).to(dtype)

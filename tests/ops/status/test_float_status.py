@@ -46,6 +46,7 @@ def test_the_flag(saturation, mode):
     assert torch.npu.get_npu_overflow_flag() is False
 
 
+@pytest.mark.family("A2")
 def test_each_device_has_its_own(saturation):
     overflow()
     other = torch.zeros(8, device="npu:1")

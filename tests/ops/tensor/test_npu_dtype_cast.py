@@ -128,6 +128,7 @@ def test_no_such_type():
         torch_npu.npu_dtype_cast(make(2), 999)
 
 
+@pytest.mark.family("A2")
 def test_types_of_another_chip():
     with pytest.raises(
         RuntimeError, match="'dtype' must be a type of this chip, but received hifloat8"

@@ -46,6 +46,7 @@ def test_types_and_auto_depth_on_950():
     assert floats.dtype == torch.float32 and floats.shape == (2, 4)
 
 
+@pytest.mark.family("A2")
 def test_bad_arguments():
     classes = make(3, dtype=torch.int64, low=0, high=3)
     with pytest.raises(

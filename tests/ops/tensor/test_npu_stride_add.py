@@ -29,6 +29,7 @@ def test_channels_past_the_end_are_zero():
     assert torch_npu.npu_stride_add(x, x, 0, 0, 1).flatten().tolist() == [2.0] + [0.0] * 15
 
 
+@pytest.mark.family("A2")
 def test_refusals():
     with pytest.raises(RuntimeError, match="'c1_len' must be positive, but received 0"):
         torch_npu.npu_stride_add(make(1, 16), make(1, 16), 0, 0, 0)

@@ -36,6 +36,7 @@ def test_fake_tensors():
         assert found.shape == (3, 4) and found.device.type == "npu"
 
 
+@pytest.mark.family("A2")
 def test_refusals():
     classes = torch.tensor([1, 2]).npu()
     with pytest.raises(

@@ -79,8 +79,7 @@ def _check_ranks(ep_world_size, version, comm_alg):
             fits = 0 < ep_world_size <= 256 and ep_world_size % _NODE_A2 == 0
             must.hold(fits, "ep_world_size", f"a multiple of {_NODE_A2} up to 256", ep_world_size)
         elif chips.current().family == "A5":
-            fits = 1 <= ep_world_size <= _FIRST_A3[-1]
-            must.hold(fits, "ep_world_size", f"in [1, {_FIRST_A3[-1]}]", ep_world_size)
+            must.choice("ep_world_size", ep_world_size, (2, 4, *_FIRST_A3))
         else:
             must.choice("ep_world_size", ep_world_size, _FIRST_A3)
         return
@@ -226,7 +225,7 @@ def check_dispatch(
     else:
         shared = where.shared_experts if where.shared_ranks else 0
         must.shape("scales", scales, (shared + where.experts, x.shape[1]))
-    if not is_a2() and comm_alg != "hierarchy":
+    if version == 1 and not is_a2():
         must.unset("expert_scales", expert_scales)
     must.dtype("expert_scales", expert_scales, torch.float32)
     must.shape("expert_scales", expert_scales, tuple(expert_ids.shape))

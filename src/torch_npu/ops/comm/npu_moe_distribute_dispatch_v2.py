@@ -57,7 +57,7 @@ def npu_moe_distribute_dispatch_v2(
         moe_expert_num: routed experts, a multiple of ep_world_size - shared_expert_rank_num, up to 1024.
         scales: s, float32, (experts, H), shared experts first, with quant_mode 2; (BS,) with int32 tokens.
         x_active_mask: bool, (BS,) with the true ones first: tokens that take part; or (BS, K): which experts.
-        expert_scales: (BS, K), float32; sent along on Atlas A2 and by "hierarchy".
+        expert_scales: (BS, K), float32; sent along.
         elastic_info: reserved.
         performance_info: int64, (ep_world_size,): microseconds of waiting are added.
         group_tp: reserved.
