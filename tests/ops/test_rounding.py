@@ -113,6 +113,30 @@ def test_dynamic_quant(dtype, family, width):
     assert np.array_equal(y.cpu().numpy(), integers(values))
 
 
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("width,ends,inverse", [
+    (10280, None, False), (12800, None, False), (12801, None, "smooth"), (15041, None, True),
+    (16328, None, True), (64, [30, 100], True),
+])  # fmt: skip
+def test_dynamic_quant_of_long_rows_and_groups(width, ends, inverse, smooth):
+    """dynamic_quant_large_shape_opt.h and dynamic_quant_moe.h: the scale is 1 / (127 / max)."""
+    x, options = make(100, width, dtype=HALF, low=-5, high=5), {}
+    a = single(x)
+    if ends or smooth:
+        factors = make(*([len(ends)] if ends else []), width, dtype=HALF, low=1, high=2, seed=1)
+        options["smooth_scales"] = factors
+        a = a * (np.repeat(single(factors), np.diff([0, *ends]), 0) if ends else single(factors))
+    if ends:
+        options["group_index"] = torch.tensor(ends, dtype=torch.int32).npu()
+    with on("A2"):
+        y, scale = torch_npu.npu_dynamic_quant(x, **options)
+    high = np.abs(a).max(-1, keepdims=True)
+    long = smooth if inverse == "smooth" else inverse
+    found = F(1) / (F(127) / high) if long else high * F(1 / F(127))
+    assert np.array_equal(scale.cpu().numpy()[:, None], found)
+    assert np.array_equal(y.cpu().numpy(), integers(a * (F(127) / high)))
+
+
 @pytest.mark.parametrize("family", ["A2", "A5"])
 def test_dynamic_quant_asymmetric(family):
     x = make(300, 64, dtype=HALF, low=-5, high=7)

@@ -14,16 +14,16 @@ def ids(tokens: int = 4, k: int = 2, first: int = 0) -> torch.Tensor:
     return (torch.arange(k) + first).int().repeat(tokens, 1).npu()
 
 
-def dispatch(version: int) -> dict[str, Any]:
+def dispatch(version: int, hidden: int = 32) -> dict[str, Any]:
     ranks = 2 if version == 2 else 16
     return {
-        "x": make(4, 32, dtype=torch.bfloat16), "expert_ids": ids(), "group_ep": f"softnpu%mirror_{ranks}",
+        "x": make(4, hidden, dtype=torch.bfloat16), "expert_ids": ids(), "group_ep": f"softnpu%mirror_{ranks}",
         "ep_world_size": ranks, "ep_rank_id": 0, "moe_expert_num": 2 * ranks,
     }  # fmt: skip
 
 
-def combine(version: int) -> dict[str, Any]:
-    given = dispatch(version)
+def combine(version: int, hidden: int = 32) -> dict[str, Any]:
+    given = dispatch(version, hidden)
     run = (
         torch_npu.npu_moe_distribute_dispatch_v2
         if version == 2

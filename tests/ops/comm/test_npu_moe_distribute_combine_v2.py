@@ -5,6 +5,7 @@ import torch
 
 import torch_npu
 from tests.ops.comm.moe_support import DOMAIN, combine
+from tests.ops.families import as_chip
 from tests.ops.support import make
 
 WRONG = [
@@ -38,3 +39,14 @@ def test_bad_input(change, message):
         match=f"npu_moe_distribute_combine_v2: argument {message}",
     ):
         torch_npu.npu_moe_distribute_combine_v2(**given)
+
+
+@pytest.mark.parametrize("alg,refused", [("ccu", None), ("fullmesh_v1", "'' or 'ccu'")])
+def test_algorithms_of_ascend950(alg, refused):
+    with as_chip("Ascend950"):
+        given = combine(2, hidden=1024) | {"comm_alg": alg}
+        if refused:
+            with pytest.raises(RuntimeError, match=f"'comm_alg' must be {refused}, but received"):
+                torch_npu.npu_moe_distribute_combine_v2(**given)
+        else:
+            assert torch_npu.npu_moe_distribute_combine_v2(**given).shape == (4, 1024)

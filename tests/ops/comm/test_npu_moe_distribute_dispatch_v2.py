@@ -141,3 +141,15 @@ def test_scales_of_experts_after_a2(soc, extra):
         *_, recv, _, weights = torch_npu.npu_moe_distribute_dispatch_v2(**given)
     assert recv.numel() == 16 * 2 + extra
     assert torch.equal(weights.cpu(), scales.cpu().t().repeat(1, 16).flatten())
+
+
+@pytest.mark.parametrize("alg,refused", [("fullmesh_v2", None), ("ccu", None), ("hierarchy", "ccu")])
+def test_algorithms_of_ascend950(alg, refused):
+    with as_chip("Ascend950"):
+        given = dispatch(2) | {"x": make(4, 1024, dtype=torch.bfloat16), "comm_alg": alg}
+        if refused:
+            with pytest.raises(RuntimeError, match=f"'fullmesh_v2' or '{refused}', but received"):
+                torch_npu.npu_moe_distribute_dispatch_v2(**given)
+        else:
+            rows = torch_npu.npu_moe_distribute_dispatch_v2(**given)[0]
+            assert torch.equal(rows, given["x"].repeat(4, 1))

@@ -96,11 +96,24 @@ def order() -> int:
     """The order of operations of DynamicQuant on the chip.
 
     Integers are x * (top / max) on A2 and A3, the same in float16 on 310P and 910A (dynamic_quant_align_310p.h), x / scale
-    on A5; the scale is max * (1 / top). (Kernels for long rows of A2 and A3 take 1 / (top / max).)
+    on A5; the scale is max * (1 / top). `symmetric_order` knows more of A2 and A3.
     """
     if chips.current().family in ("910A", "310P"):
         return STEPS
     return QUOTIENT if _chip.on_950() else PRODUCT
+
+
+#: the rows that A2's and A3's kernels hold in their memory, without and with smooth_scales (dynamic_quant_tiling.cpp):
+#: two at a time, of any length; several at a time, of whole blocks of 8
+_TWO_ROWS, _MANY_ROWS = (15040, 10288), (16320, 12800)
+
+
+def symmetric_order(length, smooth_scales, group_index):
+    """`order` of the symmetric quantization: the kernels for groups and for long rows return 1 / (top / max)."""
+    of_chip = order()
+    smooth = smooth_scales is not None
+    short = length <= _TWO_ROWS[smooth] or (length % 8 == 0 and length <= _MANY_ROWS[smooth])
+    return INVERSE if of_chip == PRODUCT and (group_index is not None or not short) else of_chip
 
 
 def reciprocal(number: float, dtype: torch.dtype) -> float:
@@ -170,6 +183,11 @@ def native(
     plain = name in ("int8", "int4") and quant_mode == "pertoken" and not dst_type_max
     if not plain or x.dim() == 0 or not floats(x, smooth_scales) or order() == STEPS:
         return None
-    return torch.ops.softnpu.dynamic_quant(
+    found = torch.ops.softnpu.dynamic_quant(
         x, smooth_scales, group_index, name == "int4", asymmetric, order()
     )
+    if not asymmetric and symmetric_order(x.shape[-1], smooth_scales, group_index) == INVERSE:
+        values = smoothed(x, smooth_scales, group_index, quant_mode)
+        high = extreme(torch.amax, values.abs(), (-1,)).squeeze(-1)
+        return found[0], 1 / quotient(_formats.largest(name), high), found[2]
+    return found

@@ -214,13 +214,13 @@ def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
     return out
 
 
-def outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, idx):
+def outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, idx, version):
     """The seven outputs of both dispatch operators; `idx` is the third."""
     room = where.capacity
     per_expert = got.counts.sum(1)
     nums = per_expert if expert_token_nums_type == 1 else per_expert.cumsum(0)
     recv = got.counts.reshape(-1).cumsum(0).int()
-    extra = _extra_counts(where) if expert_scales is not None else 0
+    extra = _extra_counts(where, version) if expert_scales is not None else 0
     weights = got.rows.new_zeros(0, dtype=torch.float32)
     if got.weights is not None:
         weights = padded(got.weights, room)
@@ -230,14 +230,14 @@ def outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, id
     )  # fmt: skip
 
 
-def _extra_counts(where: Layout) -> int:
-    """Room for what reducing inside a server needs, of 8 ranks each; of no meaning here. Ascend950 has none."""
-    if chips.current().family == "A5":
+def _extra_counts(where: Layout, version: int) -> int:
+    """Room for what reducing inside a server needs, of 8 ranks each; of no meaning here. v2 on Ascend950 has none."""
+    if version == 2 and chips.current().family == "A5":
         return 0
     return 2 * where.global_tokens * where.slots * (where.ranks // 8)
 
 
-def outputs_meta(where, x, dtype, expert_scales, tp_world_size, idx_size):
+def outputs_meta(where, x, dtype, expert_scales, tp_world_size, idx_size, version):
     """Shapes of the seven outputs."""
 
     def make(*shape, dtype):
@@ -246,7 +246,7 @@ def outputs_meta(where, x, dtype, expert_scales, tp_world_size, idx_size):
     room = where.capacity
     counts = where.ranks * where.local_experts
     if expert_scales is not None:
-        counts += _extra_counts(where)
+        counts += _extra_counts(where, version)
     return (
         make(room, x.shape[1], dtype=dtype), make(room, dtype=torch.float32), make(idx_size, dtype=torch.int32),
         make(where.local_experts, dtype=torch.int64), make(counts, dtype=torch.int32),

@@ -14,8 +14,11 @@ _INT32_MAX = 2**31 - 1
 _WIDEST_PACKED = 5120  # H of tokens that are packed in int32
 _NODE_A2 = 8  # ranks of a node
 _FIRST_A3 = (8, 16, 32, 64, 128, 144, 256, 288)
-_ALGORITHMS = {"A2": ("", "fullmesh", "hierarchy")}
-_ALGORITHMS_A3 = ("", "fullmesh_v1", "fullmesh_v2", "hierarchy")
+_ALGORITHMS = {
+    "A2": ("", "fullmesh", "hierarchy"),
+    "A3": ("", "fullmesh_v1", "fullmesh_v2", "hierarchy"),
+    "A5": ("", "fullmesh_v1", "fullmesh_v2", "ccu"),
+}
 
 
 def is_a2() -> bool:
@@ -83,7 +86,7 @@ def _check_ranks(ep_world_size, version, comm_alg):
         else:
             must.choice("ep_world_size", ep_world_size, _FIRST_A3)
         return
-    must.choice("comm_alg", comm_alg, _ALGORITHMS.get(chips.current().family, _ALGORITHMS_A3))
+    must.choice("comm_alg", comm_alg, _ALGORITHMS[chips.current().family])
     if is_a2():
         most = 64 if comm_alg == "hierarchy" else 384
         nodes = ep_world_size <= _NODE_A2 or ep_world_size % _NODE_A2 == 0
@@ -225,8 +228,6 @@ def check_dispatch(
     else:
         shared = where.shared_experts if where.shared_ranks else 0
         must.shape("scales", scales, (shared + where.experts, x.shape[1]))
-    if version == 1 and not is_a2():
-        must.unset("expert_scales", expert_scales)
     must.dtype("expert_scales", expert_scales, torch.float32)
     must.shape("expert_scales", expert_scales, tuple(expert_ids.shape))
 

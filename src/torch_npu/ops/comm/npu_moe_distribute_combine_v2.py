@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from softnpu import chips
 from torch_npu.ops import _check as must
 from torch_npu.ops._registry import Sample, npu_op
 from torch_npu.ops.comm import _moe
@@ -84,7 +85,7 @@ def npu_moe_distribute_combine_v2(
         shared_expert_rank_num: ranks of shared experts; Atlas A3 only.
         global_bs: as given to dispatch.
         comm_quant_mode: 0, or 2: results travel as int8 with a scale for each 8 elements; on Atlas A2 with "hierarchy" only.
-        comm_alg: "", "fullmesh" or "hierarchy" on Atlas A2, "" or "hierarchy" on A3.
+        comm_alg: "", "fullmesh" or "hierarchy" on Atlas A2, "" or "hierarchy" on A3, "" or "ccu" on Ascend950.
         zero_expert_num: experts that give 0.
         copy_expert_num: experts that give the token itself.
         const_expert_num: experts that give a combination of the token and a constant; Atlas A3 only.
@@ -150,6 +151,8 @@ def _(
         expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, group_tp, tp_world_size,
         tp_rank_id, expert_shard_type, shared_expert_num, shared_expert_rank_num, global_bs, 2, comm_alg,
     )  # fmt: skip
+    if chips.current().family == "A5":
+        must.choice("comm_alg", comm_alg, ("", "ccu"))
     where = _moe.layout(
         expert_ids, ep_world_size, ep_rank_id, moe_expert_num, shared_expert_num,
         shared_expert_rank_num, global_bs,

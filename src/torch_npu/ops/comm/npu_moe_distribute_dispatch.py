@@ -52,7 +52,7 @@ def npu_moe_distribute_dispatch(
         moe_expert_num: routed experts, a multiple of ep_world_size - shared_expert_rank_num, up to 512.
         scales: s, float32, of shape (experts, H), shared experts first; only with quant_mode 2.
         x_active_mask: reserved.
-        expert_scales: (BS, K), float32; sent along on Atlas A2.
+        expert_scales: (BS, K), float32; sent along (of no meaning after Atlas A2: the card leaves the result unset).
         group_tp: reserved.
         tp_world_size: 0 or 1.
         tp_rank_id: 0.
@@ -81,7 +81,7 @@ def npu_moe_distribute_dispatch(
     flat = expert_ids.reshape(-1).long()
     same = torch.nn.functional.one_hot(flat, moe_expert_num).cumsum(0)
     idx = (same.gather(1, flat.unsqueeze(1)).squeeze(1) - 1).int()
-    return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, idx)
+    return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, idx, 1)
 
 
 @npu_moe_distribute_dispatch.check
@@ -139,7 +139,7 @@ def _(
         shared_expert_rank_num, global_bs,
     )  # fmt: skip
     dtype = torch.int8 if quant_mode == 2 else x.dtype
-    return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, expert_ids.numel())
+    return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, expert_ids.numel(), 1)
 
 
 npu_moe_distribute_dispatch.samples = [

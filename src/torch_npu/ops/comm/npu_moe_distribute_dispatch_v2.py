@@ -69,7 +69,8 @@ def npu_moe_distribute_dispatch_v2(
         quant_mode: 0, or 2: int8 with a factor a token.
         global_bs: 0, or the largest BS of a rank times ep_world_size.
         expert_token_nums_type: 1: tokens of each local expert; 0: their prefix sums.
-        comm_alg: "", "fullmesh" or "hierarchy" on Atlas A2; "", "fullmesh_v1", "fullmesh_v2" or "hierarchy" on A3.
+        comm_alg: "", "fullmesh" or "hierarchy" on Atlas A2; "", "fullmesh_v1", "fullmesh_v2" or "hierarchy" on A3,
+            "ccu" instead of the last on Ascend950.
         zero_expert_num: experts that give 0.
         copy_expert_num: experts that give the token itself.
         const_expert_num: experts that give a combination of the token and a constant; Atlas A3 only.
@@ -96,7 +97,7 @@ def npu_moe_distribute_dispatch_v2(
     info = x.new_zeros(where.capacity, _moe.INFO, dtype=torch.int32)
     info[: got.info.shape[0], :3] = got.info
     info = _moe.padded(info.view(-1), max(info.numel(), expert_ids.numel()))
-    return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, info)
+    return _moe.outputs(where, got, expert_scales, tp_world_size, expert_token_nums_type, info, 2)
 
 
 @npu_moe_distribute_dispatch_v2.check
@@ -173,7 +174,7 @@ def _(
     )  # fmt: skip
     dtype = torch.int8 if quant_mode == 2 else x.dtype
     size = max(where.capacity * _moe.INFO, expert_ids.numel())
-    return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, size)
+    return _moe.outputs_meta(where, x, dtype, expert_scales, tp_world_size, size, 2)
 
 
 npu_moe_distribute_dispatch_v2.samples = [

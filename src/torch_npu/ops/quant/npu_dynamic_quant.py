@@ -42,9 +42,8 @@ def npu_dynamic_quant(input, smooth_scales, group_index, dst_type, quant_mode, d
         quint4x2 needs a last dimension divisible by 8.
     """
     x = _dynamic.smoothed(input, smooth_scales, group_index, quant_mode)
-    return _dynamic.symmetric(
-        x, _formats.chosen(dst_type), dst_type_max, quant_mode, order=_dynamic.order()
-    )
+    order = _dynamic.symmetric_order(input.shape[-1], smooth_scales, group_index)
+    return _dynamic.symmetric(x, _formats.chosen(dst_type), dst_type_max, quant_mode, order=order)
 
 
 @npu_dynamic_quant.check
