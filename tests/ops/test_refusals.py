@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tests.ops.families import on
 from tests.ops.support import make
 from torch_npu.ops._operator import Operator
 from torch_npu.ops._registry import operators
@@ -55,6 +56,19 @@ def calls(operator: Operator) -> Iterator[tuple[Any, Any]]:
             fresh, structure = tree_flatten(sample.inputs(make))
             fresh[place] = bad
             yield tree_unflatten(fresh, structure)
+
+
+#: whose rules for other chips had missed some of these calls
+OTHER_CHIPS = (
+    ("npu_fused_infer_attention_score_v2", "A5"),
+    ("npu_sparse_flash_attention_grad", "A5"),
+)
+
+
+@pytest.mark.parametrize("name,family", OTHER_CHIPS)
+def test_refusals_of_other_chips(name, family):
+    with on(family):
+        test_refusals_name_operator_and_argument(name)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -160,6 +160,7 @@ def test_equal_values_quantize_with_the_smallest_scale():
     assert scale.tolist() == [np.float32(1e-12)] * 2
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 def test_rms_norm_quant_goes_through_float16(dtype):
     x, gamma, beta = (
@@ -179,6 +180,7 @@ def test_rms_norm_quant_goes_through_float16(dtype):
     assert (y.cpu().numpy() != integers(values)).mean() > 5e-3
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 @pytest.mark.parametrize("with_beta", [False, True])
 def test_add_rms_norm_quant(dtype, with_beta):

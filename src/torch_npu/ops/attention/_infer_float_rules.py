@@ -72,6 +72,10 @@ def heads(call: InferArguments) -> None:
     if not call.paged:
         key = sizes(call.key, call.layout, call.kv_heads)[3]
         must.hold(key == size, "key", f"of head size {size}", key, ErrCode.PARAM)
+        for name in ("key", "value") if call.layout == "BSH" else ():
+            width = getattr(call, name).shape[2]
+            whole = width % call.kv_heads == 0
+            must.hold(whole, name, f"of {call.kv_heads} whole heads", width, ErrCode.PARAM)
     if call.query_rope is not None:
         must.hold(value == size, "value", f"of head size {size}", value, ErrCode.PARAM)
         return

@@ -160,12 +160,12 @@ def _(
     must.hold(depth <= size, "value", f"of a head size up to {size}", depth)
     must.shape("d_out", d_out, (*query.shape[:-1], depth))
     must.shape("out", out, (*query.shape[:-1], depth))
+    rules.indices(query, key, sparse_indices, sparse_block_size, layout, 128)
     if _sparse.new_chip():
         must.hold(size == 512, "query", "of head size 512", size)
         count = sparse_indices.shape[-1]
         fits = 0 < count <= 8192 and count % 1024 == 0
         must.hold(fits, "sparse_indices", "of a multiple of 1024 keys up to 8192", count)
-    rules.indices(query, key, sparse_indices, sparse_block_size, layout, 128)
     tokens = query.shape[:-2]
     shape = (1, *tokens) if query.dim() == 3 else (tokens[0], 1, tokens[1])
     for name, tensor in (("softmax_max", softmax_max), ("softmax_sum", softmax_sum)):
