@@ -143,7 +143,9 @@ def test_scales_of_experts_after_a2(soc, extra):
     assert torch.equal(weights.cpu(), scales.cpu().t().repeat(1, 16).flatten())
 
 
-@pytest.mark.parametrize("alg,refused", [("fullmesh_v2", None), ("ccu", None), ("hierarchy", "ccu")])
+@pytest.mark.parametrize(
+    "alg,refused", [("fullmesh_v2", None), ("ccu", None), ("hierarchy", "ccu")]
+)
 def test_algorithms_of_ascend950(alg, refused):
     with as_chip("Ascend950"):
         given = dispatch(2) | {"x": make(4, 1024, dtype=torch.bfloat16), "comm_alg": alg}

@@ -28,6 +28,7 @@ def reference(anchors, truth, means, stds, magnitude=False):
     return torch.tensor(rows, dtype=torch.float64).reshape(-1, 4)
 
 
+@pytest.mark.family("A2")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("n", [9, 1, 0])
 def test_deltas_in_half_precision(dtype, n):

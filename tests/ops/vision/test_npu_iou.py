@@ -45,6 +45,7 @@ def test_pairs_on_ascend950(dtype, mode):
     assert_accurate(result, want, want.to(dtype), slack=1e-5)
 
 
+@pytest.mark.family("A2")
 def test_same_touching_and_apart():
     b = torch.tensor([[0.0, 0, 10, 10], [10, 0, 20, 10], [40, 40, 50, 50]]).npu()
     result = torch_npu.npu_iou(b, b).cpu()

@@ -44,6 +44,7 @@ def test_ties_by_lower_index():
     assert kept(torch_npu.npu_nms_with_mask(rows.npu(), 0.5)[2]) == [0, 2]
 
 
+@pytest.mark.family("A2")
 def test_bfloat16_on_ascend950():
     rows = scored(40).bfloat16()
     with on("A5"):
