@@ -163,7 +163,12 @@ def _unwrapped() -> bool:
     """Whether no program has replaced the steps that upstream's programs replace to see each graph."""
     from torchair import npu_fx_compiler
 
-    steps = (npu_fx_compiler._optimize_fx, NpuFxCompiler._get_compiled_gm, NpuFxCompiler.__call__)
+    steps = (
+        npu_fx_compiler._optimize_fx,
+        NpuFxCompiler._get_compiled_gm,
+        NpuFxCompiler.__call__,
+        Observer.dump_gm,
+    )
     return steps == npu_fx_compiler._STEPS and npu_fx_compiler._NpuFxCompiler is NpuFxCompiler
 
 

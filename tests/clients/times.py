@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-import torch_npu
 from tests.clients import tiny
 
 REPETITIONS = 3

@@ -106,9 +106,9 @@ def test_engine_dump(config, tmp_path, mode):
     g(x, y)
     found = list(tmp_path.rglob("*.npy"))
     files = {path.name: np.load(path) for path in found}
-    time, device, graph, model, step, _ = found[0].relative_to(
-        tmp_path / "worldsize1_global_rank0"
-    ).parts
+    time, device, graph, model, step, _ = (
+        found[0].relative_to(tmp_path / "worldsize1_global_rank0").parts
+    )
     assert (len(time), device, graph[:6], step) == (14, "0", "graph_", "1") and int(model) > 0
     sides = {name.split(".", 3)[1] + "." + name.split(".", 3)[3] for name in files}
     inputs = {f"{op}.input.{i}.npy" for op in ("add", "sub") for i in (0, 1)}

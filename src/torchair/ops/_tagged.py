@@ -96,13 +96,21 @@ def _stream(stream_id: str, device_index: str, device_type: str) -> Any:
 
 
 def _record_on(
-    event_tag: str, stream_id: str, device_index: str, device_type: str, created_inside: bool = False
+    event_tag: str,
+    stream_id: str,
+    device_index: str,
+    device_type: str,
+    created_inside: bool = False,
 ) -> None:
     _event(event_tag).record(_stream(stream_id, device_index, device_type))
 
 
 def _wait_on(
-    event_tag: str, stream_id: str, device_index: str, device_type: str, created_inside: bool = False
+    event_tag: str,
+    stream_id: str,
+    device_index: str,
+    device_type: str,
+    created_inside: bool = False,
 ) -> None:
     _event(event_tag).wait(_stream(stream_id, device_index, device_type))
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import torch_npu
 import torchair
 from torchair import ge
 from torchair.core.utils import logger
