@@ -1,7 +1,8 @@
 """Modes reduce-overhead and npugraph_ex: the compiled graph is captured once a shape and replayed.
 
-Inputs are of three kinds. Parameters stay where they are. Inputs that the graph writes keep their own memory; another
-address is another capture. All others are copied into memory of the captured graph (or, without `clone_input`, into
+Inputs are of three kinds. Parameters stay where they are; another address is another graph. Inputs that the graph writes
+keep their own memory; at another address, or with other core limits of the stream, the graph is captured again in place of
+the last one. All others are copied into memory of the captured graph (or, without `clone_input`, into
 the tensors of the first call). Integers that no shape depends on, such as the lengths of attention, are updated.
 Outputs are memory of the captured graph: the next replay overwrites them, unless `enable_output_clone` is set.
 """
@@ -9,12 +10,14 @@ Outputs are memory of the captured graph: the next replay overwrites them, unles
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from torch_npu.npu import npu_config
 from torchair._host import bodies
 from torchair._host.run import written_inputs
 from torchair.configs.compiler_config import CompilerConfig
@@ -28,12 +31,15 @@ class CaptureInputs:
     written: list[int]  # changed in place
     parameters: list[int]  # of the model: their addresses stay
     updated: list[int]  # integers that no shape depends on
+    updated_nodes: list[str] = dataclasses.field(default_factory=list)  # the nodes that read them
 
     @classmethod
     def of(cls, gm: GraphModule) -> CaptureInputs:
         places = gm.graph.find_nodes(op="placeholder")
         written = written_inputs(gm)
-        return cls(written, _static_inputs(len(places), written), _free_integers(gm, places))
+        updated = _free_integers(gm, places)
+        readers = {user.name: None for index in updated for user in places[index].users}
+        return cls(written, _static_inputs(len(places), written), updated, list(readers))
 
     def as_dict(self) -> dict[str, list[int]]:
         return dataclasses.asdict(self)
@@ -71,6 +77,7 @@ class _Entry:
     values: list[Any]  # inputs as captured; integers among them are read anew in each replay
     results: list[Any]
     sources: list[int | None]  # for each result, the input whose memory it is a view of
+    held: Any  # what it must find unchanged
 
 
 class Captured:
@@ -98,6 +105,7 @@ class Captured:
         self.own = frozenset((*inputs.written, *inputs.parameters))  # inputs that are not copied
         self.entries: dict[Any, _Entry] = {}
         self.captures = 0
+        self.exceeded = False
         self.others: list[int] | None = None
 
     def __call__(self, inputs: list[Any]) -> Any:
@@ -105,22 +113,35 @@ class Captured:
         inputs.clear()
         if torch.npu.is_current_stream_capturing():  # part of somebody else's graph
             return self.program(given)
-        if self.captures > self.limit:
+        if self.exceeded:
             return self.eager(*given) if self.eager is not None else self.program(given)
-        key = self._key(given)
-        entry = None if self.recapture else self.entries.get(key)
-        if entry is None:
-            entry = self._capture(given)
-            if entry is None:
-                return self(given)
-            self.entries[key] = entry
-        else:
+        key, held = self._key(given), self._held(given)
+        entry = self.entries.get(key)
+        if entry is None and len(self.entries) == self.limit:
+            logger.warning("more than %s captures: the graph runs eagerly from now on", self.limit)
+            self.entries.clear()
+            self.exceeded = True
+            return self(given)
+        talks = logger.isEnabledFor(logging.DEBUG)
+        if entry is not None and entry.held == held and not self.recapture:
+            if talks:
+                _tell("The current AclGraph no needs to be recaptured", key)
             self._update(entry, given)
+        else:
+            if talks:
+                known = "No find captured AclGraph, it is captured now"
+                again = "The current AclGraph needs to be recaptured"
+                _tell(known if entry is None else again, key)
+            entry = self.entries[key] = self._capture(given, held)
+            if talks:
+                self._tell_capture(key)
         entry.graph.replay()
+        if talks and self.inputs.updated:
+            _tell("Replay AclGraph and update input params successfully", key)
         return self._results(entry, given)
 
     def _key(self, given: list[Any]) -> Any:
-        """What a captured graph is for: shapes, integers, addresses that it keeps.
+        """What a captured graph is for: shapes, integers, addresses of parameters.
 
         Of a parameter the address says all: dynamo has compiled for its shape.
         """
@@ -131,11 +152,14 @@ class Captured:
             value = given[index]
             if isinstance(value, torch.Tensor):
                 parts += (value.shape, value.stride())
-                if index in self.own:
-                    parts.append(value.data_ptr())
             elif index not in self.inputs.updated:
                 parts.append(value)
         return tuple(parts)
+
+    def _held(self, given: list[Any]) -> Any:
+        """What else a captured graph keeps: addresses that it writes, core limits of its stream."""
+        written = [given[i].data_ptr() for i in self.inputs.written]
+        return written, npu_config.own_stream_limit()
 
     def _others(self, given: list[Any]) -> list[int]:
         """The positions of inputs that are no parameters; the number of inputs is the graph's."""
@@ -144,12 +168,14 @@ class Captured:
             self.others = [index for index in range(len(given)) if index not in parameters]
         return self.others
 
-    def _capture(self, given: list[Any]) -> _Entry | None:
+    def _tell_capture(self, key: Any) -> None:
+        for number, name in enumerate(self.inputs.updated_nodes):
+            logger.debug("Record the %s th updated node: %s reads integers anew", number, name)
+        reuse = "shared" if self.shares_pool else "not shared"
+        _tell(f"After capturing fx_graph the pool is {reuse} and holds {_pools()}", key)
+
+    def _capture(self, given: list[Any], held: Any) -> _Entry:
         self.captures += 1
-        if self.captures > self.limit:
-            logger.warning("more than %s captures: the graph runs eagerly from now on", self.limit)
-            self.entries.clear()
-            return None
         values = [
             value.clone() if self._copied(index, value) and self.clone_input else value
             for index, value in enumerate(given)
@@ -167,7 +193,8 @@ class Captured:
             torch.npu.set_rng_state(
                 random_state
             )  # a capture computes nothing: replay draws the numbers
-        return _Entry(graph, values, results, [_source(values, result) for result in results])
+        sources = [_source(values, result) for result in results]
+        return _Entry(graph, values, results, sources, held)
 
     def _copied(self, index: int, value: Any) -> bool:
         on_device = isinstance(value, torch.Tensor) and value.device.type == "npu"
@@ -195,6 +222,32 @@ class Captured:
             else:
                 results.append(result.clone() if self.clone_output else result.detach())
         return results
+
+
+def _tell(what: str, key: Any) -> None:
+    # programs look for upstream's words in this log
+    logger.debug("%s (graph key %s)", what, key)
+
+
+def _pools() -> str:
+    """The segments of graphs' pools, one a line."""
+    lines = []
+    for segment in torch.npu.memory_snapshot():
+        pool = tuple(segment["segment_pool_id"])
+        if pool == (0, 0):
+            continue
+        active = sum(block["state"] == "active_allocated" for block in segment["blocks"])
+        told = {
+            "device": segment["device"],
+            "stream": segment["stream"],
+            "pool_id": pool,
+            "block_num": len(segment["blocks"]),
+            "activate_num": active,
+            "total_size": segment["total_size"],
+            "allocated_size": segment["allocated_size"],
+        }
+        lines.append(f"\n{told}")
+    return "".join(lines)
 
 
 def _source(values: list[Any], result: Any) -> int | None:

@@ -80,17 +80,19 @@ def as_numpy(value: Any) -> np.ndarray:
 class EngineDump(Eager):
     """dump_config in mode max-autotune: chosen operators, steps and sides, as tensors or as statistics.
 
-    <dump_path>/worldsize<n>_global_rank<r>/<time>/<device>/<graph>/<step>/
+    <dump_path>/worldsize<n>_global_rank<r>/<time>/<device>/<graph>/<model>/<step>/
         <operator>.<node>.<microseconds>.<input|output>.<index>.npy, or statistics.csv
+
+    A model is a graph that the engine was given; they are counted from 1 in each process.
 
     Differs from upstream: arrays are .npy files; operators are named as in the FX graph (letter case aside).
     """
 
     counts = True
 
-    def __init__(self, gm: GraphModule, config: _DumpConfig, name: str):
+    def __init__(self, gm: GraphModule, config: _DumpConfig, name: str, model: int):
         super().__init__(gm)
-        self.name, self.step = name, 0
+        self.name, self.model, self.step = name, model, 0
         self.stages: tuple[str, ...] = {"all": ("input", "output")}.get(
             config.dump_mode.raw, (config.dump_mode.raw,)
         )
@@ -140,7 +142,8 @@ class EngineDump(Eager):
 
     def _where(self) -> str:
         device = str(torch.npu.current_device())
-        folder = os.path.join(self.folder, device, self.name, str(self.step))
+        parts = device, self.name, str(self.model), str(self.step)
+        folder = os.path.join(self.folder, *parts)
         os.makedirs(folder, exist_ok=True)
         return folder
 
@@ -165,13 +168,18 @@ class EngineDump(Eager):
 
 
 class CaptureDump(Eager):
-    """dump_config in captured modes: each input and each result, <node>_device_<device>_<count>.pt."""
+    """dump_config in captured modes: each input and each result, <node>_device_<device>_<count>.pt.
+
+    What the program saves itself (`torch_npu.save_npugraph_tensor`) is not written a second time.
+    """
 
     counts = True
 
     def __init__(self, gm: GraphModule, config: _DumpConfig):
         super().__init__(gm)
         self.folder, self.step = config.full_path(), 0
+        saves = (n for n in gm.graph.nodes if str(n.target).startswith("npu.save_npugraph_tensor."))
+        self.saved = {source for save in saves for source in save.all_input_nodes}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         result = super().run(*args, **kwargs)
@@ -180,7 +188,7 @@ class CaptureDump(Eager):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        if isinstance(result, torch.Tensor) and n.op != "output":
+        if isinstance(result, torch.Tensor) and n.op != "output" and n not in self.saved:
             os.makedirs(self.folder, exist_ok=True)
             index = result.device.index or 0
             name = f"{n.name}_device_{index}_{self.step}.pt"

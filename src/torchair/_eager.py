@@ -94,6 +94,8 @@ class Eager(Interpreter):
             return args[0]
         if target is _record.WAIT:
             self._join()
+        if target in _tagged.ON_STREAMS:
+            args = _tagged.resolved(args, self.outer or torch.npu.current_stream())
         return super().call_function(target, args, kwargs)
 
     def _join(self) -> None:
@@ -110,8 +112,7 @@ class Eager(Interpreter):
 
 def needs_streams(gm: GraphModule) -> bool:
     """Whether the graph itself says on which streams it runs."""
-    marks = (_tagged.RECORD, _tagged.WAIT, _tagged.RECORD_STREAM)
-    if any(node.target in marks or _streams.is_sync(node) for node in gm.graph.nodes):
+    if any(node.target in _tagged.MARKS or _streams.is_sync(node) for node in gm.graph.nodes):
         return True
     if _streams.indices(gm):
         return True
@@ -120,5 +121,5 @@ def needs_streams(gm: GraphModule) -> bool:
 
 def capturable(gm: GraphModule) -> bool:
     """Whether all that its streams wait for is in the graph: tagged events meet the program outside of it."""
-    marks = (_tagged.RECORD, _tagged.WAIT, _tagged.RECORD_STREAM)
-    return not any(node.target in marks for node in gm.graph.nodes) and _streams.capturable(gm)
+    marked = any(node.target in _tagged.MARKS for node in gm.graph.nodes)
+    return not marked and _streams.capturable(gm)

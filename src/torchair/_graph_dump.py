@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.utils import logger
 from torchair.inference import _gears
 
+_model_ids = itertools.count(1)
+
 
 def engine_graph(
     gm: GraphModule,
@@ -20,13 +23,14 @@ def engine_graph(
     name: str,
     observer: Observer,
     gears: _gears.Gears | None,
-) -> None:
-    """Converts the graph for the graph engine and writes it where the options say."""
+) -> int:
+    """Converts the graph for the graph engine and writes it where the options say; returns its number there."""
     from torchair import ge
+    from torchair.ge._assigned import assigned_outputs
 
     dump = config.debug.graph_dump
     graph = ge.convert(gm, example_inputs, config=config, name=name, gears=gears)
-    kinds = {"original": graph, "optimized": graph}
+    kinds = {"original": graph, "optimized": assigned_outputs(graph, gm)}
     number = name.rpartition("_")[2]
     if dump.enabled and not config.export.export_mode:
         for kind, one in kinds.items():
@@ -36,6 +40,7 @@ def engine_graph(
         path = observer.path(f"aot_{observer.phase}_{kind}_ge_graph.{suffix}")
         if path is not None:
             one.dump(path)
+    return next(_model_ids)
 
 
 def dump_code(gm: GraphModule, dump: Any, name: str) -> None:

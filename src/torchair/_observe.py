@@ -45,10 +45,10 @@ class Observer:
             os.makedirs(self.folder, exist_ok=True)
 
     def began(self, gm: GraphModule) -> None:
-        self._save(f"aot_{self.phase}_graph", gm)
+        self.dump_gm(gm, "graph")
 
     def passed(self, name: str, gm: GraphModule) -> None:
-        self._save(f"aot_{self.phase}_graph_after_{name}", gm)
+        self.dump_gm(gm, f"graph_after_{name}")
 
     def path(self, name: str) -> str | None:
         """The next numbered file of this phase, for what is no FX graph."""
@@ -56,9 +56,11 @@ class Observer:
             return None
         return os.path.join(self.folder, f"{next(self.count):03d}_{name}")
 
-    def _save(self, name: str, gm: GraphModule) -> None:
+    def dump_gm(self, gm: GraphModule, file_name: str) -> None:
+        """Called with every graph; programs replace it, by upstream's name, to look at them."""
         if self.folder is not None:
-            _write(self.folder, f"{next(self.count):03d}_{name}.txt", gm)
+            name = f"{next(self.count):03d}_aot_{self.phase}_{file_name}.txt"
+            _write(self.folder, name, gm)
 
 
 def _write(folder: str, name: str, gm: GraphModule) -> None:

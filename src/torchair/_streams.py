@@ -11,16 +11,25 @@ import operator
 import weakref
 from typing import Any
 
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 
-_OUTER = 0  # the index of the stream on which the graph was called
+OUTER = 0  # the index of the stream on which the graph was called
 
 
 def kind(target: Any) -> str | None:
     """Which of the `streams::*` operators it is: "fork", "record_event", ...; None if none of them."""
-    if isinstance(target, OpOverload) and target.namespace == "streams":
-        return target._schema.name.partition("::")[2]
+    if isinstance(target, OpOverload):
+        target = target.overloadpacket  # dynamo's graphs hold this, AOTAutograd's the overload
+    if isinstance(target, OpOverloadPacket) and target._qualified_op_name.startswith("streams::"):
+        return target.__name__
+    return None
+
+
+def object_index(node: Node) -> int | None:
+    """The index of the stream or event that the node takes from dynamo's table."""
+    if getattr(node.target, "__name__", None) == "get_external_object_by_index":
+        return node.args[0]  # type: ignore[return-value]
     return None
 
 
@@ -57,18 +66,21 @@ def indices(gm: GraphModule) -> dict[Node, int]:
     Raises RuntimeError if the graph leaves another stream current than it found.
     """
     found: dict[Node, int] = {}
-    current = _OUTER
+    current = OUTER
     for node in gm.graph.nodes:
         if kind(node.target) == "fork":
             current = node.args[1]
         elif node.op == "call_function":
             index = (node.meta.get("custom") or {}).get("stream", current)
-            if index != _OUTER:
+            if index != OUTER:
                 found[node] = index
-    if current != _OUTER:
+    if current != OUTER:
         raise RuntimeError(
-            "the compiled code leaves another stream current than it found: take torch.npu.current_stream() at its "
-            "beginning and give it to torch.npu.set_stream at its end, or use `with torch.npu.stream(s):`"
+            # programs look for these words of upstream's
+            "When use npugraph_ex, you must make sure at the end of your code set stream to the same stream as the "
+            "begin of your code: the compiled code leaves another stream current than it found. Take "
+            "torch.npu.current_stream() at its beginning and give it to torch.npu.set_stream at its end, or use "
+            "`with torch.npu.stream(s):`"
         )
     return found
 
@@ -82,7 +94,7 @@ def used(gm: GraphModule) -> set[int]:
             found.add(node.args[1])
         elif which in ("wait_stream", "fork"):
             found |= set(node.args)
-    return found - {_OUTER}
+    return found - {OUTER}
 
 
 def capturable(gm: GraphModule) -> bool:
@@ -116,4 +128,4 @@ def set_outer(outer: Any) -> None:
     """Index 0 becomes this stream, for capture runs on another than the call; the caller keeps it alive."""
     from torch._dynamo import graph_bytecode_inputs as table
 
-    table.index_to_external_object_weakref[_OUTER] = weakref.ref(outer)
+    table.index_to_external_object_weakref[OUTER] = weakref.ref(outer)

@@ -163,7 +163,12 @@ def _unwrapped() -> bool:
     """Whether no program has replaced the steps that upstream's programs replace to see each graph."""
     from torchair import npu_fx_compiler
 
-    steps = (npu_fx_compiler._optimize_fx, NpuFxCompiler._get_compiled_gm, NpuFxCompiler.__call__)
+    steps = (
+        npu_fx_compiler._optimize_fx,
+        NpuFxCompiler._get_compiled_gm,
+        NpuFxCompiler.__call__,
+        Observer.dump_gm,
+    )
     return steps == npu_fx_compiler._STEPS and npu_fx_compiler._NpuFxCompiler is NpuFxCompiler
 
 
@@ -211,16 +216,17 @@ def compile_graph(
 
     optimized = npu_fx_compiler._optimize_fx(_copy(gm), config, observer)
     attributes_of(optimized)  # raises for ranges that a pass or a graph break cut in two
+    model_id = 0
     if not config.captures:
-        engine_graph(optimized, example_inputs, config, name, observer, gears)
+        model_id = engine_graph(optimized, example_inputs, config, name, observer, gears)
     elif debug.graph_dump.enabled:
         dump_code(optimized, debug.graph_dump, name)
 
     if dump.enable_dump or dump.dump_config_path.raw is not None:
         logger.warning("the graph's data is dumped and it runs eagerly: dump_config is set")
-        return boxed(
-            CaptureDump(optimized, dump) if config.captures else EngineDump(optimized, dump, name)
-        )
+        if config.captures:
+            return boxed(CaptureDump(optimized, dump))
+        return boxed(EngineDump(optimized, dump, name, model_id))
     run = _executable(
         optimized,
         example_inputs,
@@ -256,7 +262,7 @@ def _executable(
     if streamed or not inductor or _plan.on():  # Inductor's code computes
         eager = Eager(gm)
         inputs = dataclasses.replace(
-            CaptureInputs.of(gm), updated=[]
+            CaptureInputs.of(gm), updated=[], updated_nodes=[]
         )  # integers are part of what is captured
         return Captured(lambda values: eager(*values), inputs, config) if captured else boxed(eager)
     from torch._inductor import config as inductor_config

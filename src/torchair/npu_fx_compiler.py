@@ -50,7 +50,12 @@ def _optimize_fx(
 
 
 #: the steps as they are; with others in their place every graph is compiled anew
-_STEPS = (_optimize_fx, _NpuFxCompiler._get_compiled_gm, _NpuFxCompiler.__call__)
+_STEPS = (
+    _optimize_fx,
+    _NpuFxCompiler._get_compiled_gm,
+    _NpuFxCompiler.__call__,
+    Observer.dump_gm,
+)
 
 
 def _view_to_reshape(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ import torch_npu
 import torchair
 from tests.torchair.support import randn
 from torchair import _capture
+from torchair.core.utils import logger
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -100,7 +103,61 @@ def test_capture_limit(captured):
     for rows in (2, 3, 4, 5, 2):
         x = randn(rows)
         assert torch.equal(f(x), x * 2)
-    assert captured[0].captures == 3 and captured[0].entries == {}
+    assert captured[0].captures == 2 and captured[0].entries == {}
+
+
+def test_captures_at_other_addresses_do_not_count_for_the_limit(captured):
+    def f(cache, x):
+        cache.add_(x)
+        return cache * 2
+
+    g = compiled(f, {"capture_limit": 2})
+    caches = [torch.zeros(4, device="npu") for _ in range(4)]
+    for cache in caches:
+        g(cache, torch.ones(4, device="npu"))
+        assert cache.tolist() == [1] * 4
+    assert captured[0].captures == 4 and len(captured[0].entries) == 1
+
+
+def logged(caplog, call):
+    caplog.clear()
+    logger.addHandler(caplog.handler)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        call()
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(caplog.handler)
+    return caplog.text
+
+
+def test_the_log_says_what_is_captured_and_why(caplog):
+    def f(cache, x):
+        cache.add_(x)
+        return cache * 2
+
+    g = compiled(f)
+    cache, other, x = torch.zeros(4, device="npu"), torch.zeros(4, device="npu"), randn(4)
+    first = logged(caplog, lambda: g(cache, x))
+    assert "No find captured AclGraph" in first
+    assert "After capturing fx_graph" in first and "'activate_num': " in first
+    assert "no needs to be recaptured" in logged(caplog, lambda: g(cache, x))
+    assert "AclGraph needs to be recaptured" in logged(caplog, lambda: g(other, x))
+
+
+def test_core_limits_of_the_stream_belong_to_a_capture(captured):
+    f = compiled(lambda x: x * 2)
+    stream, x = torch.npu.Stream(), randn(4)
+    with torch.npu.stream(stream):
+        f(x)
+        torch.npu.set_stream_limit(stream, 2, 3)
+        try:
+            f(x)
+            f(x)
+        finally:
+            torch.npu.reset_stream_limit(stream)
+    assert captured[0].captures == 2 and len(captured[0].entries) == 1
 
 
 def test_force_recapture(captured):

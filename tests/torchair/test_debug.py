@@ -104,7 +104,12 @@ def test_engine_dump(config, tmp_path, mode):
     x, y = randn(3), randn(3, 1)
     g(x, y)
     g(x, y)
-    files = {path.name: np.load(path) for path in tmp_path.rglob("*.npy")}
+    found = list(tmp_path.rglob("*.npy"))
+    files = {path.name: np.load(path) for path in found}
+    time, device, graph, model, step, _ = (
+        found[0].relative_to(tmp_path / "worldsize1_global_rank0").parts
+    )
+    assert (len(time), device, graph[:6], step) == (14, "0", "graph_", "1") and int(model) > 0
     sides = {name.split(".", 3)[1] + "." + name.split(".", 3)[3] for name in files}
     inputs = {f"{op}.input.{i}.npy" for op in ("add", "sub") for i in (0, 1)}
     outputs = {f"{op}.output.0.npy" for op in ("add", "sub")}
@@ -138,6 +143,24 @@ def test_captured_dump(config, tmp_path):
     names = {"arg0_1_device_0_0.pt", "mul_device_0_0.pt", "add_device_0_0.pt"}
     assert {path.name for path in folder.iterdir()} == names
     assert torch.equal(torch.load(folder / "add_device_0_0.pt"), (x * 2 + 1).cpu())
+
+
+def test_captured_dump_leaves_out_what_the_program_saves(config, tmp_path):
+    config.mode = "npugraph_ex"
+    config.dump_config.enable_dump = True
+    config.dump_config.dump_path = str(tmp_path)
+
+    def f(x):
+        y = x * 2
+        torch_npu.save_npugraph_tensor(y, save_path=str(tmp_path / "mine.pt"))
+        return y + 1
+
+    compiled(f, config)(randn(3))
+    folder = tmp_path / "worldsize1_global_rank0"
+    assert {path.name for path in folder.iterdir()} == {
+        "arg0_1_device_0_0.pt",
+        "add_device_0_0.pt",
+    }
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -31,6 +31,7 @@ def captured(**options):
         "torchair.core._concrete_graph",
         "torchair.npu_fx_compiler",
         "torchair.fx_summary",
+        "torchair._utils.graph_transform_observer",
         "torchair._acl_concrete_graph.replace_stream_event",
         "torchair._acl_concrete_graph.fx2acl_converter",
         "torchair.inference._cache_compiler",
@@ -282,3 +283,16 @@ def test_graphs_are_numbered():
     assert GraphCounter.graph_id() == "graph_42_"
     assert npu_fx_compiler._next_unique_graph_id() == 43
     assert torch_npu.__version__
+
+
+def test_a_program_that_replaces_dump_gm_sees_the_graph_after_each_pass(monkeypatch):
+    from torchair._utils.graph_transform_observer import GraphTransformObserver
+
+    seen = []
+    monkeypatch.setattr(
+        GraphTransformObserver, "dump_gm", lambda self, gm, file_name: seen.append(file_name)
+    )
+    x = torch.ones(2, device="npu")
+    torch.compile(lambda x: x * 3 + 1, backend=captured())(x)
+    assert seen[0] == "graph"
+    assert "graph_after_optimize_noop_ops" in seen

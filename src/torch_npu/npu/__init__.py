@@ -177,6 +177,7 @@ from torch_npu.npu.streams import (
     SyncLaunchStream,
     current_stream,
     default_stream,
+    fake_record_stream,
     set_stream,
     stream,
 )

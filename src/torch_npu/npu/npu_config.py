@@ -13,7 +13,7 @@ from torch_npu._errors import ErrCode, pta_error
 from torch_npu.npu import _aoe, _options
 from torch_npu.npu._device import checked_index, is_initialized, synchronize
 from torch_npu.npu._dump import finalize_dump, init_dump, set_dump
-from torch_npu.npu.streams import _BaseStream
+from torch_npu.npu.streams import _BaseStream, current_stream
 
 __all__ = [
     "are_compatible_impl_enabled",
@@ -295,6 +295,11 @@ def set_stream_limit(stream: Any, cube_num: int = -1, vector_num: int = -1) -> N
 def reset_stream_limit(stream: Any) -> None:
     """Lets a stream use what its device may use again."""
     _stream_limits.pop(_stream_key(stream), None)
+
+
+def own_stream_limit() -> _Limits | None:
+    """What was set for the current stream, by itself."""
+    return _stream_limits.get(_stream_key(current_stream())) if _stream_limits else None
 
 
 def get_stream_limit(stream: Any) -> _Limits:

@@ -378,6 +378,17 @@ def set_stream(stream: Any) -> None:
     torch._C._accelerator_setStream(stream)
 
 
+def fake_record_stream(self: torch.Tensor, s: Any) -> None:
+    """What stands for `Tensor.record_stream` in graphs of older versions; passes look for it by this name.
+
+    It runs while a graph is traced, where it does nothing. Here dynamo traces `record_stream` itself.
+    """
+    if not isinstance(self, torch._subclasses.fake_tensor.FakeTensor):
+        raise RuntimeError(
+            "fake_record_stream: expected a tensor of a trace, received one with data: call Tensor.record_stream"
+        )
+
+
 class StreamContext:
     """Context manager: another current stream (and its device) inside the block; nothing for None."""
 

@@ -22,8 +22,8 @@ _MARKS = (_attributes.ENTER, _attributes.EXIT)
 class GeGraph(Graph):
     """A converted graph; `inputs` are the names of its Data nodes, in order."""
 
-    def __init__(self, name: str):
-        super().__init__(name)
+    def __init__(self, name: str, model: Any = None):
+        super().__init__(name, model)
         self.inputs: list[str] = []
         self.results: list[
             Any

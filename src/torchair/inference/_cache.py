@@ -183,6 +183,8 @@ class _Cached:
                 f"cache_compile: {self.path} is not used, and built again: {bad}", stacklevel=3
             )
             return self._compile(rebuild=True)
+        owner = type(getattr(self.func, "__self__", self.func))
+        logger.debug("Rebasing %s onto %s: it runs on this model's tensors", self.path, owner)
         logger.info("Cache %s loaded", self.path)
         return run
 

@@ -87,8 +87,70 @@ def _record_stream(input: torch.Tensor, tag: str) -> None:
     input.record_stream(stream_of(tag, input.device.index))
 
 
+def _stream(stream_id: str, device_index: str, device_type: str) -> Any:
+    """The stream that a graph names by its numbers; the words of `OUTER` name the current one."""
+    if (stream_id, device_index, device_type) == OUTER:
+        return torch.npu.current_stream()
+    numbers = {"stream_id": stream_id, "device_index": device_index, "device_type": device_type}
+    return torch.npu.Stream(**{name: int(value) for name, value in numbers.items()})
+
+
+def _record_on(
+    event_tag: str,
+    stream_id: str,
+    device_index: str,
+    device_type: str,
+    created_inside: bool = False,
+) -> None:
+    _event(event_tag).record(_stream(stream_id, device_index, device_type))
+
+
+def _wait_on(
+    event_tag: str,
+    stream_id: str,
+    device_index: str,
+    device_type: str,
+    created_inside: bool = False,
+) -> None:
+    _event(event_tag).wait(_stream(stream_id, device_index, device_type))
+
+
+def _wait_stream(*numbers: str) -> None:
+    _stream(*numbers[:3]).wait_stream(_stream(*numbers[3:]))
+
+
+def names(stream: Any) -> tuple[str, str, str]:
+    """The numbers by which a graph names the stream."""
+    return str(stream.stream_id), str(stream.device_index), str(stream.device_type)
+
+
+def resolved(args: tuple[Any, ...], outer: Any) -> tuple[Any, ...]:
+    """Arguments of a mark with the words of `OUTER` replaced by that stream's numbers."""
+    known = dict(zip(OUTER, names(outer), strict=True))
+    return tuple(known.get(one, one) for one in args)
+
+
+def keep_event(tag: str, event: Any) -> None:
+    """The event of a graph, under a tag of the graph's; the same graph compiled again takes it over."""
+    with _lock:
+        _events[tag] = event
+
+
+def keep_stream(tag: str, stream: Any) -> None:
+    """The stream of a graph under a tag of the graph's."""
+    with _lock:
+        _streams[tag, stream.device_index] = stream
+
+
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """Traced, not run."""
+
+
+#: what stands in a graph for the stream on which it is called
+OUTER = ("DEFAULT_STREAM_ID_MARKER", "DEFAULT_DEVICE_INDEX_MARKER", "DEFAULT_DEVICE_TYPE_MARKER")
+_STREAM = "str stream_id, str device_index, str device_type"
+_OTHER = "str other_stream_id, str other_device_index, str other_device_type"
+_ON_STREAM = f"(str event_tag, {_STREAM}, bool created_inside=False) -> ()"
 
 
 RECORD = mark("tagged_event_record(str tag, bool created_inside=False) -> ()", _record, _nothing)
@@ -101,3 +163,10 @@ library.impl(
     lambda input, tag: torch.ops.air.record_tagged_stream(input, tag),
     "Functionalize",
 )
+RECORD_ON = mark(f"tagged_event_record_on_stream{_ON_STREAM}", _record_on, _nothing)
+WAIT_ON = mark(f"tagged_event_wait_on_stream{_ON_STREAM}", _wait_on, _nothing)
+WAIT_STREAM = mark(f"tagged_stream_wait_stream({_STREAM}, {_OTHER}) -> ()", _wait_stream, _nothing)
+
+#: all of these, and those that name a stream by its numbers
+ON_STREAMS = (RECORD_ON, WAIT_ON, WAIT_STREAM)
+MARKS = (RECORD, WAIT, RECORD_STREAM, *ON_STREAMS)

@@ -1,0 +1,1 @@
+"""Upstream's package of helpers, as far as programs reach into it."""
