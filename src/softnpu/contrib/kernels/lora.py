@@ -1,4 +1,4 @@
-"""LoRA of `_C_ascend`: products of each token with the weights of its adapter; a negative index is no adapter."""
+"""LoRA: products of each token with the weights of its adapter; a negative index is no adapter."""
 
 from __future__ import annotations
 
