@@ -225,3 +225,64 @@ def test_entry_points_are_loaded_with_torch_npu(tmp_path):
     (tmp_path / "mykernels.py").write_text("")
     done = run("import torch_npu", PYTHONPATH=path)
     assert "the entry point mine = mykernels:install of softnpu.kernels failed" in done.stderr
+
+
+@pytest.fixture
+def shared_library():
+    yield "libsoftnpu_test_only_for_the_card.so"
+    kernels.unregister_library("libsoftnpu_test_only_for_the_card.so")
+
+
+def test_a_library_that_does_not_exist_is_a_function(library, shared_library):
+    calls = []
+
+    def define():
+        calls.append(1)
+        library.define("loaded(Tensor x) -> Tensor")
+        kernels.register("_C_softnpu_test::loaded", lambda x: x + 1)
+
+    kernels.register_library(shared_library, define)
+    assert kernels.registered_libraries()[shared_library] is define
+    path = f"/nowhere/{shared_library}"
+    torch.ops.load_library(path)
+    torch.ops.load_library(Path("/elsewhere") / shared_library)
+    assert calls == [1] and path in torch.ops.loaded_libraries
+    assert torch.ops._C_softnpu_test.loaded(torch.ones(2, device="npu")).tolist() == [2.0, 2.0]
+    assert kernels.unregister_library(shared_library)
+    with pytest.raises(OSError, match="Could not load this library"):
+        torch.ops.load_library(path)
+
+
+def test_a_file_that_exists_is_loaded_itself(shared_library, tmp_path):
+    kernels.register_library(shared_library, lambda: pytest.fail("the file was there"))
+    (tmp_path / shared_library).write_text("not a library")
+    with pytest.raises(OSError, match="Could not load this library"):
+        torch.ops.load_library(str(tmp_path / shared_library))
+
+
+def test_a_library_that_fails_is_tried_again(shared_library):
+    results = iter([ValueError("not yet"), None])
+
+    def define():
+        error = next(results)
+        if error:
+            raise error
+
+    kernels.register_library(shared_library, define)
+    with pytest.raises(ValueError, match="not yet"):
+        torch.ops.load_library(f"/nowhere/{shared_library}")
+    torch.ops.load_library(f"/nowhere/{shared_library}")
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ((1, print), TypeError, "name must be a str, received int"),
+        (("lib/x.so", print), ValueError, "name must be that of a file alone, received 'lib/x.so'"),
+        (("", print), ValueError, "name must be that of a file alone"),
+        (("x.so", 3), TypeError, "define must be callable, received int"),
+    ],
+)
+def test_bad_libraries(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kernels.register_library(*arguments)

@@ -6,8 +6,10 @@
     def rotary_embedding(x, cos, sin): ...
 
 `register` supplies the npu kernel of a schema that the program defines, before or after it does; with `schema=` it
-defines the operator too. Modules named by entry points of the group `softnpu.kernels`, and the Python files in the
-folder SOFTNPU_KERNELS, are imported with torch_npu. See docs/custom_kernels.md.
+defines the operator too. `register_library` stands in for a whole shared library that exists only for the card: where
+a program asks `torch.ops.load_library` for a file of this name that does not exist, a function defines its operators.
+Modules named by entry points of the group `softnpu.kernels`, and the Python files in the folder SOFTNPU_KERNELS, are
+imported with torch_npu. See docs/custom_kernels.md.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -24,7 +27,17 @@ from typing import Any
 
 from softnpu import ownership, settings
 
-__all__ = ["Kernel", "load", "register", "registered", "unregister"]
+__all__ = [
+    "Kernel",
+    "load",
+    "load_library",
+    "register",
+    "register_library",
+    "registered",
+    "registered_libraries",
+    "unregister",
+    "unregister_library",
+]
 
 GROUP = "softnpu.kernels"
 
@@ -89,6 +102,56 @@ def unregister(name: str) -> bool:
 def registered() -> dict[str, Kernel]:
     """The references by the names of their operators."""
     return dict(_kernels)
+
+
+# --- shared libraries -----------------------------------------------------------------------------------
+
+_libraries: dict[str, Callable[[], None]] = {}
+_loaded: set[str] = set()
+
+
+def register_library(name: str, define: Callable[[], None]) -> None:
+    """Makes `define` what loading the shared library does, where a program's file of this name does not exist.
+
+    Args:
+        name: the name of the file without a folder, "libmine.so".
+        define: called once, when the program first asks for the library.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"register_library: name must be a str, received {type(name).__name__}")
+    if not name or Path(name).name != name:
+        raise ValueError(f"register_library: name must be that of a file alone, received {name!r}")
+    if not callable(define):
+        raise TypeError(
+            f"register_library: define must be callable, received {type(define).__name__}"
+        )
+    _libraries[name] = define
+    _loaded.discard(name)
+
+
+def unregister_library(name: str) -> bool:
+    """Takes a library away, not the operators that it has defined; whether there was one."""
+    _loaded.discard(name)
+    return _libraries.pop(name, None) is not None
+
+
+def registered_libraries() -> dict[str, Callable[[], None]]:
+    """The functions by the names of their libraries."""
+    return dict(_libraries)
+
+
+def load_library(path: str | os.PathLike[str]) -> bool:
+    """Defines the operators of the library, if one is registered and there is no such file; whether it did."""
+    name = Path(path).name
+    if name not in _libraries or Path(path).exists():
+        return False
+    if name not in _loaded:
+        _libraries[name]()
+        _loaded.add(name)
+    return True
+
+
+# --- at the import of torch_npu -------------------------------------------------------------------------
 
 
 def load() -> None:

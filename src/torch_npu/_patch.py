@@ -120,6 +120,7 @@ def apply() -> None:
     _distributed()
     _version_of_cann()
     _shapes_of_mixed_products()
+    _libraries_of_the_card()
 
 
 def _shapes_of_mixed_products() -> None:
@@ -151,6 +152,27 @@ def _mixed_product(mode: Any, product: Any, first: Any, *args: Any, **kwargs: An
     with mode:
         same = (v.to(first.dtype) if isinstance(v, torch.Tensor) else v for v in args)
         return product(first, *same, **kwargs)
+
+
+def _libraries_of_the_card() -> None:
+    """torch.ops.load_library finds what softnpu.kernels has in the place of a file that does not exist."""
+    import torch
+
+    from softnpu import kernels
+
+    before = torch._ops._Ops.load_library
+
+    def load_library(self: Any, path: Any) -> None:
+        try:
+            return before(self, path)
+        except OSError as error:
+            failure = error
+        if not kernels.load_library(path):
+            raise failure
+        self.loaded_libraries.add(str(path))
+
+    functools.update_wrapper(load_library, before)
+    replace(torch._ops._Ops, "load_library", load_library)
 
 
 def _version_of_cann() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from softnpu.contrib.kernels.blocks import attend
 from softnpu.contrib.vllm_ascend._define import ascend_op
-from softnpu.contrib.vllm_ascend.blocks import attend
 from torch_npu.ops import _check as must
 
 __all__ = ["npu_k2q_csr", "npu_sparse_attention_score_prefill"]

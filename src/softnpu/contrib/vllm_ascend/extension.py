@@ -5,22 +5,19 @@ from typing import Any
 
 from softnpu.contrib.vllm_ascend import (
     attention,
-    blocks,
     cache,
+    common,
     compress,
-    compressor,
     conv,
     csr,
     epilogs,
     fused,
     gmm,
     linear,
-    lora,
     mla,
     moe,
     norm,
     printing,
-    rope,
     shared,
     shared_quant,
     sleep,
@@ -35,9 +32,8 @@ __all__: list[str] = []
 
 #: those whose operators are defined when they are imported
 MODULES = (
-    blocks,
+    common,
     compress,
-    compressor,
     conv,
     csr,
     epilogs,
@@ -46,7 +42,6 @@ MODULES = (
     linear,
     mla,
     printing,
-    rope,
     shared,
     shared_quant,
     speculate,
@@ -59,7 +54,7 @@ MODULES = (
 # vllm-ascend make none, so that the second start would fail.
 os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
 
-for part in (attention, cache, lora, moe, norm):
+for part in (attention, cache, moe, norm):
     define(part.OPERATORS)
 define_on_host(cache.HOST_OPERATORS)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from softnpu.contrib.vllm_ascend import shared
+from softnpu.contrib.kernels import two_caches
 from softnpu.contrib.vllm_ascend._define import ascend_op
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
@@ -59,7 +59,7 @@ def npu_kv_quant_sparse_attn_sharedkv(
     layout_kv,
 ):
     """`npu_sparse_attn_sharedkv` over caches (blocks, block, 1, bytes) of float8_e4m3fn."""
-    out = shared.attend(
+    out = two_caches.attend(
         q, (ori_kv, cmp_kv), (ori_block_table, cmp_block_table), cmp_sparse_indices, cu_seqlens_q,
         seqused_kv, sinks, softmax_scale, cmp_ratio, (ori_win_left, ori_win_right),
         (layout_q, layout_kv),
@@ -81,7 +81,7 @@ def _(q, kv_quant_mode, ori_kv, cmp_kv, tile_size, rope_head_dim, cmp_ratio, **r
     must.dtype("q", q, torch.bfloat16)
     for name in ("seqused_kv", "sinks", "metadata"):
         must.present(name, rest[name], "always")
-    caches = shared.check_attention(q, ori_kv, cmp_kv, cmp_ratio, ("PA_ND",), rest)
+    caches = two_caches.check_attention(q, ori_kv, cmp_kv, cmp_ratio, ("PA_ND",), rest)
     width = q.shape[-1]
     must.hold(0 < rope_head_dim < width, "rope_head_dim", f"from 1 to {width - 1}", rope_head_dim)
     plain = width - rope_head_dim
@@ -117,4 +117,4 @@ def npu_kv_quant_sparse_attn_sharedkv_metadata(
 ):
     """How the card's cores divide the work of `npu_kv_quant_sparse_attn_sharedkv`: zeros here."""
     tensors = cu_seqlens_q, cu_seqlens_ori_kv, cu_seqlens_cmp_kv, seqused_q, seqused_kv
-    return shared.metadata(*tensors, device=device)
+    return two_caches.metadata(*tensors, device=device)

@@ -1,10 +1,10 @@
-"""Attention over chosen blocks of `_C_ascend` (MiniMax-M3)."""
+"""Attention over chosen blocks (MiniMax-M3)."""
 
 from __future__ import annotations
 
 import torch
 
-from softnpu.contrib.vllm_ascend._define import ascend_op
+from softnpu.contrib.kernels._definition import Definition
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.attention import _sparse, _sparse_attend
@@ -12,15 +12,7 @@ from torch_npu.ops.attention import _sparse, _sparse_attend
 __all__ = ["attend", "npu_sparse_attention_score"]
 
 
-@ascend_op(
-    "npu_sparse_attention_score(Tensor query, Tensor key, Tensor value, Tensor select_idx, "
-    "Tensor block_table, *, Tensor? select_num_idx=None, Tensor? q_dequant_scale=None, "
-    "Tensor? k_dequant_scale=None, Tensor? v_dequant_scale=None, "
-    "Tensor? actual_seq_lengths=None, Tensor? actual_seq_lengths_kv=None, "
-    'str q_input_layout="TND", str kv_input_layout="BNSD", int num_key_value_heads=1, '
-    "float scale_value=1.0, int block_size=128, int top_k=16, int inner_precise=0) -> Tensor",
-    product=True,
-)
+@Definition
 def npu_sparse_attention_score(
     query,
     key,
@@ -81,8 +73,8 @@ def _(query):
 
 @npu_sparse_attention_score.check
 def _(query, key, value, select_idx, block_table, num_key_value_heads, block_size, top_k, **rest):
-    must.choice("q_input_layout", rest["q_input_layout"], ("TND",))
-    must.choice("kv_input_layout", rest["kv_input_layout"], ("BNSD", "BSND"))
+    must.choice("q_input_layout", rest.get("q_input_layout", "TND"), ("TND",))
+    must.choice("kv_input_layout", rest.get("kv_input_layout", "BNSD"), ("BNSD", "BSND"))
     must.choice("inner_precise", rest["inner_precise"], (0, 1, 4))
     for name in ("q_dequant_scale", "k_dequant_scale", "v_dequant_scale"):
         must.unset(name, rest[name])

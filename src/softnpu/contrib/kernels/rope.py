@@ -1,10 +1,10 @@
-"""Rotary position embedding of `_C_ascend`."""
+"""Rotary position embedding of a part of each head."""
 
 from __future__ import annotations
 
 import torch
 
-from softnpu.contrib.vllm_ascend._define import ascend_op
+from softnpu.contrib.kernels._definition import Definition
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.rope._rotate import MODES, rotate
@@ -14,10 +14,7 @@ __all__ = ["inplace_partial_rotary_mul"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-@ascend_op(
-    "inplace_partial_rotary_mul(Tensor(a!) x, Tensor r1, Tensor r2, str rotary_mode, "
-    "int[] partial_slice) -> ()"
-)
+@Definition
 def inplace_partial_rotary_mul(x, r1, r2, rotary_mode, partial_slice):
     """Rotates the elements from `partial_slice[0]` to `partial_slice[1]` of the last dimension, as npu_rotary_mul.
 

@@ -1,10 +1,10 @@
-"""The compressor of `_C_ascend` (DeepSeek-V4): one cached token for each group of tokens."""
+"""The compressor (DeepSeek-V4): one cached token for each group of tokens."""
 
 from __future__ import annotations
 
 import torch
 
-from softnpu.contrib.vllm_ascend._define import ascend_op
+from softnpu.contrib.kernels._definition import Definition
 from torch_npu.ops import _check as must
 from torch_npu.ops._math import wide
 from torch_npu.ops.rope._rotate import rotate
@@ -14,13 +14,7 @@ __all__ = ["compressor"]
 INTERLEAVED = 2
 
 
-@ascend_op(
-    "compressor(Tensor x, Tensor wkv, Tensor wgate, Tensor(a!) state_cache, Tensor ape, "
-    "Tensor norm_weight, Tensor rope_sin, Tensor rope_cos, Tensor? state_block_table, "
-    "Tensor? cu_seqlens, Tensor? seqused, Tensor? start_pos, int rope_head_dim, int cmp_ratio, "
-    "int coff, float norm_eps, int rotary_mode, int cache_mode) -> Tensor",
-    product=True,
-)
+@Definition
 def compressor(
     x,
     wkv,

@@ -1,4 +1,4 @@
-"""LoRA of `_C_ascend`: products of each token with the weights of its adapter; a negative index is no adapter."""
+"""LoRA: products of each token with the weights of its adapter; a negative index is no adapter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "sequences"]
 
 
 def bgmv_shrink(x: Any, weight: Any, indices: Any, y: Any, scale: float) -> None:
@@ -26,7 +26,7 @@ def bgmv_expand(
 
 def sgmv_shrink(x: Any, weight: Any, lora_indices: Any, seq_len: Any, y: Any, scale: float) -> None:
     """bgmv_shrink, where lora_indices[s] holds for the next seq_len[s] tokens."""
-    index = _sequences(x, lora_indices, seq_len)
+    index = sequences(x, lora_indices, seq_len)
     y.copy_(torch.where(index[:, None] < 0, y.float(), _products(x, weight, index) * scale))
 
 
@@ -40,7 +40,7 @@ def sgmv_expand(
     slice_size: int,
 ) -> Any:
     """bgmv_expand, where lora_indices[s] holds for the next seq_len[s] tokens."""
-    index = _sequences(x, lora_indices, seq_len)
+    index = sequences(x, lora_indices, seq_len)
     return _expand("sgmv_expand", x, weight, index, y, slice_offset, slice_size)
 
 
@@ -78,7 +78,7 @@ def _rows(name: str, x: Any, indices: Any) -> Any:
     return indices
 
 
-def _sequences(x: Any, lora_indices: Any, seq_len: Any) -> Any:
+def sequences(x: Any, lora_indices: Any, seq_len: Any) -> Any:
     """The index of each token; tokens behind the last sequence have none."""
     ends = seq_len.long().cumsum(0)
     tokens = torch.arange(x.size(0), device=x.device)
