@@ -139,3 +139,22 @@ def test_packed_sequences_of_device_tensors():
     module = torch.nn.GRU(2, 3)
     expected = module(torch.nn.utils.rnn.pack_sequence(parts))[0]
     torch.testing.assert_close(module.npu()(packed)[0].data.cpu(), expected.data)
+
+
+def test_quantized_without_a_scale():
+    bare = torch.empty(2, 3, dtype=torch.qint8, device="npu")
+    assert bare.view(6).int_repr().dtype == torch.int8
+    q = torch.quantize_per_tensor(torch.arange(6.0, device="npu"), 0.1, 0, torch.qint8)
+    calls = {
+        "fill_": lambda: torch.ops.aten.ldexp_(q, torch.ones(6, device="npu")),
+        "empty_like": lambda: torch.empty_like(bare),
+        "as_strided": lambda: bare[0],
+        "qscheme": lambda: bare.qscheme(),
+        "dequantize": lambda: bare.dequantize(),
+        "cat": lambda: torch.cat([q, bare.view(6)]),
+    }
+    for name, call in calls.items():
+        with pytest.raises(
+            RuntimeError, match=f"aten::{name}: .* must be a quantized tensor with a scale"
+        ):
+            call()

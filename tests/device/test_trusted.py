@@ -261,10 +261,33 @@ def test_dimensions_of_transforms():
             aten._fft_r2c(x.npu(), [dim], 0, True)
     with pytest.raises(RuntimeError, match=r"must hold each dimension once, but is \[1, 1\]"):
         aten._fft_c2c(spectrum.npu(), [1, 1], 0, True)
-    with pytest.raises(
-        RuntimeError, match="'last_dim_size' must be from 1 to 9 for 5 frequencies, but is 40"
-    ):
-        aten._fft_c2r(spectrum.npu(), [1], 2, 40)
+    torch.testing.assert_close(
+        aten._fft_c2r(spectrum.npu(), [1], 2, 9).cpu(), torch.fft.irfft(spectrum, 9)
+    )
+    for size in (0, 3, 4, 7, 10, 40):  # 4: the kernel would transform 5 numbers into a result for 4
+        with pytest.raises(
+            RuntimeError, match=f"'last_dim_size' must be 5 or such .* but is {size}$"
+        ):
+            aten._fft_c2r(spectrum.npu(), [1], 2, size)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_tensors_in_name_only():
+    q = torch.quantize_per_tensor(torch.ones(2, 3, device="npu"), 0.1, 0, torch.qint8)
+    for odd in (torch._neg_view(q), torch.nested.nested_tensor([q, q])):
+        with pytest.raises(RuntimeError, match="must be a quantized tensor with a scale"):
+            odd.clone()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_none_beside_tensors_of_other_layouts():
+    x = torch.ones(3, device="npu")
+    q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+    with torch.inference_mode():  # else PyTorch's autograd looks at it first
+        with pytest.raises(RuntimeError, match="aten::sub: argument 'self' must be a tensor"):
+            aten.sub.Tensor(None, q)
+        with pytest.raises(RuntimeError, match="aten::addr: argument 'vec2' must be a tensor"):
+            aten.addr(x, q, None)
 
 
 def test_paddings_and_planes():

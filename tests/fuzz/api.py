@@ -139,6 +139,7 @@ def _free(function: Callable[..., Any], made: Any) -> None:
 
 
 def _restore() -> None:
+    torch.npu.set_autocast_enabled(False)
     torch.npu.set_device(0)
     if torch.npu.is_current_stream_capturing():
         for graph in [o for o in gc.get_objects() if type(o) is torch.npu.NPUGraph]:

@@ -17,7 +17,7 @@ import torch_npu  # noqa: F401
 from softnpu import settings
 from tests import ROOT
 from tests.fuzz import mutations, targets
-from tests.fuzz.kinds import plain
+from tests.fuzz.kinds import plain, without_frames
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.writes import changed_outside, device_types, flat, mapped, storages, tensors
 
@@ -33,14 +33,18 @@ _RAW = (
 )  # fmt: skip
 #: PyTorch's own words for an argument of a constructor or a function: they name it
 _NAMES_IT = re.compile(
-    r"^TypeError: (?!int|float|bool)\w+\(\):? (argument|invalid data type|missing \d+ required positional)"
+    r"^TypeError: ((?!int|float|bool)\w+\(\):? (argument|invalid data type|missing \d+ required positional)"
+    r"|Multiple dispatch failed for)"
 )
 _OURS = str(ROOT / "src")
+_KEYS = (
+    torch._C.DispatchKey.AutogradOther, torch._C.DispatchKey.ADInplaceOrView, torch._C.DispatchKey.Python,
+)  # fmt: skip
 
 
 @dataclasses.dataclass
 class Outcome:
-    """`kind`: ok, refused, no sample (nothing to judge), or a finding: internal, write, crash, hang, memory."""
+    """`kind`: ok, refused, no sample (nothing to judge), or a finding: internal, write, state, crash, hang, memory."""
 
     kind: str
     message: str = ""
@@ -109,8 +113,10 @@ class Call:
         if made is not None:
             return made
         made = self._arguments()
+        if self.device == "cpu":  # spoiled there: a copy would have no bits of PyTorch's own
+            made = mapped(made, _on_host)
         for mutation in self.mutations:
-            mutations.apply(made, Mutation(*mutation))
+            mutations.apply(made, Mutation(*mutation), self.device)
         return made if self.device == "npu" else mapped(made, _on_host)
 
     def run(self) -> Any:
@@ -131,7 +137,7 @@ class Call:
                 args, kwargs = mapped((args, kwargs), fake.from_tensor)
             elif self.mode == "gradient":
                 args, kwargs = mapped((args, kwargs), _leaf)
-            result = function(*args, **kwargs)
+            result = without_frames(function, *args, **kwargs)
             if self.mode == "gradient":
                 outputs = [t for t in tensors(result) if t.requires_grad]
                 if outputs:
@@ -147,6 +153,7 @@ class Call:
             made = self.arguments()
             if self._leaves_the_device(made):
                 return Outcome("no sample", "nothing is on the device")
+            modes = _modes()
             before = (
                 storages(made) if self.target.startswith("npu.") and self.mode != "fake" else {}
             )
@@ -165,6 +172,8 @@ class Call:
         damaged = guard.damaged() if guard is not None else 0
         if damaged:
             return Outcome("write", f"bytes beside {damaged} allocations were changed")
+        if not outcome.found and _modes() != modes:
+            return Outcome("state", f"{modes} before the call, {_modes()} after it")
         return outcome
 
     def _leaves_the_device(self, made: dict[str, Any]) -> bool:
@@ -198,6 +207,16 @@ class Call:
             f"mode={self.mode!r}, strict={self.strict}).run()"
         ]
         return "\n".join(lines)
+
+
+def _modes() -> tuple[Any, ...]:
+    """What a call must leave as it was, of this thread."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("npu"),
+        torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(),
+        [key for key in _KEYS if excluded.has(key)],
+    )  # fmt: skip
 
 
 def _on_host(x: torch.Tensor) -> torch.Tensor:

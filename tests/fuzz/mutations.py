@@ -117,8 +117,8 @@ def _plain(chance: random.Random, value: Any) -> Any:
     return chance.choice((None, 0, 1, -1, 77, 2**31, 1.0, True, "unknown"))  # dtypes and the like
 
 
-def apply(arguments: dict[str, Any], mutation: Mutation) -> None:
-    """Changes the arguments in place."""
+def apply(arguments: dict[str, Any], mutation: Mutation, device: str = "npu") -> None:
+    """Changes the arguments in place; those of `device` may lose memory."""
     *path, last = mutation.where.split(".")
     holder: Any = arguments
     for part in path:
@@ -130,7 +130,7 @@ def apply(arguments: dict[str, Any], mutation: Mutation) -> None:
         or (isinstance(holder, dict) and key not in holder)
     ):
         return
-    holder[key] = _mutated(holder[key], mutation, arguments)
+    holder[key] = _mutated(holder[key], mutation, arguments, device)
 
 
 def _step(holder: Any, part: str) -> Any:
@@ -141,7 +141,7 @@ def _step(holder: Any, part: str) -> Any:
     return None
 
 
-def _mutated(value: Any, mutation: Mutation, arguments: dict[str, Any]) -> Any:
+def _mutated(value: Any, mutation: Mutation, arguments: dict[str, Any], device: str) -> Any:
     kind, parameter = mutation.kind, mutation.parameter
     if kind == "value":
         return parameter
@@ -169,7 +169,7 @@ def _mutated(value: Any, mutation: Mutation, arguments: dict[str, Any]) -> Any:
     if kind == "kind":
         return kinds.KINDS[parameter](value)
     if kind == "storage":
-        return _storage(value, parameter)
+        return _storage(value, parameter, device)
     return _shape(value, *parameter) if kind == "shape" else _stride(value, *parameter)
 
 
@@ -222,9 +222,9 @@ def _stride(x: torch.Tensor, how: str, dim: int) -> torch.Tensor:
     return x.contiguous().as_strided(x.shape, strides)
 
 
-def _storage(x: torch.Tensor, how: str) -> torch.Tensor:
+def _storage(x: torch.Tensor, how: str, device: str) -> torch.Tensor:
     """The same tensor on memory that was released, or that ends before it."""
-    if x.device.type != "npu" or not x.numel():
+    if x.device.type != device or not x.numel():
         return x
     x = x.clone()
     x.untyped_storage().resize_(0 if how == "released" else x.untyped_storage().nbytes() // 2)

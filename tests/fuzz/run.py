@@ -31,7 +31,7 @@ from tests.fuzz.calls import Call, Outcome
 from tests.fuzz.guard import LIMIT, Guard
 from tests.fuzz.isolate import alike_on_cpu, isolated, unpacked
 
-_KINDS = ("ok", "refused", "internal", "write", "no sample")
+_KINDS = ("ok", "refused", "internal", "write", "state", "no sample")
 _SLOT = struct.Struct(f"qdd{len(_KINDS)}q")  # as Current
 _MAX_MEMORY = 4 << 30
 

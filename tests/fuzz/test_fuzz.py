@@ -145,6 +145,45 @@ def test_writes_to_arguments_that_the_schema_protects(monkeypatch):
     assert outcome.kind == "write" and "args[1]: " in outcome.message
 
 
+def test_modes_that_a_call_leaves_changed(monkeypatch):
+    from tests.fuzz import targets
+
+    target = targets.ours()["npu.npu_rms_norm"]
+
+    def bad(*args, **kwargs):
+        torch.set_grad_enabled(False)
+
+    monkeypatch.setitem(targets.ours(), target.name, target._replace(function=bad))
+    try:
+        assert Call(target.name).judged().kind == "state"
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_modes_do_not_come_back_with_the_frames_of_an_error(monkeypatch):
+    from tests.fuzz import targets
+
+    target = targets.ours()["npu.npu_rms_norm"]
+
+    def refused(*args, **kwargs):
+        guard = torch._C._DisableFuncTorch()  # as PyTorch's printing of tensors has it
+        raise RuntimeError(f"no {guard}")
+
+    monkeypatch.setitem(targets.ours(), target.name, target._replace(function=refused))
+    assert Call(target.name, mode="inference").judged().kind == "refused"
+    assert Call(target.name, mode="autocast").judged().kind == "refused"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_with_bits_have_them_on_the_cpu_too():
+    kinds_of = {"negated": "is_neg", "quantized": "is_quantized"}
+    for kind, holds in kinds_of.items():
+        call = Call("aten.neg.default", mutations=(Mutation("args.0", "kind", kind),)).on_cpu()
+        x = call.arguments()["args"][0]
+        found = getattr(x, holds)
+        assert x.device.type == "cpu" and (found() if callable(found) else found)
+
+
 def test_what_is_internal():
     assert _judge_error(RuntimeError("x INTERNAL ASSERT FAILED at y"), 0).kind == "internal"
     assert _judge_error(RuntimeError("npu_x: argument 'k' must be positive"), 1).kind == "refused"
@@ -202,7 +241,7 @@ def test_mutations_that_an_odd_tensor_refuses_are_left_out():
 
 
 def test_storages_that_were_cut_are_so_on_the_cpu_too():
-    x = mutations._storage(torch.ones(4, 6, device="npu"), "cut")
+    x = mutations._storage(torch.ones(4, 6, device="npu"), "cut", "npu")
     host = _on_host(x)
     assert (
         host.shape == x.shape

@@ -139,8 +139,10 @@ at::Tensor alias_on(const at::Tensor& npu, c10::Storage on_cpu) {
   const DispatchKeySet bare = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   c10::intrusive_ptr<TensorImpl> to;
   if (C10_UNLIKELY(from.is_quantized())) {
-    const auto quantizer = static_cast<at::QTensorImpl&>(from).quantizer();
-    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, std::move(on_cpu), bare, from.dtype(), quantizer);
+    auto* quantized = dynamic_cast<at::QTensorImpl*>(&from);
+    TORCH_CHECK(quantized != nullptr, "Expected a quantized tensor with a scale, but it has only the dtype of one");
+    to = c10::make_intrusive<at::QTensorImpl>(TensorImpl::VIEW, std::move(on_cpu), bare, from.dtype(),
+                                              quantized->quantizer());
   } else {
     to = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, std::move(on_cpu), bare, from.dtype());
   }

@@ -47,6 +47,17 @@ bool takes_host_tensor(const Operation& operation, const c10::Argument& argument
   return argument.name() == "lengths" && operation.name == "aten::_pack_padded_sequence";
 }
 
+void check_required(const c10::OperatorHandle& op, const Stack& stack, const std::vector<size_t>& required) {
+  const auto& arguments = op.schema().arguments();
+  for (const size_t at : required) {
+    const IValue& value = stack[stack.size() - arguments.size() + at];
+    TORCH_CHECK(!value.isTensor() || value.toTensor().defined(), op.schema().name(), ": argument '",
+                arguments[at].name(), "' must be a tensor, but is None");
+  }
+}
+
+bool must_be_tensor(const c10::Argument& argument) { return argument.type()->kind() == c10::TypeKind::TensorType; }
+
 struct FallbackFacts {  // what a call must do, worked out once per operator
   explicit FallbackFacts(const c10::OperatorHandle& op)
       : operation(operation_of(op)),
@@ -67,7 +78,7 @@ struct FallbackFacts {  // what a call must do, worked out once per operator
       host_ok.push_back(takes_host_tensor(operation, argument));
       any_mutable |= is_written;
       auto type = argument.type();
-      if (type->kind() == c10::TypeKind::TensorType) required.push_back(i);
+      if (must_be_tensor(argument)) required.push_back(i);
       if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
       if (type->kind() == c10::TypeKind::GeneratorType) generator = static_cast<int>(i);
       if (type->kind() == c10::TypeKind::DeviceObjType) device = static_cast<int>(i);
@@ -98,13 +109,6 @@ struct FallbackFacts {  // what a call must do, worked out once per operator
       const IValue& value = stack[stack.size() - arguments + at];
       TORCH_CHECK(!value.isInt() || (value.toInt() >= 0 && value.toInt() < most), name, ": argument '",
                   op.schema().arguments()[at].name(), "' received a number that means nothing (", value.toInt(), ")");
-    }
-  }
-  void check_required(const c10::OperatorHandle& op, const Stack& stack) const {
-    for (const size_t at : required) {
-      const IValue& value = stack[stack.size() - arguments + at];
-      TORCH_CHECK(!value.isTensor() || value.toTensor().defined(), name, ": argument '",
-                  op.schema().arguments()[at].name(), "' must be a tensor, but is None");
     }
   }
   // A number below -2^62 stays symbolic though nothing traces, and no kernel takes such a list apart.
@@ -252,9 +256,12 @@ void run(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey 
 // The facts and their operators live as long as the process.
 void launch_fallback(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey host, Stack* stack) {
   if (C10_UNLIKELY(!facts.on_host.empty())) tell_of_fallback(facts.on_host);
-  facts.check_required(op, *stack);
+  check_required(op, *stack, facts.required);
   facts.check_enumerations(op, *stack);
   facts.plain_sizes(*stack);
+  if (C10_UNLIKELY(host == DispatchKey::QuantizedCPU)) {
+    trusted::quantizers({op.schema(), stack->data() + stack->size() - facts.arguments});
+  }
   const auto check_sizes = facts.operation.traits.trusted_sizes;
   if (C10_UNLIKELY(check_sizes != nullptr)) {
     check_sizes({op.schema(), stack->data() + stack->size() - facts.arguments});
@@ -283,7 +290,7 @@ class CompositeKernel final : public c10::OperatorKernel {
  public:
   explicit CompositeKernel(const c10::OperatorHandle& op) : facts_(op) {}
   void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
-    facts_.check_required(op, *stack);
+    check_required(op, *stack, facts_.required);
     facts_.check_enumerations(op, *stack);
     for (size_t i = 0; i < facts_.arguments; ++i) {
       each_tensor((*stack)[stack->size() - facts_.arguments + i], [&](const at::Tensor& tensor) {
@@ -296,6 +303,21 @@ class CompositeKernel final : public c10::OperatorKernel {
 
  private:
   FallbackFacts facts_;
+};
+
+// An operator that is made of others for tensors of another layout, and whose first step would take a missing one
+// apart.
+class CompositeOfLayout final : public c10::OperatorKernel {
+ public:
+  CompositeOfLayout(std::vector<size_t> required, DispatchKey host) : required_(std::move(required)), host_(host) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
+    check_required(op, *stack, required_);
+    op.redispatchBoxed(DispatchKeySet(host_), stack);
+  }
+
+ private:
+  const std::vector<size_t> required_;
+  const DispatchKey host_;
 };
 
 // For operators registered later (other libraries), the facts are looked up.
@@ -340,12 +362,14 @@ bool random_without_generator(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded) && FallbackFacts(op).generator < 0;
 }
 
+bool made_of_others(const c10::OperatorHandle& op) {
+  return has_kernel(op, {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional});
+}
+
 // Made of others for all devices, with a tensor among its arguments.
 bool is_composite(const c10::OperatorHandle& op) {
   return !has_kernel(op, {DispatchKey::PrivateUse1, DispatchKey::CPU}) && !traits_of(op.schema().name()).composite &&
-         has_kernel(op,
-                    {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional}) &&
-         !random_without_generator(op) && !is_view(op.schema()) && takes_tensor(op.schema());
+         made_of_others(op) && !random_without_generator(op) && !is_view(op.schema()) && takes_tensor(op.schema());
 }
 
 // full_like(x, 1, device="cpu") goes where it is told, so it stays made of others.
@@ -402,8 +426,17 @@ void register_fallbacks() {
     if (wants_composite_kernel(*op)) {
       dense->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositeKernel>(*op)));
     }
+    std::vector<size_t> required;
+    for (size_t i = 0; i < op->schema().arguments().size(); ++i) {
+      if (must_be_tensor(op->schema().arguments()[i])) required.push_back(i);
+    }
     for (const auto& [host, other] : others) {
-      if (op->hasKernelForDispatchKey(host)) other->impl(full.c_str(), kernel(host));
+      if (op->hasKernelForDispatchKey(host)) {
+        other->impl(full.c_str(), kernel(host));
+      } else if (required.size() > 1 && made_of_others(*op) && op->hasComputedKernelForDispatchKey(host)) {
+        auto checked = std::make_unique<CompositeOfLayout>(required, host);
+        other->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(checked)));
+      }
     }
   }
 }

@@ -1,9 +1,12 @@
 #include "torch/dispatch/trusted.h"
 
 #include <ATen/ATen.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <ATen/quantized/Quantizer.h>
 
 #include <algorithm>
 
+#include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/trusted_checks.h"
 
 namespace softnpu {
@@ -20,8 +23,26 @@ at::Tensor CallArguments::tensor(const char* label) const {
   return value != nullptr && value->isTensor() ? value->toTensor() : at::Tensor();
 }
 
-// Distances, windows, transforms, factorizations, segments and quotients.
+// Distances, windows, transforms, factorizations, segments, quotients and quantizers.
 namespace trusted {
+
+// A tensor that was made by a quantized dtype alone (torch.empty, or torch.full inside of ldexp) has no scale and no
+// zero point. PyTorch's kernels ask it for them, and fail with an assertion; three do not ask. A negated view of a
+// quantized tensor and a nested one have its dtype, and are no quantized tensors that could be asked.
+void quantizers(const CallArguments& given) {
+  const std::string& name = given.schema.name();
+  const bool asks = name != "aten::view" && name != "aten::_reshape_alias" && name != "aten::int_repr";
+  for (size_t i = 0; i < given.schema.arguments().size(); ++i) {
+    each_tensor(given.first[i], [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.is_quantized()) return;
+      auto* impl = dynamic_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
+      const bool scaled = impl != nullptr && dynamic_cast<at::UnknownQuantizer*>(impl->quantizer().get()) == nullptr;
+      TORCH_CHECK(scaled || (impl != nullptr && !asks), name, ": argument '", given.schema.arguments()[i].name(),
+                  "' must be a quantized tensor with a scale and a zero point, as torch.quantize_per_tensor makes one, "
+                  "but has only the dtype of one");
+    });
+  }
+}
 
 // Gradient of cdist: a distance for each pair of rows.
 void cdist(const CallArguments& given) {
@@ -68,9 +89,11 @@ void fft(const CallArguments& given) {
   }
   const c10::IValue* last = given.find("last_dim_size");
   if (last == nullptr || !last->isInt() || dims.empty()) return;
-  TORCH_CHECK(last->toInt() >= 1 && self.size(dims.back()) >= last->toInt() / 2 + 1, given.schema.name(),
-              ": argument 'last_dim_size' must be from 1 to ", 2 * self.size(dims.back()) - 1, " for ",
-              self.size(dims.back()), " frequencies, but is ", last->toInt());
+  const int64_t count = last->toInt(), given_size = self.size(dims.back());
+  // The transform has the larger of both sizes: with another one it would write more than the result holds.
+  TORCH_CHECK(count >= 1 && (given_size == count / 2 + 1 || given_size == count), given.schema.name(),
+              ": argument 'last_dim_size' must be ", given_size, " or such that half of it and 1 are ", given_size,
+              ", the size of 'self' in dimension ", dims.back(), ", but is ", count);
 }
 
 namespace {

@@ -40,6 +40,7 @@ void pivot_sizes(const CallArguments& given);
 void segment_sizes(const CallArguments& given);
 void index_tensors(const CallArguments& given);
 void ctc_sizes(const CallArguments& given);
+void quantizers(const CallArguments& given);  // of every operator on quantized tensors
 
 // Data: on CPU tensors, when the values are there.
 void pool_indices(const CallArguments& given);

@@ -314,6 +314,7 @@ Tensor Capture::keep(const Tensor& tensor) {
 
 Tensor pool_ref(const Tensor& tensor) {
   TORCH_CHECK(on_npu(tensor) && plain(tensor), "pool_ref_tensor: expected a dense NPU tensor");
+  check_inside(tensor, {});
   const Block* block = block_at(base_of(tensor));
   const bool pooled = block != nullptr && block->pool != nullptr && block->pool->owner != PoolId{0, 0};
   c10::Storage storage = storage_on(tensor, tensor.device(), !pooled);
