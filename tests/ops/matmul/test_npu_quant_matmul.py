@@ -491,5 +491,8 @@ def test_older_chip_with_a_scale_for_each_row():
 
 def test_910a_has_no_such_operator():
     """CANN's definition of the operator has no configuration for it."""
-    with on("910A"), pytest.raises(NotImplementedError, match="'device' must be of the family A2"):
+    with (
+        as_chip("Ascend910A"),
+        pytest.raises(NotImplementedError, match="'device' must be of the family A2"),
+    ):
         call()
