@@ -487,3 +487,12 @@ def test_older_chip_with_a_scale_for_each_row():
     want = exact * scale.cpu().double() * rows.cpu().double()[:, None]
     assert y.dtype == F16
     assert_accurate(y, want, want.half())
+
+
+def test_910a_has_no_such_operator():
+    """CANN's definition of the operator has no configuration for it."""
+    with (
+        as_chip("Ascend910A"),
+        pytest.raises(NotImplementedError, match="'device' must be of the family A2"),
+    ):
+        call()

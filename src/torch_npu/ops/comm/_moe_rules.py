@@ -86,7 +86,7 @@ def _check_ranks(ep_world_size, version, comm_alg):
         else:
             must.choice("ep_world_size", ep_world_size, _FIRST_A3)
         return
-    must.choice("comm_alg", comm_alg, _ALGORITHMS[chips.current().family])
+    must.choice("comm_alg", comm_alg, _ALGORITHMS.get(chips.current().family, _ALGORITHMS["A3"]))
     if is_a2():
         most = 64 if comm_alg == "hierarchy" else 384
         nodes = ep_world_size <= _NODE_A2 or ep_world_size % _NODE_A2 == 0

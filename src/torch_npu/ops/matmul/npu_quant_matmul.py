@@ -80,6 +80,7 @@ def _finish(y, bias, dtype):
     "int? x2_dtype=None, int? pertoken_scale_dtype=None, int? scale_dtype=None, int[]? group_sizes=None, "
     "Tensor? y_scale=None) -> Tensor",
     product=True,
+    chips=("A2", "A3", "A5", "310P"),
 )
 def npu_quant_matmul(
     x1,
