@@ -115,7 +115,7 @@ class Captured:
             return self.program(given)
         if self.exceeded:
             return self.eager(*given) if self.eager is not None else self.program(given)
-        key, held = self._key(given), self._held(given)
+        key = self._key(given)
         entry = self.entries.get(key)
         if entry is None and len(self.entries) == self.limit:
             logger.warning("more than %s captures: the graph runs eagerly from now on", self.limit)
@@ -123,7 +123,7 @@ class Captured:
             self.exceeded = True
             return self(given)
         talks = logger.isEnabledFor(logging.DEBUG)
-        if entry is not None and entry.held == held and not self.recapture:
+        if entry is not None and entry.held == self._held(given) and not self.recapture:
             if talks:
                 _tell("The current AclGraph no needs to be recaptured", key)
             self._update(entry, given)
@@ -132,7 +132,7 @@ class Captured:
                 known = "No find captured AclGraph, it is captured now"
                 again = "The current AclGraph needs to be recaptured"
                 _tell(known if entry is None else again, key)
-            entry = self.entries[key] = self._capture(given, held)
+            entry = self.entries[key] = self._capture(given)
             if talks:
                 self._tell_capture(key)
         entry.graph.replay()
@@ -174,7 +174,7 @@ class Captured:
         reuse = "shared" if self.shares_pool else "not shared"
         _tell(f"After capturing fx_graph the pool is {reuse} and holds {_pools()}", key)
 
-    def _capture(self, given: list[Any], held: Any) -> _Entry:
+    def _capture(self, given: list[Any]) -> _Entry:
         self.captures += 1
         values = [
             value.clone() if self._copied(index, value) and self.clone_input else value
@@ -194,7 +194,7 @@ class Captured:
                 random_state
             )  # a capture computes nothing: replay draws the numbers
         sources = [_source(values, result) for result in results]
-        return _Entry(graph, values, results, sources, held)
+        return _Entry(graph, values, results, sources, self._held(given))
 
     def _copied(self, index: int, value: Any) -> bool:
         on_device = isinstance(value, torch.Tensor) and value.device.type == "npu"

@@ -150,9 +150,11 @@ def test_captured_dump_leaves_out_what_the_program_saves(config, tmp_path):
     config.dump_config.enable_dump = True
     config.dump_config.dump_path = str(tmp_path)
 
+    path = str(tmp_path / "mine.pt")
+
     def f(x):
         y = x * 2
-        torch_npu.save_npugraph_tensor(y, save_path=str(tmp_path / "mine.pt"))
+        torch_npu.save_npugraph_tensor(y, save_path=path)
         return y + 1
 
     compiled(f, config)(randn(3))

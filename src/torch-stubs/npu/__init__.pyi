@@ -62,6 +62,7 @@ from torch_npu.npu import (
     enable_flash_sdp as enable_flash_sdp,
     enable_math_sdp as enable_math_sdp,
     enable_mem_efficient_sdp as enable_mem_efficient_sdp,
+    fake_record_stream as fake_record_stream,
     finalize_dump as finalize_dump,
     flash_sdp_enabled as flash_sdp_enabled,
     get_allocator_backend as get_allocator_backend,

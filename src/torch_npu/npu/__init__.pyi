@@ -60,6 +60,7 @@ from torch_npu.npu.deterministic import enable_deterministic_with_backward as en
 from torch_npu.npu._backends import enable_flash_sdp as enable_flash_sdp
 from torch_npu.npu._backends import enable_math_sdp as enable_math_sdp
 from torch_npu.npu._backends import enable_mem_efficient_sdp as enable_mem_efficient_sdp
+from torch_npu.npu.streams import fake_record_stream as fake_record_stream
 from torch_npu.npu.npu_config import finalize_dump as finalize_dump
 from torch_npu.npu._backends import flash_sdp_enabled as flash_sdp_enabled
 from torch_npu.npu.memory import get_allocator_backend as get_allocator_backend
