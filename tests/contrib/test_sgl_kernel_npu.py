@@ -336,6 +336,11 @@ def test_transfer_state():
         expected[2, i, 0], expected[3, i, 0] = state[i, 4], state[i, 0]
     assert torch.equal(target, expected)
     move = ops.transfer_state_per_layer_direct_pf_lf
+    turned = torch.zeros(6, 5, 2).npu().mT  # dense, in another order: copied as it lies in memory
+    move(host, turned, integers(1), integers(4), 0, 2)
+    assert torch.equal(turned.mT.cpu()[4].flatten(), host[1, 0, 0].flatten())
+    with pytest.raises(RuntimeError, match="'dst' must be of dense slots"):
+        move(host, torch.zeros(6, 2, 10).npu()[..., ::2], integers(0), integers(0), 0, 2)
     with pytest.raises(RuntimeError, match=r"'dst_indices' must be in \[0, 6\)"):
         move(host, layer, integers(0), integers(6), 2, 2)
     with pytest.raises(RuntimeError, match=r"'layer_id' must be in \[0, 3\)"):

@@ -37,14 +37,14 @@ def test_batch_matmul_transpose():
 
 
 def test_mla_preprocess():
-    """The hidden states are normalized with `gamma0` and `beta0`; from there on as `_C_ascend` does it, in its tests."""
+    """`gamma0` and `beta0` are not read; of `beta1` the elements that `gamma1` has."""
     tokens, hidden, heads, nope, latent, rope, lora = 3, 64, 2, 16, 32, 8, 24
     x, gamma, beta = (torch.randn(n).to(BF16) for n in ((tokens, hidden), (hidden,), (hidden,)))
     weights = {
         "wdqkv": torch.randint(-9, 9, (latent + rope + lora, hidden), dtype=torch.int8),
         "descale0": torch.rand(latent + rope + lora) * 1e-2,
         "gamma1": torch.randn(lora).to(BF16),
-        "beta1": torch.randn(lora).to(BF16),
+        "beta1": torch.randn(hidden).to(BF16),
         "wuq": torch.randint(-9, 9, (heads * (nope + rope), lora), dtype=torch.int8),
         "descale1": torch.rand(heads * (nope + rope)) * 1e-2,
         "gamma2": torch.randn(latent).to(BF16),
@@ -82,11 +82,7 @@ def test_mla_preprocess():
     )
     ops.mla_preprocess(hiddenState=x.npu(), gamma0=gamma.npu(), beta0=beta.npu(), **call)
 
-    wide = x.double()
-    norm = (
-        wide / (wide.square().mean(1, keepdim=True) + 1e-6).sqrt() * gamma.double() + beta.double()
-    )
-    rows = norm / float(scales["quant_scale0"]) + 3
+    rows = x.double() / float(scales["quant_scale0"]) + 3
     rows = rows.round().clamp(-128, 127)
     down = (rows @ weights["wdqkv"].double().t() + scales["bias0"]) * weights["descale0"].double()
     c = down[:, :latent]
@@ -97,7 +93,13 @@ def test_mla_preprocess():
     turned = torch.cat((-r[:, rope // 2 :], r[:, : rope // 2]), 1)
     expected = r * weights["cos"].double() + turned * weights["sin"].double()
     close(out["kv_cache_out1"].cpu().view(8, rope)[slots.long()], expected, 5e-2)
-    assert out["q_out0"].abs().sum() > 0 and out["q_out1"].abs().sum() > 0
+    d = down[:, latent + rope :].to(BF16).double()
+    d = d / (d.square().mean(1, keepdim=True) + 1e-6).sqrt() * weights["gamma1"].double()
+    d = (d + weights["beta1"][:lora].double()) / float(scales["quant_scale1"]) - 2
+    up = d.round().clamp(-128, 127) @ weights["wuq"].double().t() + scales["bias1"]
+    up = (up * weights["descale1"].double()).view(tokens, heads, nope + rope)
+    query = torch.einsum("thn,hnl->thl", up[..., :nope], weights["wuk"].double())
+    close(out["q_out0"], query, 2e-1)
     with pytest.raises(RuntimeError, match="'cache_mode' must be"):
         ops.mla_preprocess(
             hiddenState=x.npu(),
@@ -105,8 +107,20 @@ def test_mla_preprocess():
             beta0=beta.npu(),
             **(call | {"cache_mode": "kvcache"}),
         )
-    with pytest.raises(RuntimeError, match="'gamma0' must be"):
-        ops.mla_preprocess(hiddenState=x.npu(), gamma0=gamma[1:].npu(), beta0=beta.npu(), **call)
+    with pytest.raises(RuntimeError, match="'quant_mode' must be 'per_tensor_quant_asymm'"):
+        ops.mla_preprocess(
+            hiddenState=x.npu(),
+            gamma0=gamma.npu(),
+            beta0=beta.npu(),
+            **(call | {"quant_mode": None}),
+        )
+    with pytest.raises(RuntimeError, match="'beta1' must be of at least 24 elements"):
+        ops.mla_preprocess(
+            hiddenState=x.npu(),
+            gamma0=gamma.npu(),
+            beta0=beta.npu(),
+            **(call | {"beta1": x[0, 1:9].npu()}),
+        )
 
 
 def test_lightning_indexer():

@@ -8,7 +8,6 @@ from softnpu.contrib.kernels import blocks, mla, products, two_caches
 from softnpu.contrib.kernels.compressor import compressor as compressed
 from softnpu.contrib.sgl_kernel_npu._define import sgl_op
 from torch_npu.ops import _check as must
-from torch_npu.ops._math import wide
 from torch_npu.ops.attention.npu_lightning_indexer import npu_lightning_indexer as indexer
 
 __all__ = ["compressor", "lightning_indexer", "mla_preprocess"]
@@ -132,16 +131,18 @@ def _(query, key, weights, **rest):
     "-> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!))",
     product=True,
 )
-def mla_preprocess(hiddenState, gamma0, beta0, wuk, **rest):
-    """Queries and cache entries of multi-head latent attention; the hidden states get a norm with a bias first.
+def mla_preprocess(hiddenState, beta1, gamma1, wuk, **rest):
+    """Queries and cache entries of multi-head latent attention, of hidden states that are normalized already.
 
-    The epsilon of all norms is 1e-6. Modes as in `npu_mla_preprocess` of ATB; sizes follow from the tensors.
+    The kernel does not read `gamma0` and `beta0`, and of `beta1` as many elements as `gamma1` has. The epsilon of the
+    norms is 1e-6. Sizes follow from the tensors.
     """
-    must.anything(
-        rest.pop("kv_cache"), rest.pop("kv_cache_rope")
-    )  # the outputs are what is written
-    x = mla.norm(hiddenState, gamma0) + wide(beta0)
-    mla.preprocess(x, hiddenState.dtype, wuk=_matrices(wuk), **rest)
+    for name in ("gamma0", "beta0", "kv_cache", "kv_cache_rope"):
+        rest.pop(name)  # not read; of the caches the outputs are written
+    bias = beta1.reshape(-1)[: gamma1.shape[0]]
+    mla.preprocess(
+        hiddenState, hiddenState.dtype, gamma1=gamma1, beta1=bias, wuk=_matrices(wuk), **rest
+    )
     return tuple(rest[n] for n in ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1"))
 
 
@@ -156,14 +157,20 @@ def _(q_out0, kv_cache_out0, q_out1, kv_cache_out1):
 
 
 @mla_preprocess.check
-def _(hiddenState, gamma0, beta0, wuk, cache_mode, quant_mode, **rest):
+def _(hiddenState, gamma0, beta0, gamma1, beta1, wuk, cache_mode, quant_mode, **rest):
+    must.anything(gamma0, beta0)
     must.choice("cache_mode", cache_mode, ("krope_ctkv", mla.INT8_NZ, mla.NZ, None))
-    must.choice("quant_mode", quant_mode, (mla.STATIC, mla.DYNAMIC, None))
-    for name, tensor in (("gamma0", gamma0), ("beta0", beta0)):
-        must.shape(name, tensor, hiddenState.shape[-1:])
+    must.choice("quant_mode", quant_mode, (mla.STATIC,))  # there is no kernel of the other mode
+    if hiddenState.dtype == torch.float16:  # nor of the others in float16
+        must.choice("cache_mode", cache_mode, ("krope_ctkv", None))
+    must.ndim("gamma1", gamma1, 1)
+    fits = beta1.numel() >= gamma1.shape[0]
+    must.hold(fits, "beta1", f"of at least {gamma1.shape[0]} elements", tuple(beta1.shape))
     must.ndim("wuk", wuk, 3, 4)
     mla.check_preprocess(
         hiddenState=hiddenState,
+        gamma1=gamma1,
+        beta1=beta1,
         wuk=_matrices(wuk),
         cache_mode=cache_mode,
         quant_mode=quant_mode,

@@ -279,7 +279,8 @@ def _(mix_qkv, recurrent_state, beta, scale, nk, nv, intermediate_state, **rest)
         many = batch * length * nv
         must.hold(rest["g"].numel() == many, "g", f"of {many} elements", tuple(rest["g"].shape))
     if must.has_data(lengths):
-        _check_values(states.shape[:-3].numel(), recurrent_state.shape[0], length, rest)
+        lines = None if intermediate_state is None else recurrent_state.shape[0]
+        _check_values(states.shape[:-3].numel(), lines, length, rest)
 
 
 def _check_values(blocks, lines, length, rest):
@@ -287,7 +288,7 @@ def _check_values(blocks, lines, length, rest):
     must.hold(all(0 <= n <= length for n in counts), "actual_seq_lengths", f"from 0 to {length}",
               counts)  # fmt: skip
     for name, limit in (("ssm_state_indices", blocks), ("cache_indices", lines)):
-        if rest[name] is not None:
+        if rest[name] is not None and limit is not None:
             found = rest[name].reshape(-1).tolist()
             must.hold(all(0 <= i < limit for i in found), name, f"in [0, {limit})", found)
     if rest["num_accepted_tokens"] is not None:

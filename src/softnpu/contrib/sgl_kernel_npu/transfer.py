@@ -85,12 +85,16 @@ def _(device_k, host_k, device_v, host_v, device_indices, host_indices, page_siz
     host_ok=True,
 )
 def transfer_state_per_layer_direct_pf_lf(src, dst, src_indices, dst_indices, layer_id):
-    """dst[dst_indices[i]] = src[src_indices[i], layer_id, 0]: slots of the host into one layer of the device."""
+    """dst[dst_indices[i]] = src[src_indices[i], layer_id, 0]: slots of the host into one layer of the device.
+
+    A slot is copied as it lies in memory, also where the dimensions of `dst` lie in another order.
+    """
     source, target = src_indices.cpu().tolist(), dst_indices.cpu().tolist()
     _inside("dst_indices", target, dst.shape[0])
     _inside("src_indices", source, src.shape[0])
+    slots, rows = _flat(dst, 1), src.view(*src.shape[:2], -1)
     for own, other in zip(target, source, strict=True):
-        dst[own].copy_(src[other, layer_id, 0])
+        slots[own].copy_(rows[other, layer_id])
 
 
 transfer_state_per_layer_direct_pf_lf.meta(_nothing)
@@ -109,7 +113,7 @@ def _(src, dst, src_indices, dst_indices, layer_id, flags):
     must.same_dtype("src", src, "dst", dst)
     must.shape("src", src, (None, None, 1, *dst.shape[1:]))
     must.hold(0 <= layer_id < src.shape[1], "layer_id", f"in [0, {src.shape[1]})", layer_id)
-    must.hold(dst.is_contiguous(), "dst", "with slots one after the other", dst.stride())
+    _check_dense("dst", dst, 1)
 
 
 @sgl_op(
@@ -119,15 +123,19 @@ def _(src, dst, src_indices, dst_indices, layer_id, flags):
     host_ok=True,
 )
 def transfer_state_all_layer_direct_lf_pf(device_states, host_states, device_indices, host_indices):
-    """host[host_indices[i], :, 0] = device[:, device_indices[i]], for each pair of states: all layers of a slot."""
+    """host[host_indices[i], :, 0] = device[:, device_indices[i]], for each pair of states: all layers of a slot.
+
+    A slot is copied as it lies in memory, also where the dimensions of a state lie in another order.
+    """
     source, target = device_indices.cpu().tolist(), host_indices.cpu().tolist()
     if not source:
         return
     _inside("device_indices", source, min(device.shape[1] for device in device_states))
     _inside("host_indices", target, min(host.shape[0] for host in host_states))
     for device, host in zip(device_states, host_states, strict=True):
+        slots, rows = _flat(device, 2), host.view(*host.shape[:2], -1)
         for own, other in zip(source, target, strict=True):
-            host[other, :, 0].copy_(device[:, own])
+            rows[other].copy_(slots[:, own])
 
 
 transfer_state_all_layer_direct_lf_pf.meta(_nothing)
@@ -154,8 +162,8 @@ def _(device_states, host_states, device_indices, host_indices, flags):
         must.hold(device.shape[0] >= layers, "device_states", f"of {layers} layers", device.shape)
         must.same_dtype("host_states", host, "device_states", device)
         must.shape("host_states", host, (None, device.shape[0], 1, *device.shape[2:]))
-        dense = device.numel() and device[0].is_contiguous()
-        must.hold(dense, "device_states", "with slots one after the other", device.stride())
+        must.hold(device.numel() > 0, "device_states", "not empty", tuple(device.shape))
+        _check_dense("device_states", device, 2)
 
 
 def _check_host(name, tensor):
@@ -164,6 +172,23 @@ def _check_host(name, tensor):
     pinned = tensor.is_meta or tensor.is_pinned()
     must.hold(pinned, name, "in pinned memory", "memory that is not")
     must.hold(tensor.is_contiguous(), name, "contiguous", tensor.stride())
+
+
+def _flat(tensor, leading):
+    """The tensor with one dimension, in the order of memory, behind the leading ones."""
+    size = tensor.shape[leading:].numel()
+    return tensor.as_strided((*tensor.shape[:leading], size), (*tensor.stride()[:leading], 1))
+
+
+def _check_dense(name, tensor, leading):
+    """Behind the leading dimensions no gaps, in whatever order; slots one after the other."""
+    expected = 1
+    pairs = sorted(zip(tensor.stride()[leading:], tensor.shape[leading:], strict=True))
+    for stride, size in pairs:
+        must.hold(size == 1 or stride == expected, name, "of dense slots", tensor.stride())
+        expected *= size
+    after = tensor.stride(leading - 1) == expected
+    must.hold(after, name, "of slots one after the other", tensor.stride())
 
 
 def _inside(name, indices, count):
