@@ -76,11 +76,8 @@ def indices(gm: GraphModule) -> dict[Node, int]:
                 found[node] = index
     if current != OUTER:
         raise RuntimeError(
-            # programs look for these words of upstream's
-            "When use npugraph_ex, you must make sure at the end of your code set stream to the same stream as the "
-            "begin of your code: the compiled code leaves another stream current than it found. Take "
-            "torch.npu.current_stream() at its beginning and give it to torch.npu.set_stream at its end, or use "
-            "`with torch.npu.stream(s):`"
+            "the compiled code leaves another stream current than it found: take torch.npu.current_stream() at its "
+            "beginning and give it to torch.npu.set_stream at its end, or use `with torch.npu.stream(s):`"
         )
     return found
 
