@@ -33,8 +33,8 @@ void cdist(const CallArguments& given) {
               x2.size(-2), " rows of 'x2', but has the sizes ", cdist.sizes());
 }
 
-// Gradient of unfold: windows of the size and the step that the input has room for. A number counts as one element along
-// dimension 0, and has one window, which is all there is.
+// Gradient of unfold: windows of the size and the step that the input has room for.
+// A number counts as one element along dimension 0, and has one window, which is all there is.
 void unfold(const CallArguments& given) {
   const at::Tensor grad = given.tensor("grad_in");
   const c10::IValue* shape = given.find("input_sizes");
