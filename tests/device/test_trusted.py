@@ -431,6 +431,19 @@ def test_windows():
         aten.unfold_backward(grad[:1].npu(), [8, 2], 0, 4, 2)
 
 
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_gradient_of_unfold_of_a_number(dim, size):
+    grads = []
+    for device in ("cpu", "npu"):
+        x = torch.tensor(2.0, device=device, requires_grad=True)
+        (3 * x.unfold(dim, size, 1)).sum().backward()
+        grads.append(x.grad.item())
+    assert grads == [3.0 * size] * 2
+    with pytest.raises(RuntimeError, match="grad_in"):
+        aten.unfold_backward(torch.ones(2).npu(), [], dim, 1, 1)
+
+
 def test_offsets_of_bags():
     grad, weight, indices = torch.randn(3, 2), torch.randn(7, 2), torch.tensor([1, 4, 6, 0, 2])
     empty = torch.empty(0, dtype=torch.int64)

@@ -55,12 +55,15 @@ void cdist(const CallArguments& given) {
 }
 
 // Gradient of unfold: windows of the size and the step that the input has room for.
+// A number counts as one element along dimension 0, and has one window, which is all there is.
 void unfold(const CallArguments& given) {
   const at::Tensor grad = given.tensor("grad_in");
   const c10::IValue* shape = given.find("input_sizes");
   if (!grad.defined() || shape == nullptr || !shape->isIntList()) return;
   std::vector<int64_t> sizes = shape->toIntVector();
   const int64_t size = number(given, "size"), step = number(given, "step");
+  const bool scalar = sizes.empty();
+  if (scalar) sizes.push_back(1);
   const auto rank = static_cast<int64_t>(sizes.size());
   int64_t dim = number(given, "dim");
   if (dim < 0) dim += rank;
@@ -71,6 +74,7 @@ void unfold(const CallArguments& given) {
               ": arguments 'size' and 'step' must be from 0 to ", along, " and positive, but are ", size, " and ",
               step);
   along = (along - size) / step + 1;
+  if (scalar) sizes.clear();
   sizes.push_back(size);
   expect_sizes(given, "grad_in", sizes, " that 'input_sizes', 'size' and 'step' say");
 }

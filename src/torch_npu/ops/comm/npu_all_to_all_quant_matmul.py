@@ -58,7 +58,7 @@ def _quantized(x, smooth, name):
     "int? x1_quant_dtype=None, int? x1_dtype=None, int? x2_dtype=None, int? x1_scale_dtype=None, "
     "int? x2_scale_dtype=None, int? output_scale_dtype=None, int? comm_scale_dtype=None, "
     "int? y_dtype=None, str? comm_mode=None) -> (Tensor, Tensor)",
-    chips=("A5", "A2"),
+    chips=("A2", "A5"),
     ge="AlltoAllMatmul",
     product=True,
 )

@@ -21,7 +21,7 @@ from torch_npu.ops.comm._all_to_all import columns_to_rows
     "int[]? all2all_axes=None, int? comm_quant_dtype=None, int? x1_dtype=None, int? x2_dtype=None, "
     "int? x1_scale_dtype=None, int? x2_scale_dtype=None, int? output_scale_dtype=None, "
     "int? comm_scale_dtype=None, int? y_dtype=None, str? comm_mode=None) -> Tensor",
-    chips=("A5", "A2"),
+    chips=("A2", "A5"),
     ge="MatmulAlltoAll",
     product=True,
 )
