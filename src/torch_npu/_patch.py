@@ -20,6 +20,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._set: dict[tuple[int, str], tuple[Any, str, Any]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._undo)
@@ -29,6 +30,7 @@ class Patches:
         seen = getattr(owner, name, None)
         own = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
+        self._set[id(owner), name] = owner, name, value
         if own is _MISSING:
             self._undo.append(lambda: delattr(owner, name))
         else:
@@ -48,8 +50,17 @@ class Patches:
         """For what is neither an attribute nor an entry."""
         self._undo.append(action)
 
+    def changed(self) -> list[tuple[Any, str, Any]]:
+        """(owner, name, value) of attributes that were set here and that someone else has set since."""
+        now = (
+            (owner, name, vars(owner).get(name, value), value)
+            for owner, name, value in self._set.values()
+        )
+        return [(owner, name, found) for owner, name, found, value in now if found is not value]
+
     def undo(self) -> None:
         """Puts back everything that was replaced, last first."""
+        self._set.clear()
         while self._undo:
             self._undo.pop()()
 

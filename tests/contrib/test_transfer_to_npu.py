@@ -235,6 +235,19 @@ def test_compiled_in_one_graph(on):
     assert torch.compile(body, backend="aot_eager", fullgraph=True)(x).tolist() == [1, 1]
 
 
+def test_what_the_program_set_stays_with_the_first_compile(on):
+    from torch._dynamo import trace_rules
+
+    def unavailable():
+        return False
+
+    torch.cuda.is_available = unavailable  # as sglang does, after it has imported transfer_to_npu
+    trace_rules.clear_lru_cache()  # Dynamo has not looked at torch's functions yet
+    torch.compile(lambda x: x, backend="eager")
+    assert torch.cuda.is_available is unavailable
+    assert torch.ones(1, device="cuda").device.type == "npu"
+
+
 @pytest.mark.parametrize(
     "given,wanted",
     [("nccl", "hccl"), ("cpu:gloo,cuda:nccl", "cpu:gloo,npu:hccl"), ("gloo", "gloo"), (None, None)],

@@ -236,17 +236,23 @@ def _wrapper_profiler(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compiling(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile`, which must have seen torch's own functions: it finds them once, by their names."""
+    """`torch.compile`, which must have seen torch's own functions: it finds them once, by their names.
+
+    What the program has put in the place of a translated function (`torch.cuda.is_available = ...`) stays.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         from torch._dynamo import trace_rules
 
         if _native not in trace_rules.get_torch_obj_rule_map():
+            changed = _patches.changed()
             _patches.undo()
             trace_rules.clear_lru_cache()
             trace_rules.get_torch_obj_rule_map()
             _apply()
+            for owner, name, value in changed:
+                setattr(owner, name, value)
         return function(*args, **kwargs)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ def sequences(x: Any, lora_indices: Any, seq_len: Any) -> Any:
     return torch.cat([lora_indices[:count].long(), none])[sequence]
 
 
-OPERATORS = {
+OPERATORS: dict[str, Callable[..., Any]] = {
     "bgmv_shrink(Tensor! x, Tensor! weight, Tensor! indices, Tensor! y, float scale) -> ()": (
         bgmv_shrink
     ),

@@ -8,6 +8,7 @@ from softnpu.contrib.kernels import blocks, mla, products, two_caches
 from softnpu.contrib.kernels.compressor import compressor as compressed
 from softnpu.contrib.sgl_kernel_npu._define import sgl_op
 from torch_npu.ops import _check as must
+from torch_npu.ops._math import wide
 from torch_npu.ops.attention.npu_lightning_indexer import npu_lightning_indexer as indexer
 
 __all__ = ["compressor", "lightning_indexer", "mla_preprocess"]
@@ -131,17 +132,25 @@ def _(query, key, weights, **rest):
     "-> (Tensor(a!), Tensor(b!), Tensor(c!), Tensor(d!))",
     product=True,
 )
-def mla_preprocess(hiddenState, beta1, gamma1, wuk, **rest):
+def mla_preprocess(hiddenState, beta1, gamma1, wuk, q_nope_scale, **rest):
     """Queries and cache entries of multi-head latent attention, of hidden states that are normalized already.
 
     The kernel does not read `gamma0` and `beta0`, and of `beta1` as many elements as `gamma1` has. The epsilon of the
-    norms is 1e-6. Sizes follow from the tensors.
+    norms is 1e-6. Sizes follow from the tensors. `q_nope_scale` multiplies the queries, where ATB's operator divides.
     """
     for name in ("gamma0", "beta0", "kv_cache", "kv_cache_rope"):
         rest.pop(name)  # not read; of the caches the outputs are written
     bias = beta1.reshape(-1)[: gamma1.shape[0]]
+    if q_nope_scale is not None:  # this kernel multiplies by it
+        q_nope_scale = wide(q_nope_scale).reciprocal()
     mla.preprocess(
-        hiddenState, hiddenState.dtype, gamma1=gamma1, beta1=bias, wuk=_matrices(wuk), **rest
+        hiddenState,
+        hiddenState.dtype,
+        gamma1=gamma1,
+        beta1=bias,
+        wuk=_matrices(wuk),
+        q_nope_scale=q_nope_scale,
+        **rest,
     )
     return tuple(rest[n] for n in ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1"))
 

@@ -50,9 +50,9 @@ def causal_conv1d(
     run_mode 0 is a prompt, 1 a step of decoding. Rows of sequences without a line are 0.
     """
     y = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    optional = (bias, query_start_loc, cache_indices, has_initial_state, num_accepted_tokens)
     convolution(
-        y, x, weight, conv_states, *(_given(t) for t in optional), activation_mode, pad_slot_id,
+        y, x, weight, conv_states, _given(bias), _given(query_start_loc), _given(cache_indices),
+        _given(has_initial_state), _given(num_accepted_tokens), activation_mode, pad_slot_id,
         run_mode,
     )  # fmt: skip
     return y
