@@ -306,15 +306,12 @@ class CompositeKernel final : public c10::OperatorKernel {
 };
 
 // An operator that is made of others for tensors of another layout, and whose first step would take a missing one
-// apart, or ask a quantized one for its scale.
+// apart.
 class CompositeOfLayout final : public c10::OperatorKernel {
  public:
   CompositeOfLayout(std::vector<size_t> required, DispatchKey host) : required_(std::move(required)), host_(host) {}
   void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
     check_required(op, *stack, required_);
-    if (host_ == DispatchKey::QuantizedCPU) {
-      trusted::quantizers({op.schema(), stack->data() + stack->size() - op.schema().arguments().size()});
-    }
     op.redispatchBoxed(DispatchKeySet(host_), stack);
   }
 
@@ -436,8 +433,7 @@ void register_fallbacks() {
     for (const auto& [host, other] : others) {
       if (op->hasKernelForDispatchKey(host)) {
         other->impl(full.c_str(), kernel(host));
-      } else if (required.size() > (host == DispatchKey::QuantizedCPU ? 0 : 1) && made_of_others(*op) &&
-                 op->hasComputedKernelForDispatchKey(host)) {
+      } else if (required.size() > 1 && made_of_others(*op) && op->hasComputedKernelForDispatchKey(host)) {
         auto checked = std::make_unique<CompositeOfLayout>(required, host);
         other->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(checked)));
       }

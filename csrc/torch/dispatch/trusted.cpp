@@ -5,7 +5,6 @@
 #include <ATen/quantized/Quantizer.h>
 
 #include <algorithm>
-#include <set>
 
 #include "torch/dispatch/ivalues.h"
 #include "torch/dispatch/trusted_checks.h"
@@ -28,13 +27,11 @@ at::Tensor CallArguments::tensor(const char* label) const {
 namespace trusted {
 
 // A tensor that was made by a quantized dtype alone (torch.empty, or torch.full inside of ldexp) has no scale and no
-// zero point. PyTorch's kernels ask it for them, and fail with an assertion; a few do not ask. A nested
-// tensor of quantized ones has their dtype, and is no quantized tensor that could be asked.
+// zero point. PyTorch's kernels ask it for them, and fail with an assertion; three do not ask. A nested tensor of
+// quantized ones has their dtype, and is no quantized tensor that could be asked.
 void quantizers(const CallArguments& given) {
   const std::string& name = given.schema.name();
-  static const std::set<std::string> blind = {"aten::view", "aten::_reshape_alias", "aten::int_repr", "aten::alias",
-                                              "aten::detach"};
-  const bool asks = blind.count(name) == 0;
+  const bool asks = name != "aten::view" && name != "aten::_reshape_alias" && name != "aten::int_repr";
   for (size_t i = 0; i < given.schema.arguments().size(); ++i) {
     each_tensor(given.first[i], [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !tensor.is_quantized()) return;
