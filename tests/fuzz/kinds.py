@@ -28,7 +28,10 @@ def without_frames(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     try:
         return function(*args, **kwargs)
     except BaseException as wrong:
-        traceback.clear_frames(wrong.__traceback__)
+        chained: BaseException | None = wrong
+        while chained is not None:
+            traceback.clear_frames(chained.__traceback__)
+            chained = chained.__context__
         raise
 
 

@@ -127,7 +127,9 @@ class Worker:
     def starved(self, patience: float) -> bool:
         """Whether it wants to go on with the call, and the machine has hardly let it."""
         stat = self._proc("stat")
-        if not stat or stat.rpartition(")")[2].split()[0] != "R":
+        if (
+            not stat or stat.rpartition(")")[2].split()[0] not in "RDT"
+        ):  # D: pages come back; T: somebody stopped it
             return False
         clock = (~self.pid << 3) | 2  # Linux: the processor's time of another process
         return time.clock_gettime(clock) - self.current.cpu < patience / 2

@@ -134,6 +134,17 @@ FINDINGS = [
     Call("api.torch.npu.set_rng_state", 478711, 524361011, (Mutation("args.0", "kind", "sparse"),)),
     # half of the elements of a tensor's storage, and a byte more
     Call("aten.copy.default", 0, 0, (Mutation("args.0", "storage", "cut"),)),
+    # a transform of more numbers than the result holds
+    Call("aten._fft_c2r.default", 2, 0, (Mutation("args.3", "value", 3),)),
+    # a quantized tensor without a scale, which PyTorch makes on the way
+    Call("aten.new_ones.out", 0, 0, (Mutation("kwargs.out", "kind", "quantized"),)),
+    # None beside a quantized tensor, below autograd
+    Call(
+        "aten.sub.Tensor", 1, 0, (Mutation("args.1", "kind", "quantized"), Mutation("args.0", "none")),
+        mode="inference",
+    ),
+    # memory that was released, at a place in a graph
+    Call("api.torch.npu.print_npugraph_tensor", 661207, 0, (Mutation("args.0", "storage", "released"),)),
 ]  # fmt: skip
 
 

@@ -96,6 +96,13 @@ def test_what_a_graph_owns_may_be_resized():
     assert result.tolist() == [3.0] * 4
 
 
+def test_a_tensor_without_memory_is_not_printed_at_its_place():
+    x = torch.ones(2, 3, device="npu")
+    x.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="its memory was released"):
+        torch.npu.print_npugraph_tensor(x)
+
+
 def test_a_forked_process_replays_nothing():
     x = torch.ones(4, device="npu")
     graph, _ = captured(lambda: x * 2)

@@ -27,8 +27,8 @@ at::Tensor CallArguments::tensor(const char* label) const {
 namespace trusted {
 
 // A tensor that was made by a quantized dtype alone (torch.empty, or torch.full inside of ldexp) has no scale and no
-// zero point. PyTorch's kernels ask it for them, and fail with an assertion; three do not ask. A negated view of a
-// quantized tensor and a nested one have its dtype, and are no quantized tensors that could be asked.
+// zero point. PyTorch's kernels ask it for them, and fail with an assertion; three do not ask. A nested tensor of
+// quantized ones has their dtype, and is no quantized tensor that could be asked.
 void quantizers(const CallArguments& given) {
   const std::string& name = given.schema.name();
   const bool asks = name != "aten::view" && name != "aten::_reshape_alias" && name != "aten::int_repr";
