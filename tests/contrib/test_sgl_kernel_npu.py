@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sgl_ops import library, npu, ops  # noqa: F401  # a fixture
 
 from softnpu import kernels
-from softnpu.contrib import sgl_kernel_npu
 
-ops = torch.ops.npu
 i32, i64 = torch.int32, torch.int64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    sgl_kernel_npu.install()
-    torch.ops.load_library("/nowhere/lib/libsgl_kernel_npu.so")
-
-
-def npu(*tensors):
-    return tuple(None if tensor is None else tensor.npu() for tensor in tensors)
 
 
 def integers(*values, dtype=i64):

@@ -6,26 +6,10 @@ import math
 
 import pytest
 import torch
+from sgl_ops import close, library, npu, ops  # noqa: F401  # a fixture
 
-from softnpu.contrib import sgl_kernel_npu
-
-ops = torch.ops.npu
 i32 = torch.int32
 BF16 = torch.bfloat16
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    sgl_kernel_npu.install()
-    torch.ops.load_library("/nowhere/lib/libsgl_kernel_npu.so")
-
-
-def npu(*tensors):
-    return tuple(None if tensor is None else tensor.npu() for tensor in tensors)
-
-
-def close(found, expected, tolerance=2e-2):
-    torch.testing.assert_close(found.cpu().double(), expected, atol=tolerance, rtol=tolerance)
 
 
 def _silu(x):
