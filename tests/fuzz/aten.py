@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fuzz.writes import mapped, tensors
+from tests.opinfo import database
 
 _MAX_SAMPLES = 3
 _MAX_ELEMENTS = 1 << 15
@@ -85,7 +86,7 @@ def _samples(info: Any) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gradient = info.supports_autograd and dtype == torch.float32
-        for sample in info.sample_inputs("cpu", dtype, requires_grad=gradient):
+        for sample in database.samples(info, dtype, gradient):
             found.append(sample)
             if len(found) == _MAX_SAMPLES:
                 break

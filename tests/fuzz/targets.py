@@ -10,6 +10,7 @@ import torch
 
 from tests.fuzz import api, aten, forms
 from tests.fuzz.writes import tensors
+from tests.opinfo import database
 from tests.ops.support import make
 from torch_npu.ops._registry import operators
 
@@ -167,7 +168,7 @@ def others() -> dict[str, Target]:
 def _of_database(info: Any) -> list[Any]:
     dtype = torch.float32 if info.supports_dtype(torch.float32, "cpu") else torch.int64
     samples = []
-    for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
+    for sample in database.samples(info, dtype):
         samples.append(sample)
         if len(samples) == _MAX_SAMPLES:
             break

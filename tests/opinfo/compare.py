@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import torch_npu  # noqa: F401
 from softnpu.python_versions import tomllib
+from tests.opinfo import database
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 MAX_SAMPLES = 40  # of one pair; the database has up to several hundred
@@ -132,7 +133,7 @@ def check(pair: Pair) -> int:
 
 def _samples(pair: Pair, requires_grad: bool) -> Iterator[Any]:
     torch.manual_seed(0)
-    return iter(pair.op.sample_inputs("cpu", pair.dtype, requires_grad=requires_grad))
+    return database.samples(pair.op, pair.dtype, requires_grad)
 
 
 def _call(pair: Pair, args: Any) -> Any:
