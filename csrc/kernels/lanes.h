@@ -123,9 +123,25 @@ SOFTNPU_INLINE uint16_t largest_word(const void* from, int64_t n) {
   return *std::max_element(lanes, lanes + 32);
 }
 
+// Products of bf16 in pairs, added in fp32: instructions that not every such processor has. A function marked with
+// SOFTNPU_PAIRS may use them, and runs only where the processor was asked.
+constexpr bool kHasPairs = true;
+#define SOFTNPU_PAIRS __attribute__((target("avx512bf16")))
+constexpr int64_t kPairs = 2 * kLanes;
+
+using Pairs = __m512bh;
+SOFTNPU_PAIRS SOFTNPU_INLINE Pairs read_pairs(const c10::BFloat16* from) {
+  return (__m512bh)_mm512_loadu_si512(from);  // NOLINT: another view of the same register
+}
+// The first n, zeros behind them.
+SOFTNPU_PAIRS SOFTNPU_INLINE Pairs read_pairs(const c10::BFloat16* from, int64_t n) {
+  return (__m512bh)_mm512_maskz_loadu_epi16((__mmask32(1) << n) - 1, from);  // NOLINT
+}
+SOFTNPU_PAIRS SOFTNPU_INLINE Vec add_pairs(const Vec& sum, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sum, a, b); }
+
 #elif defined(CPU_CAPABILITY_AVX2)
 
-constexpr bool kHasHalves = true, kHasPacking = true;
+constexpr bool kHasHalves = true, kHasPacking = true, kHasPairs = false;
 
 SOFTNPU_INLINE Vec widened(const c10::BFloat16* from) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -204,7 +220,7 @@ SOFTNPU_INLINE uint16_t largest_word(const void* from, int64_t n) {
 
 #else
 
-constexpr bool kHasHalves = false, kHasPacking = false;
+constexpr bool kHasHalves = false, kHasPacking = false, kHasPairs = false;
 
 // Names that nobody calls in this build.
 Halves read_halves(const c10::BFloat16* from);

@@ -7,6 +7,9 @@ namespace softnpu::kernels {
 
 constexpr int64_t kSkinnyRows = 8;
 
+// Whether this processor multiplies bf16 in pairs (lanes.h).
+bool has_pairs();
+
 // Whether `skinny_matmul` takes the product of a [M, K] and b [K, N].
 bool takes_skinny_matmul(const at::Tensor& a, const at::Tensor& b);
 

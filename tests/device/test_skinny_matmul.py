@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import torchair
+
 HALVES = [torch.bfloat16, torch.float16]
 
 
@@ -61,3 +63,37 @@ def test_the_wrong_shapes_are_named():
         torch.ones(1, 3, dtype=torch.bfloat16, device="npu") @ torch.ones(
             4, 2, dtype=torch.bfloat16, device="npu"
         )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("rows", range(1, 10))
+def test_a_matrix_that_is_worth_reading(dtype, rows):
+    """Large ones are read by this kernel also where the CPU multiplies the dtype itself; 1031 and 263 leave remainders."""
+    a = torch.randn(rows, 1031).to(dtype)
+    weight = torch.randn(263, 1031).to(dtype)
+    bias = torch.randn(263).to(dtype)
+    exact = a.double() @ weight.double().t()
+    plain = error((a.float() @ weight.float().t()).to(dtype), exact)
+    x, w = a.npu(), weight.npu()
+    made = torch.nn.functional.linear(x, w)
+    assert error(made, exact) <= 2 * plain + 1e-6
+    assert error(x @ weight.t().contiguous().npu(), exact) <= 2 * plain + 1e-6
+    with_bias = torch.addmm(bias.npu(), x, w.t())
+    plain = error((exact + bias.double()).to(dtype), exact + bias.double())
+    assert error(with_bias, exact + bias.double()) <= 2 * plain + 1e-6
+    if rows == 1:
+        assert torch.equal(torch.mv(w, x[0]), made[0])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_products_give_the_same_bits(dtype, dynamic):
+    weight = torch.randn(600, 700, device="npu", dtype=dtype)
+
+    def program(x):
+        return torch.nn.functional.linear(x, weight) * 2
+
+    compiled = torch.compile(program, backend=torchair.get_npu_backend(), dynamic=dynamic)
+    for rows in (3, 8, 40):
+        x = torch.randn(rows, 700, device="npu", dtype=dtype)
+        assert torch.equal(compiled(x), program(x))

@@ -6,6 +6,9 @@
 
 #include <string>
 
+#include "kernels/skinny_matmul.h"
+#include "torch/compat.h"
+
 namespace softnpu::kernels {
 
 namespace {
@@ -42,6 +45,11 @@ List chosen(List avx2, List avx512) {
     default:
       return nullptr;
   }
+}
+
+bool has_pairs() {
+  static const bool once = build() == Build::Avx512 && compat::cpu_has("avx512_bf16");
+  return once;
 }
 
 void Listed::add(const char* name, void (*function)()) {

@@ -34,6 +34,8 @@ constexpr int64_t kWorkspace = 4 << 20;
 constexpr int64_t kLeft = kWorkspace / 4, kRight = kWorkspace / 2, kResult = kWorkspace / 4;
 constexpr int64_t kDepth = 8192;  // the most of K in one block
 constexpr int64_t kWidth = 4096;  // the most columns in one block
+// A matrix from which on reading it is what a product of few rows costs, whatever instructions the CPU has.
+constexpr int64_t kWorthReading = 1 << 18;
 
 struct Addition {  // beta * bias + alpha * (a @ b); none without a bias
   Tensor bias;
@@ -99,41 +101,67 @@ Tensor batched(const Tensor& a, const Tensor& b) {
 }
 
 bool product_of(const Tensor& a, const Tensor& b) {
+  if (a.layout() != at::kStrided || b.layout() != at::kStrided) return false;
   return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.numel() > 0 && b.numel() > 0;
 }
 
-std::optional<Tensor> product(const Tensor& a, const Tensor& b, const Addition& add) {
-  if (!product_of(a, b)) return std::nullopt;
-  const auto broadcasts = [&](const Tensor& bias) {
+// a @ b, and what is added to it, of a call of mm, mv or addmm without out.
+struct Product {
+  Tensor a, b;
+  Addition add;
+  bool vector = false;  // b was one
+
+  Tensor result(const Tensor& matrix) const { return vector ? matrix.squeeze(0) : matrix; }
+};
+
+std::optional<Product> product_in(const std::string& name, c10::ArrayRef<IValue> arguments) {
+  const auto broadcasts = [](const Tensor& bias, const Tensor& a, const Tensor& b) {
     return bias.dim() == 1 ? bias.size(0) == b.size(1)
                            : bias.dim() == 2 && bias.size(0) == a.size(0) && bias.size(1) == b.size(1);
   };
-  if (add.bias.defined() && !broadcasts(add.bias)) return std::nullopt;
-  if (add.plain() && kernels::takes_skinny_matmul(a, b)) {
-    const plan::LeaveData leave;
-    return kernels::skinny_matmul(a, b, add.bias);
+  Product found;
+  if (name == "aten::mm" && arguments.size() == 2) {
+    found = {arguments[0].toTensor(), arguments[1].toTensor(), {}};
+  } else if (name == "aten::addmm" && arguments.size() == 5) {
+    const Addition add{arguments[0].toTensor(), arguments[3].toScalar(), arguments[4].toScalar()};
+    found = {arguments[1].toTensor(), arguments[2].toTensor(), add};
+  } else if (name == "aten::mv" && arguments.size() == 2) {
+    const Tensor &matrix = arguments[0].toTensor(), &vector = arguments[1].toTensor();
+    if (matrix.dim() != 2 || vector.dim() != 1) return std::nullopt;
+    found = {vector.unsqueeze(0), matrix.t(), {}, true};
+  } else {
+    return std::nullopt;
   }
-  if (fits(a, b)) return std::nullopt;
-  return blocked(a, b, add);
+  if (!product_of(found.a, found.b)) return std::nullopt;
+  if (found.add.bias.defined() && !broadcasts(found.add.bias, found.a, found.b)) return std::nullopt;
+  return found;
 }
 
-// Runs mm, addmm or bmm without fp32 copies of whole operands, if a way fits; whether one did.
+std::optional<Tensor> skinny(const Product& of) {
+  if (!of.add.plain() || !kernels::takes_skinny_matmul(of.a, of.b)) return std::nullopt;
+  const plan::LeaveData leave;
+  return of.result(kernels::skinny_matmul(of.a, of.b, of.add.bias));
+}
+
+void replace_arguments(size_t arguments, Tensor&& result, Stack* stack) {
+  torch::jit::drop(*stack, arguments);
+  stack->emplace_back(std::move(result));
+}
+
+// Runs mm, mv, addmm or bmm without fp32 copies of whole operands, if a way fits; whether one did.
 bool call_product(const std::string& name, size_t arguments, Stack* stack) {
-  const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments);
+  const c10::ArrayRef<IValue> given(stack->data() + stack->size() - arguments, arguments);
   std::optional<Tensor> result;
-  if (name == "aten::mm" && arguments == 2) {
-    result = product(first[0].toTensor(), first[1].toTensor(), {});
-  } else if (name == "aten::addmm" && arguments == 5) {
-    const Addition add{first[0].toTensor(), first[3].toScalar(), first[4].toScalar()};
-    result = product(first[1].toTensor(), first[2].toTensor(), add);
+  if (const auto of = product_in(name, given)) {
+    result = skinny(*of);
+    if (!result && !fits(of->a, of->b)) result = of->result(blocked(of->a, of->b, of->add));
   } else if (name == "aten::bmm" && arguments == 2) {
-    const Tensor &a = first[0].toTensor(), &b = first[1].toTensor();
+    const Tensor &a = given[0].toTensor(), &b = given[1].toTensor();
     const bool valid = a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1);
     if (valid && a.numel() > 0 && b.numel() > 0 && !fits(a, b)) result = batched(a, b);
   }
   if (!result.has_value()) return false;
-  torch::jit::drop(*stack, arguments);
-  stack->emplace_back(std::move(*result));
+  replace_arguments(arguments, std::move(*result), stack);
   return true;
 }
 
@@ -176,8 +204,11 @@ class HalfKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle&, DispatchKeySet, Stack* stack) {
     const size_t count = original_.schema().arguments().size();
     const auto half = shared_half(stack->data() + stack->size() - count, count);
-    TORCH_CHECK(half.has_value(), original_.schema().name(), ": expected tensors of one half-precision dtype");
-    call_half(original_, *half, stack);
+    if (half.has_value()) {
+      call_half(original_, *half, stack);
+    } else if (!call_skinny(original_.schema().name(), count, stack)) {
+      plan::call(original_, DispatchKeySet(DispatchKey::CPU), stack);
+    }
   }
 
  private:
@@ -189,6 +220,15 @@ class HalfKernel final : public c10::OperatorKernel {
 void call_half(const c10::OperatorHandle& op, at::ScalarType half, Stack* stack) {
   const auto& schema = op.schema();
   if (!call_product(schema.name(), schema.arguments().size(), stack)) call_widened(op, half, at::kFloat, stack);
+}
+
+bool call_skinny(const std::string& name, size_t arguments, Stack* stack) {
+  const auto of = product_in(name, c10::ArrayRef<IValue>(stack->data() + stack->size() - arguments, arguments));
+  if (!of.has_value() || of->b.numel() < kWorthReading) return false;
+  std::optional<Tensor> result = skinny(*of);
+  if (!result.has_value()) return false;
+  replace_arguments(arguments, std::move(*result), stack);
+  return true;
 }
 
 void call_in_double(const c10::OperatorHandle& op, at::ScalarType integer, Stack* stack) {

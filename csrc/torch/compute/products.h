@@ -12,6 +12,9 @@ namespace softnpu {
 // Runs an operator that multiplies on the host tensors at the end of the stack, which share the dtype `half`.
 void call_half(const c10::OperatorHandle& op, at::ScalarType half, torch::jit::Stack* stack);
 
+// Runs mm, mv or addmm of a few half-precision rows, for a CPU whose own instructions the others use; whether it did.
+bool call_skinny(const std::string& name, size_t arguments, torch::jit::Stack* stack);
+
 // For operators whose CPU kernel takes no integers: on float64 copies of those of this type.
 void call_in_double(const c10::OperatorHandle& op, at::ScalarType integer, torch::jit::Stack* stack);
 

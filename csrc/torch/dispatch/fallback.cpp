@@ -229,7 +229,7 @@ void run(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey 
         call_layer_norm(op, on);
       } else if (integers) {
         call_normal(op, facts, on);
-      } else {
+      } else if (!facts.widens || !call_skinny(facts.name, facts.arguments, on)) {
         plan::call(op, DispatchKeySet(host), on);
       }
     };

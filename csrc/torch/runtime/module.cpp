@@ -9,6 +9,7 @@
 #include "device/trace.h"
 #include "hccl/bind.h"
 #include "kernels/capability.h"
+#include "kernels/skinny_matmul.h"
 #include "torch/compat.h"
 #include "torch/compute/products.h"
 #include "torch/dispatch/cpu_alias.h"
@@ -205,6 +206,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("host_view", &host_view);
   m.def("device_view", &device_view);
   m.def("implement_half", &implement_half);
+  m.attr("skinny_rows") = kernels::kSkinnyRows;
   m.def("rebase_storage", &rebase_storage);
   m.def("adopt_host_storage", &adopt_host_storage);
 

@@ -122,26 +122,39 @@ def _call_random(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return operators.random_host_operator(overload)(*args, **kwargs)
 
 
-def _shared_half(values: tuple[Any, ...]) -> torch.dtype | None:
-    """The half-precision dtype that all floating tensors share, unless the CPU multiplies it natively."""
+def _common_half(values: tuple[Any, ...]) -> torch.dtype | None:
+    """The half-precision dtype that all floating tensors share."""
     dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
-    if len(dtypes) != 1:
-        return None
-    dtype = dtypes.pop()
-    return dtype if dtype in _HALVES and not native_half(dtype) else None
+    return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(_HALVES) else None
+
+
+def _shared_half(values: tuple[Any, ...]) -> torch.dtype | None:
+    """The same, unless the CPU multiplies it natively."""
+    dtype = _common_half(values)
+    return None if dtype is None or native_half(dtype) else dtype
 
 
 def _widened(product: OpOverload, other: Any, *args: Any, **kwargs: Any) -> Any:
     """The product of half precision by eager's kernel; what Inductor makes of it (`other`) elsewhere."""
     attention = "attention" in product.name()
     half = _shared_half(args[: 4 if "backward" in product.name() else 3] if attention else args)
-    if half is not None:
+    if half is not None or _may_be_skinny(product, args):
         return operators.wide_host_operator(product)(*args, **kwargs)
     if product._schema.name in _mixing():
         mixed = _mixed(product, *args, **kwargs)
         if mixed is not NotImplemented:
             return mixed
     return NotImplemented if other is None else other(*args, **kwargs)
+
+
+def _may_be_skinny(product: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether eager may compute this product of half precision by the kernel for few rows, whatever the CPU can."""
+    place = {"aten::mm": 0, "aten::addmm": 1, "aten::mv": None}
+    name = product._schema.name
+    if name not in place or _common_half(args) is None:
+        return False
+    rows = 1 if place[name] is None else args[place[name]].shape[0]
+    return not isinstance(rows, int) or rows <= _C.skinny_rows
 
 
 @functools.cache
