@@ -8,7 +8,7 @@ namespace softnpu::kernels::inline CPU_CAPABILITY {
 
 namespace {
 
-constexpr int64_t kWork = 1 << 17;  // products that are worth a thread
+constexpr int64_t kWork = 1 << 17;             // products that are worth a thread
 constexpr bool kManyRegisters = kLanes == 16;  // 32 vectors, elsewhere 16
 
 // b's columns are contiguous (a transposed weight): M rows by C columns of dot products, whose sums stay in registers.
@@ -79,7 +79,8 @@ SOFTNPU_PAIRS void turns(const c10::BFloat16* a, const c10::BFloat16* column, in
 
 // Few rows leave registers for many columns, each of which is read in order: more of memory is under way at once.
 template <int M, class A, class T>
-void columns(const A* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out, int64_t width) {
+void columns(const A* a, const T* b, int64_t stride, int64_t depth, int64_t from, int64_t to, float* out,
+             int64_t width) {
   constexpr int kColumns = !kManyRegisters ? (M > 2 ? 3 : 4) : M > 4 ? 3 : M > 2 ? 4 : 8;
   int64_t n = from;
   for (; n + kColumns <= to; n += kColumns) turns<M, kColumns>(a, b + n * stride, stride, depth, out + n, width);
@@ -144,7 +145,8 @@ void product(const at::Tensor& a, const at::Tensor& b, float* out) {
   runs[a.size(0) - 1](a, b, out);
 }
 
-// sums[M, N] = a[M, K] @ b[K, N], b in half precision, a in fp32 or, where the processor has products of pairs and b's columns are contiguous, in bf16.
+// sums[M, N] = a[M, K] @ b[K, N], b in half precision, a in fp32 or, where the processor has products of pairs and b's
+// columns are contiguous, in bf16.
 void sum_few(const at::Tensor& a, const at::Tensor& b, const at::Tensor& sums) {
   if (b.scalar_type() == at::kBFloat16) {
     product<c10::BFloat16>(a, b, sums.mutable_data_ptr<float>());
