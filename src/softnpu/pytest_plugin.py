@@ -5,6 +5,7 @@ Nothing here imports torch before a test, a fixture or --npu-summary needs it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -67,6 +68,26 @@ class _Tests:
         if not variables:
             return None
         self.processes.protocol(item, nextitem, variables, _settings.differing)
+        return True
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool | None:
+        """As pytest-timeout does with its method "thread", but by a daemon. A wait for an event that nobody has recorded
+        is an error once no other thread can record it, and an ordinary thread could: it would be told a minute later.
+        """
+        if settings.method != "thread":
+            return None
+        from pytest_timeout import timeout_timer
+
+        timer = threading.Timer(settings.timeout, timeout_timer, (item, settings))
+        timer.name, timer.daemon = f"pytest_timeout {item.nodeid}", True
+
+        def cancel() -> None:
+            timer.cancel()
+            timer.join()
+
+        item.cancel_timeout = cancel
+        timer.start()
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -105,3 +105,16 @@ def test_the_entry_point_leads_to_the_plugin():
         "PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")]),
     }
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_pytest_timeout_waits_in_a_daemon(pytester, monkeypatch):
+    """An ordinary thread could record the event that another one waits for."""
+    pytester.makepyfile(
+        test_it="import threading, time\n"
+        "def test_thread():\n"
+        "    waiting = [t for t in threading.enumerate() if t.name.startswith('pytest_timeout')]\n"
+        "    assert len(waiting) == 1 and waiting[0].daemon\n"
+        "def test_long(): time.sleep(60)\n"
+    )
+    done = run(pytester, monkeypatch, "-x", "-o", "timeout=1", "-o", "timeout_method=thread")
+    assert done.ret == 1 and "in test_long" in done.stdout.str()
