@@ -149,11 +149,10 @@ def _widened(product: OpOverload, other: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _may_be_skinny(product: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether eager may compute this product of half precision by the kernel for few rows, whatever the CPU can."""
-    place = {"aten::mm": 0, "aten::addmm": 1, "aten::mv": None}
-    name = product._schema.name
-    if name not in place or _common_half(args) is None:
+    left = {"aten::mm": 0, "aten::addmm": 1, "aten::mv": 0}.get(product._schema.name)
+    if left is None or _common_half(args) is None:
         return False
-    rows = 1 if place[name] is None else args[place[name]].shape[0]
+    rows = 1 if product._schema.name == "aten::mv" else args[left].shape[0]
     return not isinstance(rows, int) or rows <= _C.skinny_rows
 
 
