@@ -21,14 +21,21 @@ def make(
     seed: int | None = None,
 ) -> torch.Tensor:
     """A random tensor on the device under test: uniform in [low, high), integers as such."""
-    generator = torch.Generator().manual_seed(seed if seed is not None else sum(shape) + len(shape))
+    seed = sum(shape) + len(shape) if seed is None else seed
+    made = _random(shape, dtype, low, high, seed).to(device, copy=True)
+    return made.requires_grad_(requires_grad)
+
+
+@functools.lru_cache(maxsize=64)  # tests ask for the same large weights again and again
+def _random(
+    shape: tuple[int, ...], dtype: torch.dtype, low: float, high: float, seed: int
+) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
-        value = torch.randint(0, 2, shape, generator=generator).bool()
-    elif not dtype.is_floating_point and not dtype.is_complex:
-        value = torch.randint(int(low), int(high), shape, generator=generator).to(dtype)
-    else:
-        value = (torch.rand(shape, generator=generator) * (high - low) + low).to(dtype)
-    return value.to(device).requires_grad_(requires_grad)
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.randint(int(low), int(high), shape, generator=generator).to(dtype)
+    return (torch.rand(shape, generator=generator) * (high - low) + low).to(dtype)
 
 
 def max_error(actual: torch.Tensor, reference: torch.Tensor) -> float:
