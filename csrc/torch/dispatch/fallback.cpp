@@ -201,9 +201,13 @@ void run(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey 
       generator = IValue(derive_cpu_generator(given, static_cast<c10::DeviceIndex>(aliases.device())));
     }
     std::optional<at::ScalarType> half, common;
+    bool native_half = false;
     if (facts.widens) {
-      half = shared_half(stack->data() + first, facts.arguments);
-      if (!half && !facts.any_mutable) common = mixed_floats(facts.name, stack->data() + first, facts.arguments);
+      half = common_half(stack->data() + first, facts.arguments);
+      native_half = half.has_value() && cpu_has_native(*half);
+      if (native_half) half.reset();
+      if (!half && !native_half && !facts.any_mutable)
+        common = mixed_floats(facts.name, stack->data() + first, facts.arguments);
     }
     const bool asks_dtype = facts.dtype >= 0 && !(*stack)[first + static_cast<size_t>(facts.dtype)].isNone();
     if (facts.accumulates && !asks_dtype) half = common_half(stack->data() + first, facts.arguments);
@@ -214,7 +218,7 @@ void run(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey 
     }
     const bool integers = facts.draws_normal && at::isIntegralType((*stack)[first].toTensor().scalar_type(), false);
     const bool statistics = facts.operation.traits.wide_statistics && half_input(op, *stack);
-    auto call = [op, &facts, host, half, common, counted, statistics, integers](Stack* on) {
+    auto call = [op, &facts, host, half, native_half, common, counted, statistics, integers](Stack* on) {
       const auto check_data = facts.operation.traits.trusted_data;
       if (check_data != nullptr && !plan::on()) {
         check_data({op.schema(), on->data() + on->size() - facts.arguments});
@@ -229,7 +233,7 @@ void run(const c10::OperatorHandle& op, const FallbackFacts& facts, DispatchKey 
         call_layer_norm(op, on);
       } else if (integers) {
         call_normal(op, facts, on);
-      } else if (!facts.widens || !call_skinny(facts.name, facts.arguments, on)) {
+      } else if (!native_half || !call_skinny(facts.name, facts.arguments, on)) {
         plan::call(op, DispatchKeySet(host), on);
       }
     };
