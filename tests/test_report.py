@@ -127,6 +127,46 @@ def test_a_long_timeline_keeps_its_longest_spans(directory, monkeypatch):
     assert sum(len(track.spans) for track in profile.tracks) == 3 and profile.left_out > 0
 
 
+TRACE, KERNELS, STEPS = "trace_view.json", "kernel_details.csv", "step_trace_time.csv"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (TRACE, "[{", "Expecting property name"),
+        (TRACE, "{}", "it is no list of events"),
+        (TRACE, "[1]", "not subscriptable"),
+        (TRACE, "[{}]", "it has no 'ph'"),
+        (TRACE, "[" * 100_000, "recursion"),
+        (TRACE, '[{"ph": "X", "cat": "kernel", "pid": [], "tid": 0}]', "unhashable"),
+        (TRACE, '[{"ph": "X", "cat": "kernel", "pid": 0, "tid": 0, "ts": NaN, "dur": 1, "name": ""}]', "nan is no number"),
+        (TRACE, '[{"ph": "X", "cat": "kernel", "pid": 0, "tid": 0, "ts": 1, "dur": "x", "name": ""}]', "convert"),
+        (TRACE, '[{"ph": "X", "cat": "kernel", "pid": 0, "tid": 0, "ts": 1, "dur": 1, "name": []}]', "is no text"),
+        (KERNELS, "Name,Type\na,b\n", "it has no 'Accelerator Core'"),
+        (KERNELS, "Name,Type,Accelerator Core,Duration(us)\na,b,c,inf\n", "no number of a profile"),
+        (KERNELS, "Name,Type,Accelerator Core,Duration(us)\na,b,c,1,2\n", "a row has more than 4 columns"),
+        (KERNELS, "Name\n" + "x" * 200_000, "field larger than field limit"),
+        (KERNELS, "\xff", "codec can't decode"),
+        (STEPS, "Device_id,Step,Computing\n0,1,2\n", "it has no 'Communication(Not Overlapped)'"),
+        (STEPS, None, "it is no regular file"),
+        (TRACE, None, "it is no regular file"),
+    ],
+)  # fmt: skip
+def test_a_result_that_no_profiler_wrote(directory, tmp_path, file, content, said):
+    """A line that names the file, where a pipe is no reason to wait."""
+    _analyse.many(str(directory), 1, ["text"])
+    path = find(directory)[0] / "ASCEND_PROFILER_OUTPUT" / file
+    path.unlink()
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(content, "latin-1")
+    done = CliRunner().invoke(main, ["report", str(directory), "-o", str(tmp_path / "r.html")])
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), done.exception
+    assert f"{path} is no result of a profile" in done.output and said in done.output
+    assert not (tmp_path / "r.html").exists()
+
+
 def test_in_a_browser(directory, tmp_path):
     """Needs playwright, and a Chromium that it has installed or that CHROMIUM names."""
     playwright = pytest.importorskip("playwright.sync_api")

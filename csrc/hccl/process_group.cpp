@@ -29,6 +29,7 @@ namespace {
 constexpr Milliseconds kForever{int64_t{365} * 24 * 3600 * 1000};
 constexpr int64_t kDefaultExecTimeout = 1836;    // seconds; upstream's
 constexpr int64_t kDefaultConnectTimeout = 120;  // seconds; upstream's
+constexpr int64_t kMaxTimeout = 2147483647;      // seconds; upstream's
 constexpr size_t kNameLength = 128;
 
 // Groups by name. What is taken out of the table is dropped after the lock: a group that ends with it asks for the
@@ -40,11 +41,11 @@ Names& names() {
   return *table;
 }
 
-// A variable that is a number of seconds.
+// A variable that is a number of seconds, at most kMaxTimeout: more do not fit in the milliseconds of a transport.
 int64_t seconds_of(const char* variable, int64_t otherwise) {
   const char* given = std::getenv(variable);
   const int64_t value = given == nullptr ? -1 : std::strtoll(given, nullptr, 10);
-  return value < 0 ? otherwise : value;
+  return value < 0 ? otherwise : std::min(value, kMaxTimeout);
 }
 
 // How long the ranks of a group may take to meet.

@@ -71,7 +71,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
 
 def _flag(variable: str, text: str) -> bool:
     if text not in ("0", "1"):
-        raise ValueError(f"{variable} must be 0 or 1, but is {text!r}.")
+        raise ValueError(f"{variable} must be 0 or 1, but is {text[:80]!r}.")
     return text == "1"
 
 
@@ -122,20 +122,20 @@ def _chip(variable: str, text: str) -> str:
     names = chips.names()
     if text not in names:
         raise ValueError(
-            f"{variable}={text!r} is not a known chip. Known chips: {', '.join(names)}."
+            f"{variable}={text[:80]!r} is not a known chip. Known chips: {', '.join(names)}."
         )
     return text
 
 
 def _version(variable: str, text: str) -> str:
-    if not re.fullmatch(r"\d+(\.[\w-]+)*", text):
-        raise ValueError(f"{variable} must be a version such as 9.0.0, but is {text!r}.")
+    if not re.fullmatch(r"\d{1,9}(\.[\w-]{1,20}){0,9}", text, re.ASCII):
+        raise ValueError(f"{variable} must be a version such as 9.0.0, but is {text[:80]!r}.")
     return text
 
 
 def _folder(variable: str, text: str) -> str:
     if text != "0" and not os.path.isdir(text):
-        raise ValueError(f"{variable} must be a directory that exists, but is {text!r}.")
+        raise ValueError(f"{variable} must be a directory that exists, but is {text[:200]!r}.")
     return text
 
 
@@ -199,7 +199,7 @@ def visible_devices(environment: Mapping[str, str] = os.environ) -> list[int]:
     for part in filter(None, (p.strip() for p in text.split(","))):
         if not part.isdecimal() or len(part) > 9:
             raise ValueError(
-                f"ASCEND_RT_VISIBLE_DEVICES must be device numbers such as 0,1, but is {text!r}."
+                f"ASCEND_RT_VISIBLE_DEVICES must be device numbers such as 0,1, but is {text[:80]!r}."
             )
         # As on the card, the list ends at the first device that does not exist.
         if int(part) >= wanted.devices:

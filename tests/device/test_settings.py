@@ -87,6 +87,13 @@ def test_numbers_of_any_length_are_answered(variable):
         settings.visible_devices({"ASCEND_RT_VISIBLE_DEVICES": "9" * 10_000})
 
 
+@pytest.mark.parametrize("variable", sorted(settings._READERS))
+def test_a_value_of_any_length_is_shown_in_part(variable):
+    with pytest.raises(ValueError, match=variable) as error:
+        settings.read({variable: "9." * 10_000})
+    assert len(str(error.value)) < 800
+
+
 def test_an_unknown_variable_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"SOFTNPU_MEMROY is not a setting.*SOFTNPU_MEMORY"):
         settings.read({"SOFTNPU_MEMROY": "1GiB"})

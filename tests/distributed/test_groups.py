@@ -239,6 +239,35 @@ def test_wrong_options():
     assert not dist.is_initialized() and os.environ.get("HCCL_IF_IP") is None
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HCCL_IF_IP", "256.1.1.1"),
+        ("HCCL_IF_IP", "\udcff"),
+        ("HCCL_IF_IP", "a" * 5000),
+        ("HCCL_SOCKET_IFNAME", "no_such_interface"),
+        ("HCCL_SOCKET_IFNAME", "\udcff"),
+    ],
+)
+def test_a_variable_that_names_no_interface(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(
+        dist.DistBackendError, match=f"(?s)HCCL: {variable} must be an .*, but is .*ERR02001"
+    ) as caught:
+        ProcessGroupHCCL(dist.HashStore(), 0, 1, timedelta(seconds=9))
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("variable", ["HCCL_EXEC_TIMEOUT", "HCCL_CONNECT_TIMEOUT"])
+def test_a_timeout_beyond_all_numbers(monkeypatch, variable):
+    """As many seconds as upstream's variable can say, which milliseconds of 64 bits hold."""
+    monkeypatch.setenv(variable, "9" * 30)
+    group = ProcessGroupHCCL(dist.HashStore(), 0, 1, timedelta(seconds=9))
+    tensor = torch.ones(3, device="npu")
+    group.allreduce([tensor]).wait()
+    assert tensor.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_a_name_serves_again_after_its_group_ended():
     """The group that had the name before goes only when the name is given away, and asks for the table then."""
     done = run_python(

@@ -72,3 +72,20 @@ def test_a_mode_that_the_chip_has_not(chip, mode, said):
     ended = run(SOFTNPU_SOC=chip, ACL_OP_INIT_MODE=mode)
     assert ended.returncode == 0, ended.stderr
     assert said in ended.stderr
+
+
+@pytest.mark.parametrize("mode", ["+-1", "9" * 5000, "\u0661", "1x"])
+def test_a_mode_that_is_no_number(mode):
+    """strtol, with which upstream reads it, takes what it can and never fails."""
+    ended = run(ACL_OP_INIT_MODE=mode)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "2.0"), ended.stderr
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "\udcff", "a pipe"])
+def test_a_path_that_names_no_file(tmp_path, path):
+    if path == "a pipe":
+        path = str(tmp_path / "pipe")
+        os.mkfifo(path)
+    ended = run(TORCH_ACL_INIT_CONFIG_PATH=path)
+    assert ended.returncode == 1 and "is invalid: no such file" in ended.stderr
+    assert "fault_raise" not in ended.stderr

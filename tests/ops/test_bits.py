@@ -52,6 +52,15 @@ def test_written_tensors_may_be_negatives(name):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+def test_a_quantized_tensor_has_no_negative_bit():
+    """On the CPU device whatever is done with such a view ends the process."""
+    x = torch.quantize_per_tensor(torch.ones(2, 3, device="npu"), 0.1, 0, torch.qint8)
+    with pytest.raises(
+        RuntimeError, match="aten::_neg_view: argument 'self' must not be quantized"
+    ):
+        torch._neg_view(x)
+
+
 def test_the_written_tensor_itself_is_returned():
     x = torch.zeros(4, 8, device="npu")
     lazy = torch._neg_view(x)

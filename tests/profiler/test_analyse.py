@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.forking import program, programs
@@ -85,6 +87,49 @@ def test_a_writer_that_fails_leaves_the_others(tmp_path, capsys):
     assert (outputs(tmp_path) / "kernel_details.csv").exists()
     (log,) = (made / "logs").iterdir()
     assert "Traceback" in log.read_text("utf-8")
+
+
+def test_links_of_a_profile_lead_nowhere(tmp_path):
+    """A profile of somebody else, with a link where the folder of the device should be: what it leads to stays."""
+    made = make_profile(tmp_path / "run")
+    home = tmp_path / "home"
+    (home / "papers").mkdir(parents=True)
+    (home / "letter").write_text("dear", "utf-8")
+    (made / "PROF_000002").symlink_to(home)
+    (made / "ASCEND_PROFILER_OUTPUT").symlink_to(home)
+    analyse(str(tmp_path / "run"))
+    assert (home / "papers").is_dir() and [p.name for p in home.iterdir() if p.is_file()] == [
+        "letter"
+    ]
+    assert (outputs(tmp_path / "run") / "trace_view.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["1\n", "[1]\n", '{"a": 1}\n', "[" * 100_000, '[["x"]]\n', "\xff\n", "[[[]]]\n", "[[null]]\n"],
+)
+def test_raw_data_that_no_profiler_wrote(tmp_path, capsys, content):
+    """Each of the files in turn: the analysis ends, and says what it could not use."""
+    made = make_profile(tmp_path)
+    files = [f for f in made.rglob("*.json*") if f.name.endswith(("jsonl", "json"))]
+    assert len(files) > 5
+    for file in files:
+        before = file.read_bytes()
+        file.write_text(content, "latin-1")
+        analyse(str(tmp_path), export_type="text")
+        said = capsys.readouterr().out
+        assert "Analyzed" in said
+        assert f"{file.name} was cut short" in said or " failed: " in said or content[:2] == '{"'
+        file.write_bytes(before)
+
+
+def test_a_pipe_in_a_profile(tmp_path):
+    made = make_profile(tmp_path)
+    (file,) = made.glob("PROF_*/device_0/task.jsonl")
+    file.unlink()
+    os.mkfifo(file)
+    analyse(str(tmp_path), export_type="text")
+    assert (outputs(tmp_path) / "trace_view.json").exists()
 
 
 CRASH = """

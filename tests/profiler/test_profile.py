@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
+import time
 
 import pytest
 import torch
@@ -288,6 +290,23 @@ def test_an_exception_in_the_region_keeps_the_data(tmp_path):
         train_step()
         raise ZeroDivisionError
     assert "kernel_details.csv" in names(tmp_path)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_directory_that_somebody_removes(tmp_path, monkeypatch, capsys):
+    """The thread that writes tasks says so in a line, and the program goes on."""
+    monkeypatch.setattr("torch_npu.profiler._sources._FLUSH", 0.01)
+    handler = prof.tensorboard_trace_handler(str(tmp_path))
+    with prof.profile(on_trace_ready=handler):
+        shutil.rmtree(tmp_path)
+        said = ""
+        end = time.monotonic() + 30
+        while "Tasks of the device are not written any more" not in said:
+            assert time.monotonic() < end, said
+            torch.ones(3, device="npu").add_(1)
+            time.sleep(0.01)
+            said += capsys.readouterr().out
+    assert torch.ones(3, device="npu").sum().item() == 3
 
 
 def test_counters_have_columns_for_every_metric(tmp_path):

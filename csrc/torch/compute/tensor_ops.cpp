@@ -221,6 +221,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_overrideable(const Tenso
                                          dilation, transposed, output_padding, groups, mask);
 }
 
+// PyTorch's kernels for quantized tensors make the negative of one by copying it to another one like it, which has the
+// bit too: the stack would end before they do.
+Tensor refuse_negative_view(const Tensor&) {
+  TORCH_CHECK(false, "aten::_neg_view: argument 'self' must not be quantized: its elements have no negative bit");
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
@@ -245,6 +251,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", &convolution_overrideable);
   m.impl("convolution_backward_overrideable", &convolution_backward_overrideable);
 }
+
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) { m.impl("_neg_view", &refuse_negative_view); }
 
 }  // namespace
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from softnpu.report.data import Profile, find
+from softnpu.report.data import Profile, Unreadable, find
 from softnpu.report.page import render
 
 
@@ -37,13 +37,16 @@ def report(directory: Path, output: Path, as_json: bool = False) -> None:
     found = find(directory)
     if not found:
         raise click.ClickException(f"there is no profile (*_ascend_pt) in {directory}")
-    for path in found:
-        if not (path / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").exists():
-            from torch_npu.profiler.profiler import analyse
+    try:
+        for path in found:
+            if not (path / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").exists():
+                from torch_npu.profiler.profiler import analyse
 
-            with contextlib.redirect_stdout(sys.stderr):  # it says what it does
-                analyse(str(path), max_process_number=1, export_type="text")
-    profiles = [Profile.read(path) for path in found]
+                with contextlib.redirect_stdout(sys.stderr):  # it says what it does
+                    analyse(str(path), max_process_number=1, export_type="text")
+        profiles = [Profile.read(path) for path in found]
+    except (Unreadable, OSError, RuntimeError) as wrong:
+        raise click.ClickException(str(wrong)) from None
     output.write_text(render(profiles), "utf-8")
     if as_json:
         parts = ("name", "kernels", "operators", "communications", "steps", "memory")

@@ -10,12 +10,10 @@ from typing import Any
 
 import jinja2
 
-from softnpu.report.data import Profile, Track
+from softnpu.report.data import STEP_PARTS, Profile, Track
 
 _TOP = 20
-_PARTS = (
-    ("Computing", "#3b7dd8"), ("Communication(Not Overlapped)", "#d8843b"), ("Free", "#b9c0c8"),
-)  # fmt: skip
+_PARTS = tuple(zip(STEP_PARTS, ("#3b7dd8", "#d8843b", "#b9c0c8"), strict=True))
 
 
 def render(profiles: Sequence[Profile]) -> str:

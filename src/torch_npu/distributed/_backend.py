@@ -103,8 +103,20 @@ def _connect(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 def _device() -> Any:
     address = os.environ.get("HCCL_IF_IP")
     if address:
-        return ProcessGroupGloo.create_device(hostname=address)
+        return _named_device("HCCL_IF_IP", "an address of this machine", hostname=address)
     interface = os.environ.get("HCCL_SOCKET_IFNAME", "").split(",")[0].lstrip("=^")
     if interface and not os.environ["HCCL_SOCKET_IFNAME"].startswith("^"):
-        return ProcessGroupGloo.create_device(interface=interface)
+        wanted = "an interface of this machine with an address"
+        return _named_device("HCCL_SOCKET_IFNAME", wanted, interface=interface)
     return ProcessGroupGloo.create_default_device()
+
+
+def _named_device(variable: str, wanted: str, **where: str) -> Any:
+    """gloo's own errors name neither the variable nor the value."""
+    try:
+        return ProcessGroupGloo.create_device(**where)
+    except (RuntimeError, TypeError) as error:  # TypeError: text that is no UTF-8
+        raise dist.DistBackendError(
+            f"HCCL: {variable} must be {wanted}, but is {os.environ[variable][:200]!r}."
+            + dist_error(ErrCode.PARAM)
+        ) from error

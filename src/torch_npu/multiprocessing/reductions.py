@@ -8,6 +8,7 @@ the process that made the handle must live while others open it, as on the card.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 from torch_npu import _multiprocessing
 
 __all__ = ["rebuild_npu_event", "rebuild_npu_tensor"]
+
+_HANDLE = re.compile(rb"([0-9]{1,18}):([0-9]{1,9})")
 
 
 def rebuild_npu_event(device: Any, handle: bytes) -> Any:
@@ -55,6 +58,7 @@ def rebuild_npu_tensor(
             )
         host = _open(storage_handle, storage_size_bytes)
         storage = _multiprocessing._rebuild_storage(host, _index(storage_device))
+    _check_inside(tensor_size, tensor_stride, tensor_offset, dtype, storage.nbytes())
     tensor = torch.empty(0, dtype=dtype, device=device)
     tensor.set_(storage, tensor_offset, tensor_size, tensor_stride)
     if tensor_cls is torch.nn.Parameter:
@@ -69,13 +73,57 @@ def _index(device: Any) -> int:
     return torch.npu.current_device() if index is None else index
 
 
+def _check_inside(size: Any, stride: Any, offset: Any, dtype: Any, held: int) -> None:
+    """`Tensor.set_` would give a tensor that is larger than its storage new memory, apart from the shared one."""
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"rebuild_npu_tensor: dtype must be a torch.dtype, received {dtype!r}")
+    for name, values in (("tensor_size", size), ("tensor_stride", stride)):
+        if not isinstance(values, (tuple, list)) or not all(map(_is_count, values)):
+            raise ValueError(
+                f"rebuild_npu_tensor: {name} must be numbers from 0 on, received {values!r}"
+            )
+    if len(size) != len(stride):
+        raise ValueError(
+            f"rebuild_npu_tensor: tensor_stride must have the {len(size)} numbers of tensor_size, received {stride!r}"
+        )
+    if not _is_count(offset):
+        raise ValueError(
+            f"rebuild_npu_tensor: tensor_offset must be a number from 0 on, received {offset!r}"
+        )
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    needed = 0 if 0 in size else (last + 1) * dtype.itemsize
+    if needed > held:
+        raise ValueError(
+            f"rebuild_npu_tensor: tensor_size {tuple(size)}, tensor_stride {tuple(stride)} and tensor_offset {offset} "
+            f"of {dtype} need {needed} bytes, but the storage has {held}"
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+#: what shm_open makes for PyTorch's shared storages; the file itself is unlinked at once
+_SHARED = "/dev/shm/torch_"
+
+
 def _open(handle: bytes, size: int) -> torch.UntypedStorage:
     """The shared memory under a handle: process and file descriptor, as `_npu_reduce_tensor` wrote them."""
-    pid, separator, number = bytes(handle).partition(b":")
-    if not (separator and pid.isdigit() and number.isdigit()):
+    found = _HANDLE.fullmatch(handle) if isinstance(handle, bytes) else None
+    if found is None:
         raise ValueError(f"rebuild_npu_tensor: {handle!r} is no handle of a shared npu storage")
+    if not _is_count(size):
+        raise ValueError(
+            f"rebuild_npu_tensor: storage_size_bytes must be a number from 0 on, received {size!r}"
+        )
+    path = f"/proc/{int(found[1])}/fd/{int(found[2])}"
     try:
-        fd = os.open(f"/proc/{int(pid)}/fd/{int(number)}", os.O_RDWR)
+        # A changed number may stand for any file that the process has open: none of them may be written to.
+        if not os.readlink(path).startswith(_SHARED):
+            raise ValueError(
+                f"rebuild_npu_tensor: {handle!r} is no handle of a shared npu storage, but another file of its process"
+            )
+        fd = os.open(path, os.O_RDWR)
     except OSError as error:
         raise RuntimeError(
             f"rebuild_npu_tensor: the memory of handle {handle!r} cannot be opened ({error.strerror}); the process "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -31,20 +32,25 @@ def check_environment() -> None:
 def _check_config(given: str) -> None:
     from torch_npu.npu.utils import _is_gte_cann_version
 
-    path = Path(given).resolve()
-    if not path.exists():
+    try:
+        path = Path(given).resolve()
+        found = path.is_file()  # a pipe would keep the program waiting
+    except OSError:  # a name that is too long
+        found = False
+    if not found:
+        shown = given[:200].encode("utf-8", "backslashreplace").decode()
         raise RuntimeError(
-            f"{CONFIG} {given} is invalid: no such file." + pta_error(ErrCode.UNAVAIL)
+            f"{CONFIG} {shown} is invalid: no such file." + pta_error(ErrCode.UNAVAIL)
         )
     try:
         text = path.read_text("utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise RuntimeError(
             f"Failed to open user acl json {path} ({CONFIG}): {error}." + pta_error(ErrCode.UNAVAIL)
         ) from error
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise RuntimeError(
             f"Failed to parse user acl json {path} ({CONFIG}): {error}."
             + pta_error(ErrCode.UNAVAIL)
@@ -69,8 +75,8 @@ def _check_config(given: str) -> None:
 
 
 def _check_mode(given: str) -> None:
-    digits = given.strip()
-    mode = int(digits) if digits.lstrip("+-").isdecimal() else 0  # as strtol takes other text
+    number = re.fullmatch(r"\s*([+-]?[0-9]{1,18})\s*", given)
+    mode = int(number[1]) if number else 0  # as strtol takes other text
     if chips.current().family == "A5":
         if mode != 2:
             warnings.warn(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import csv
+import functools
 import gc
 import json
 import logging
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -126,6 +129,13 @@ def run(path: str, export_type: list[str] | None) -> None:
             gc.enable()
 
 
+#: what comes of raw data that no profiler wrote, besides files that cannot be written
+_WRONG = (
+    OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ZeroDivisionError,
+    sqlite3.Error, csv.Error,
+)  # fmt: skip
+
+
 def _write_all(path: str, export_type: list[str] | None) -> None:
     """One file that fails is told and logged, and the others are written."""
     from torch_npu.profiler import writers
@@ -135,26 +145,32 @@ def _write_all(path: str, export_type: list[str] | None) -> None:
     log = _log(path)
     model = Model(path)
     out = model.path / _raw.OUTPUT
+    if out.is_symlink() or out.is_file():
+        out.unlink()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(mode=0o750)
     types = export_type or model.experimental.get("_export_type") or ["text"]
-    chosen = (writers.TEXT if "text" in types else ()) + writers.DB
-    for writer in chosen:
+    text = isinstance(types, (list, str)) and "text" in types
+    chosen = (writers.TEXT if text else ()) + writers.DB
+    parts = [
+        (writer.__name__.rsplit(".", 1)[-1], functools.partial(writer.write, model, out))
+        for writer in chosen
+    ]
+    parts.append(("op_args", functools.partial(_record_op_args, model)))
+    for name, write in parts:
         started = time.monotonic()
         try:
-            writer.write(model, out)
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as wrong:
-            log.exception("%s failed", writer.__name__)
-            error(
-                f"{writer.__name__.rsplit('.', 1)[-1]} failed: {wrong!r}. The log is in {model.path / _raw.LOGS}."
-            )
+            write()
+        except _WRONG as wrong:
+            log.exception("%s failed", name)
+            error(f"{name} failed: {wrong!r}. The log is in {model.path / _raw.LOGS}.")
         else:
-            log.info("%s: %.3f s", writer.__name__, time.monotonic() - started)
+            log.info("%s: %.3f s", name, time.monotonic() - started)
     for file in model.reader.broken:
         warn(
-            f"{file} was cut short: the program ended while it was written. What came before counts."
+            f"{file} was cut short: the program ended while it was written, or something else wrote to it. "
+            "What came before counts."
         )
-    _record_op_args(model)
     if model.experimental.get("_data_simplification", True):
         _simplify(model)
     (out / _DONE).touch(mode=0o640)
@@ -191,13 +207,15 @@ def _record_op_args(model: Model) -> None:
             known = seen.setdefault(json.dumps(entry), {**entry, "count": 0})
             known["count"] += 1
     directory = model.path.with_name(model.path.name + "_op_args")
+    if directory.is_symlink():
+        raise ValueError(f"{directory} is a link")
     directory.mkdir(mode=0o750, exist_ok=True)
     _raw.write_json(directory / "op_args.json", list(seen.values()))
 
 
 def _simplify(model: Model) -> None:
     """data_simplification: of the device's data only what was collected stays, not what tools have made of it."""
-    for entry in model.path.glob("PROF_*/*"):
+    for entry in [entry for folder in model.reader.device_folders() for entry in folder.iterdir()]:
         if entry.is_symlink() or entry.is_file():
             entry.unlink()
         elif entry.name != "host" and not entry.name.startswith("device_"):

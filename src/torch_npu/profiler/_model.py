@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from torch_npu.profiler import _intervals, _kernels
 from torch_npu.profiler._communication import Communication, from_row
@@ -16,6 +17,14 @@ from torch_npu.profiler._raw import Reader
 __all__ = ["STEP", "Mark", "Model", "Op", "Step", "Task", "Usage", "group_id"]
 
 
+_T = TypeVar("_T")
+
+
+def _of(kind: type[_T], value: object, default: _T) -> _T:
+    """A value of a file that anybody may have written."""
+    return value if isinstance(value, kind) else default
+
+
 class Model:
     """Everything that was collected, linked."""
 
@@ -23,15 +32,14 @@ class Model:
         self.path = Path(path)
         self.reader = Reader(path)
         self.info = self.reader.info()
-        config = self.info.get("config", {})
-        self.common = config.get("common_config", {})
-        self.experimental = config.get("experimental_config", {})
-        self.level = self.experimental.get("_profiler_level", "Level0")
-        self.rank: int = self.info.get("rank_id", -1)
-        self.pid: int = self.info.get("start_info", {}).get("pid", os.getpid())
-        self.with_cpu = "ProfilerActivity.CPU" in self.common.get(
-            "activities", ["ProfilerActivity.CPU"]
-        )
+        config = _of(dict, self.info.get("config"), {})
+        self.common = _of(dict, config.get("common_config"), {})
+        self.experimental = _of(dict, config.get("experimental_config"), {})
+        self.level = _of(str, self.experimental.get("_profiler_level"), "Level0")
+        self.rank = _of(int, self.info.get("rank_id"), -1)
+        self.pid = _of(int, _of(dict, self.info.get("start_info"), {}).get("pid"), os.getpid())
+        activities = _of(list, self.common.get("activities"), ["ProfilerActivity.CPU"])
+        self.with_cpu = "ProfilerActivity.CPU" in activities
         self.with_npu = self.reader.has_device and self.level != "Level_none"
 
     def global_tid(self, thread: int) -> int:

@@ -101,41 +101,61 @@ class Reader:
 
     @property
     def has_device(self) -> bool:
-        return any(self.path.glob("PROF_*"))
+        return bool(self.device_folders())
+
+    def device_folders(self) -> list[Path]:
+        """The folders of the device's data; a link, which no profiler makes, would lead out of the profile."""
+        found = sorted(self.path.glob("PROF_*"))
+        return [path for path in found if path.is_dir() and not path.is_symlink()]
 
     def rows(self, kind: str) -> Iterator[Row]:
         if kind in HOST_FILES:
             files = [self.path / FRAMEWORK / HOST_FILES[kind]]
         else:
-            files = sorted(self.path.glob(f"PROF_*/device_*/{DEVICE_FILES[kind]}"))
+            inside = f"device_*/{DEVICE_FILES[kind]}"
+            files = [file for path in self.device_folders() for file in sorted(path.glob(inside))]
         for file in files:
-            if file.exists():
+            if file.is_file():  # a pipe would keep the reader waiting
                 yield from self._file(file)
 
     def _file(self, file: Path) -> Iterator[Row]:
         with open(file, encoding="utf-8") as lines:
-            for line in lines:
-                try:
+            try:
+                for line in lines:
                     batch = json.loads(line)
-                except json.JSONDecodeError:
-                    self.broken.append(file.name)
-                    return
-                yield from batch
+                    if not isinstance(batch, list) or not all(isinstance(r, list) for r in batch):
+                        raise ValueError("a line is no list of rows")
+                    yield from batch
+            except (ValueError, RecursionError):
+                self.broken.append(file.name)
 
     def info(self) -> dict[str, Any]:
         """The settings of the profile; empty if the process died before it could write them."""
         for file in sorted(self.path.glob("profiler_info*.json")):
-            return json.loads(file.read_text("utf-8"))
+            return self._table(file)
         return {}
 
     def metadata(self) -> dict[str, Any]:
-        file = self.path / METADATA
-        return json.loads(file.read_text("utf-8")) if file.exists() else {}
+        return self._table(self.path / METADATA)
+
+    def _table(self, file: Path) -> dict[str, Any]:
+        """What a JSON file says; nothing if it says nothing that can be read."""
+        if not file.is_file():
+            return {}
+        try:
+            table = json.loads(file.read_text("utf-8"))
+        except (ValueError, RecursionError):
+            table = None
+        if not isinstance(table, dict):
+            self.broken.append(file.name)
+            return {}
+        return table
 
 
 def write_json(path: Path, value: Any, **options: Any) -> None:
     """Writes a JSON file whole or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "w", encoding="utf-8", opener=_private) as file:
+    draft.unlink(missing_ok=True)
+    with open(draft, "x", encoding="utf-8", opener=_private) as file:
         json.dump(value, file, ensure_ascii=False, **options)
     os.replace(draft, path)

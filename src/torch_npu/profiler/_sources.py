@@ -156,7 +156,11 @@ class _Flusher:
 
     def _run(self) -> None:
         while not self._end.wait(_FLUSH):
-            self.flush()
+            try:
+                self.flush()
+            except OSError as wrong:  # the disk is full, or somebody has removed the directory
+                warn(f"Tasks of the device are not written any more: {wrong}.")
+                return
 
     def flush(self) -> None:
         with self._lock:
