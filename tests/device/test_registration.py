@@ -119,6 +119,9 @@ def test_accelerator_memory_is_the_devices():
     assert torch.accelerator.memory_reserved() == torch.npu.memory_reserved()
     stats = torch.accelerator.memory_stats()
     assert stats["allocated_bytes.all.current"] == torch.npu.memory_allocated()
+    of_npu = torch.npu.memory_stats()
+    assert {name: of_npu[name] for name in stats} == dict(stats)
+    assert stats["max_split_size"] == -1
     assert torch.accelerator.get_memory_info() == torch.npu.mem_get_info()
     torch.accelerator.reset_peak_memory_stats()
     assert torch.accelerator.max_memory_allocated() == torch.npu.memory_allocated()

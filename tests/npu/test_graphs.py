@@ -499,3 +499,25 @@ def test_tasks_of_a_side_stream_replay_on_it():
     here = torch.npu.current_stream().stream_id
     found = (streams["aten::exp"], streams["aten::sin"], streams["aten::mul"])
     assert found == (here, side.stream_id, here)
+
+
+def test_the_graph_that_a_stream_is_captured_into():
+    here = torch.npu.NPUGraph.get_currently_capturing_graph
+    graph, other = torch.npu.NPUGraph(), torch.npu.Stream()
+    with torch.npu.graph(graph):
+        assert here() is graph
+        other.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(other):
+            assert here() is graph
+        torch.npu.current_stream().wait_stream(other)
+    with pytest.raises(RuntimeError, match="stream is not being captured"):
+        here()
+
+
+@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="since torch 2.12")
+def test_a_graph_of_torch_accelerator_is_no_npu_graph():
+    x = torch.ones(2, device="npu")
+    with torch.Stream("npu"), torch.accelerator.Graph():
+        x.add_(1)
+        with pytest.raises(RuntimeError, match=r"during a torch\.accelerator\.Graph capture"):
+            torch.npu.NPUGraph.get_currently_capturing_graph()

@@ -184,6 +184,10 @@ void bind_graph(py::module& m) {
       .def("steps", [](const NpuGraph& graph) { return describe(graph); });
   m.def("new_pool", &new_pool);
   m.def("is_capturing", [](int device, StreamId stream) { return Capture::of(device, stream) != nullptr; });
+  m.def("capture_id", [](int device, StreamId stream) {
+    const Capture* capture = Capture::of(device, stream);
+    return capture == nullptr ? std::optional<uint64_t>() : capture->id;
+  });
   m.def("values_exist", [] { return !Capture::any() && !Queues::any(); });
   m.def("host_function", &host_function);
   m.def("pool_ref_tensor", &pool_ref);

@@ -123,14 +123,18 @@ class NpuAllocator final : public compat::DeviceAllocator {
   }
 };
 
+c10::CachingAllocator::Stat convert(const Stat& from) {
+  c10::CachingAllocator::Stat to;
+  to.current = from.current;
+  to.peak = from.peak;
+  to.allocated = from.allocated;
+  to.freed = from.freed;
+  return to;
+}
+
 c10::CachingAllocator::StatArray convert(const StatArray& from) {
   c10::CachingAllocator::StatArray to;
-  for (size_t i = 0; i < from.size(); ++i) {
-    to[i].current = from[i].current;
-    to[i].peak = from[i].peak;
-    to[i].allocated = from[i].allocated;
-    to[i].freed = from[i].freed;
-  }
+  for (size_t i = 0; i < from.size(); ++i) to[i] = convert(from[i]);
   return to;
 }
 
@@ -151,6 +155,9 @@ c10::CachingDeviceAllocator::DeviceStats NpuAllocator::getDeviceStats(c10::Devic
   to.num_sync_all_streams = from.num_sync_all_streams;
   to.num_device_alloc = from.num_device_alloc;
   to.num_device_free = from.num_device_free;
+  to.oversize_allocations = convert(from.oversize_allocations);
+  to.oversize_segments = convert(from.oversize_segments);
+  to.max_split_size = static_cast<int64_t>(device(index).memory.config().max_split_size);  // no limit is -1
   return to;
 }
 

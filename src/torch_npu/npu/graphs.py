@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,10 @@ def graph_task_update_end(stream: Any) -> None:
     _C.task_update_end(*_place(stream, "graph_task_update_end"))
 
 
+#: the graph of each capture, by the capture's number, which no other has; those of torch.accelerator are not here
+_capturing: weakref.WeakValueDictionary[int, NPUGraph] = weakref.WeakValueDictionary()
+
+
 class NPUGraph:
     """Work captured between `capture_begin` and `capture_end`, replayed by `replay`.
 
@@ -108,10 +113,29 @@ class NPUGraph:
                 + pta_error(ErrCode.NOT_SUPPORT)
             )
         self._graph.capture_begin(_pool_id(pool), capture_error_mode)
+        index = current_device()
+        _capturing[_C.capture_id(index, _C.current_stream(index))] = self
 
     def capture_end(self) -> None:
         """Ends the capture, on the stream that began it."""
         self._graph.capture_end()
+
+    @staticmethod
+    def get_currently_capturing_graph() -> NPUGraph:
+        """The graph into which the current stream is being captured."""
+        index = current_device()
+        number = _C.capture_id(index, _C.current_stream(index)) if _C.started() else None
+        if number is None:
+            raise RuntimeError(
+                "get_currently_capturing_graph: the current stream is not being captured"
+                + pta_error(ErrCode.PARAM)
+            )
+        if number not in _capturing:
+            raise RuntimeError(
+                "get_currently_capturing_graph: no NPUGraph during a torch.accelerator.Graph capture"
+                + pta_error(ErrCode.NOT_SUPPORT)
+            )
+        return _capturing[number]
 
     def instantiate(self) -> None:
         """Makes the graph ready; a captured graph always is."""

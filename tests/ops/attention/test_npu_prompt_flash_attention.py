@@ -197,6 +197,13 @@ def test_refuses_on_310p_what_it_leaves_out():
         refuse("'atten_mask' must be left out on 310P unless", q, q, q, atten_mask=mask, **options)
         near = pfa(q, q, q, pre_tokens=3, next_tokens=3, **options)
         assert torch.equal(near, pfa(q, q, q, **options))
+        heads = options["num_heads"]
+        assert torch.equal(
+            pfa(q, q, q, num_key_value_heads=heads, **options), pfa(q, q, q, **options)
+        )
+        refuse(
+            f"'num_key_value_heads' must be 0 or {heads}", q, q, q, num_key_value_heads=1, **options
+        )
 
 
 def test_refuses_in_tnd_what_it_leaves_out():

@@ -107,12 +107,12 @@ def test_loss_and_softmax(dtype):
     assert max_error(softmax, (zd - md[:, None]).exp() / sd[:, None]) < 1e-6
 
 
-def reference_backward(grad, x, w, outside, target, softmax):
+def reference_backward(grad, x, w, outside, target, softmax, dtype):
     g = softmax.clone()
     for b, (o, t) in enumerate(zip(outside, target, strict=True)):
         if not o:
             g[b, t] -= 1
-    g = g * grad[:, None]
+    g = (g * grad[:, None]).to(dtype).double()
     return g @ w, g.t() @ x
 
 
@@ -135,7 +135,7 @@ def test_backward(dtype, given, size, packed):
         grad, x, w, mask, target, **options
     )
     parts = (t.cpu().double() for t in (grad, x, w))
-    want = reference_backward(*parts, outside, target.tolist(), softmax)
+    want = reference_backward(*parts, outside, target.tolist(), softmax, dtype)
     for mine, theirs in zip(got, want, strict=True):
         assert mine.dtype == dtype
         assert_accurate(mine, theirs, theirs.to(dtype), slack=1e-5)

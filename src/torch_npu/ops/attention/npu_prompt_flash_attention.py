@@ -58,7 +58,7 @@ def _check_310p(call: InferArguments) -> None:
     ahead = call.next_tokens
     fits = ahead == 0 or ahead >= columns
     must.hold(fits, "next_tokens", f"0 or at least {columns} on 310P", ahead)
-    must.choice("num_key_value_heads", call.num_key_value_heads, (0,))
+    must.choice("num_key_value_heads", call.num_key_value_heads, (0, call.num_heads))
     must.choice("sparse_mode", call.sparse_mode, (0,))
     most = 300 if call.layout == "BSH" else 128
     must.hold(batch <= most, "query", f"of at most {most} sequences on 310P", batch)

@@ -38,13 +38,17 @@ def npu_binary_cross_entropy_with_logits_backward(
         dx, with the shape and dtype of `self`.
     """
     x, t = wide(self), wide(target)
-    positive = t if pos_weight_opt is None else t * wide(pos_weight_opt)
     s = torch.sigmoid(x)
-    grad = ((1 - t) * s - positive * (1 - s)) * wide(grad_output)
+    if pos_weight_opt is None:
+        slope = s - t
+    else:
+        positive = wide(pos_weight_opt) * t
+        slope = (positive + 1 - t) * s - positive
+    grad = slope * wide(grad_output)
     if weight_opt is not None:
         grad = grad * wide(weight_opt)
     if reduction == 1:
-        grad = grad / self.numel()
+        grad = grad * (1 / max(self.numel(), 1))
     return grad.to(self.dtype)
 
 

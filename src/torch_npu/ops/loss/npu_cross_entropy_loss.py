@@ -56,16 +56,6 @@ def _check_rows(log_prob_name, rows, target, weight, reduction, ignore_index, la
     must.hold(0 <= label_smoothing <= 1, "label_smoothing", "in [0, 1]", label_smoothing)
 
 
-def _check_differentiable(weight, reduction, ignore_index, label_smoothing):
-    """What upstream supports when `input` requires a gradient."""
-    why = "when 'input' requires a gradient"
-    must.hold(label_smoothing == 0, "label_smoothing", f"0 {why}", label_smoothing)
-    if reduction == "mean":
-        why += " and 'reduction' is 'mean'"
-        must.hold(weight is None, "weight", f"None {why}", "a tensor")
-        must.hold(ignore_index == -100, "ignore_index", f"-100 {why}", ignore_index)
-
-
 @npu_op(
     "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction='mean',"
     " int ignore_index=-100, float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0,"
@@ -109,8 +99,7 @@ def npu_cross_entropy_loss(
         zloss) pass gradients back.
 
     Constraints:
-        If `input` requires a gradient, `label_smoothing` must be 0, and with
-        "mean" no `weight` and no `ignore_index` may be given.
+        If `input` requires a gradient, `label_smoothing` must be 0.
 
     Differs from upstream: with constraints off (SOFTNPU_STRICT=0) every combination computes,
     z-loss and gradients included.
@@ -153,7 +142,8 @@ def _(
     must.unset("lse_square_scale_for_zloss", lse_square_scale_for_zloss, 0.0)
     must.unset("return_zloss", return_zloss, False)
     if input.requires_grad:
-        _check_differentiable(weight, reduction, ignore_index, label_smoothing)
+        why = "0 when 'input' requires a gradient"
+        must.hold(label_smoothing == 0, "label_smoothing", why, label_smoothing)
 
 
 @npu_cross_entropy_loss.native

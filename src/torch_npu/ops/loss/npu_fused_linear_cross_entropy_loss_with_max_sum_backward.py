@@ -27,7 +27,7 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
     $$ G_{bv} = g_b (S_{bv} - [v = t_b \text{ and the target is in the slice}]), \quad
        dx = G W, \quad dW = G^T x $$
 
-    with S the softmax, given or $e^{x W^T - m} / s$.
+    with S the softmax, given or $e^{x W^T - m} / s$. G is rounded to the dtype of `input` before its products.
 
     Args:
         grad: g, (tokens,) float32.
@@ -50,6 +50,7 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
     inside = ~(unpack(target_mask, tokens) if packed else target_mask)
     hit = torch.arange(weight.shape[0], device=input.device) == masked_target[:, None]
     logits = (wide(softmax) - (hit & inside[:, None]).to(x.dtype)) * wide(grad)[:, None]
+    logits = wide(logits.to(input.dtype))  # as the card's cube unit takes them
     return (logits @ w).to(input.dtype), (logits.t() @ x).to(input.dtype)
 
 
