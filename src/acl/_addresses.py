@@ -39,11 +39,16 @@ def _there(first: int, end: int) -> bool:
 
 
 def on_device(address: int, size: int) -> bool:
-    """Whether these bytes are memory of a device that someone holds: acl.rt.malloc or a tensor.
+    """Whether these bytes are memory that a device may use: of acl.rt.malloc, of a tensor, or registered.
 
     What a user's own allocator gave out is known by its address alone, not by its size, so any memory may be that.
     """
     if _held(address, size):
+        return True
+    if any(
+        start <= address and address + size <= start + length
+        for start, length in _device.runtime.registered.items()
+    ):
         return True
     if not _device.module().started():
         return False

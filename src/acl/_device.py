@@ -24,6 +24,10 @@ class _Runtime:
         self.events: dict[int, Any] = {}
         self.memory: dict[int, tuple[int, int]] = {}  # address -> (bytes, device)
         self.host: dict[int, Any] = {}  # address -> the tensor that holds it
+        self.registered: dict[int, int] = {}  # address of host memory that devices may use -> bytes
+        self.subscribers: dict[tuple[int, int], int] = {}  # (device, stream) -> thread
+        self.reports: dict[int, Any] = {}  # thread -> the callbacks that wait for it
+        self.threads: dict[int, threading.Thread] = {}
         self.handles = itertools.count(1 << 33)  # far from those that torch.npu hands out
         self.local = threading.local()
 

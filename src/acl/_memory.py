@@ -79,6 +79,29 @@ def free_host(ptr: int) -> int:
     return SUCCESS
 
 
+def host_register(ptr: int, size: int, type: int) -> tuple[int, int]:
+    """(address on the device, code) of host memory that devices may use from now on: its own address.
+
+    Args:
+        type: 0 (ACL_HOST_REGISTER_MAPPED), the only kind there is.
+    """
+    _codes.integers("acl.rt.host_register", ptr=ptr, size=size, type=type)
+    if size <= 0 or type != 0 or ptr in runtime.registered:
+        return 0, RT_PARAM_INVALID
+    if not _device.has_context():
+        return 0, RT_CONTEXT_NULL
+    if not _addresses.usable(ptr, size, write=True):
+        return 0, RT_PARAM_INVALID
+    runtime.registered[ptr] = size
+    return ptr, SUCCESS
+
+
+def host_unregister(ptr: int) -> int:
+    """Ends `host_register`."""
+    _codes.integers("acl.rt.host_unregister", ptr=ptr)
+    return RT_PARAM_INVALID if runtime.registered.pop(ptr, None) is None else SUCCESS
+
+
 def memcpy(dst: int, dest_max: int, src: int, count: int, kind: int) -> int:
     """Copies `count` bytes after all work that was launched before; `dest_max` is the room at `dst`."""
     code = _check_copy("acl.rt.memcpy", dst, dest_max, src, count, kind)

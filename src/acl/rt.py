@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acl import _codes, _device
+from acl._callbacks import launch_callback, process_report, subscribe_report, unsubscribe_report
 from acl._codes import (
     RT_CONTEXT_NULL,
     RT_EVENT_TIMESTAMP_INVALID,
@@ -17,6 +18,8 @@ from acl._memory import (
     free,
     free_host,
     get_mem_info,
+    host_register,
+    host_unregister,
     malloc,
     malloc_cached,
     malloc_host,
@@ -29,11 +32,12 @@ from acl._memory import (
 __all__ = [
     "create_context", "create_event", "create_event_with_flag", "create_stream", "create_stream_with_config",
     "destroy_context", "destroy_event", "destroy_stream", "device_can_access_peer", "event_elapsed_time", "free",
-    "free_host", "get_context", "get_device", "get_device_count", "get_mem_info", "get_run_mode", "get_version",
-    "malloc", "malloc_cached", "malloc_host", "memcpy", "memcpy_async", "memset", "memset_async",
-    "query_event_status", "record_event", "reset_device", "set_context", "set_device", "stream_query",
-    "stream_wait_event", "synchronize_device", "synchronize_event", "synchronize_stream",
-    "synchronize_stream_with_timeout",
+    "free_host", "get_context", "get_device", "get_device_count", "get_device_utilization_rate", "get_mem_info",
+    "get_run_mode", "get_version", "host_register", "host_unregister", "launch_callback", "malloc", "malloc_cached",
+    "malloc_host", "memcpy", "memcpy_async", "memset", "memset_async", "process_report", "query_event_status",
+    "record_event", "reset_device", "set_context", "set_device", "stream_query", "stream_wait_event",
+    "subscribe_report", "synchronize_device", "synchronize_event", "synchronize_stream",
+    "synchronize_stream_with_timeout", "unsubscribe_report",
 ]  # fmt: skip
 
 _ACL_HOST = 1  # the program runs on the host, not on the card's own processor
@@ -84,6 +88,20 @@ def get_device() -> tuple[int, int]:
     if not _device.has_context():
         return 0, RT_CONTEXT_NULL
     return _device.module().current_device(), SUCCESS
+
+
+def get_device_utilization_rate(device_id: int) -> tuple[dict[str, int], int]:
+    """(percentages, code). The cores of all devices are this host's, so theirs is one number; -1 is what it cannot say."""
+    _codes.integers("acl.rt.get_device_utilization_rate", device_id=device_id)
+    if not 0 <= device_id < _device.count():
+        return {}, RT_INVALID_DEVICEID
+    import torch
+
+    busy = torch.npu.utilization(device_id)
+    free, total = torch.npu.mem_get_info(device_id)
+    found = {"cube_utilization": busy, "vector_utilization": busy, "aicpu_utilization": -1}
+    found |= {"memory_utilization": 100 * (total - free) // total, "utilization_extend": 0}
+    return found, SUCCESS
 
 
 def get_run_mode() -> tuple[int, int]:

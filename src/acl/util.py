@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acl import _addresses, _codes
+from acl._callbacks import start_thread, stop_thread
 
 __all__ = [
     "bytes_to_ptr",
@@ -14,6 +15,8 @@ __all__ = [
     "numpy_to_ptr",
     "ptr_to_bytes",
     "ptr_to_numpy",
+    "start_thread",
+    "stop_thread",
 ]
 
 #: numpy's numbers of types (NPY_TYPES) that pyACL's functions take

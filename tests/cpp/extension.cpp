@@ -11,9 +11,11 @@
 #include "torch_npu/csrc/core/npu/NPUStream.h"
 #include "torch_npu/csrc/framework/OpCommand.h"
 #include "torch_npu/csrc/framework/interface/EnvVariables.h"
+#include "torch_npu/csrc/framework/utils/CalcuOpUtil.h"
 #include "torch_npu/csrc/framework/utils/OpAdapter.h"
 #include "torch_npu/csrc/include/ops.h"
 #include "torch_npu/csrc/libs/init_npu.h"
+#include "torch_npu/csrc/npu/Module.h"
 
 using at_npu::native::OpCommand;
 using at_npu::native::OpPreparation;
@@ -114,8 +116,41 @@ std::vector<int64_t> documented_names(const at::Tensor& x) {
   event.record(stream);
   aclrtEvent handle = event;
   const at::Tensor swapped = at_npu::native::empty_with_swapped_memory({3, 5}, at::kInt);
-  return {index, started, stream.isDataPreprocessStream(), handle != nullptr,
-          at_npu::native::get_npu_storage_sizes(x).front(), swapped.numel(), torch_npu::utils::is_npu(swapped)};
+  return {index,
+          started,
+          stream.isDataPreprocessStream(),
+          handle != nullptr,
+          at_npu::native::get_npu_storage_sizes(x).front(),
+          swapped.numel(),
+          torch_npu::utils::is_npu(swapped)};
+}
+
+// --- types, scalars and copies ---
+
+using at_npu::native::CalcuOpUtil;
+
+std::tuple<std::vector<int64_t>, at::Tensor, at::Tensor, int64_t, std::vector<int64_t>> calculated(
+    const at::Tensor& x) {
+  std::vector<int64_t> types;
+  for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::ScalarType::Float8_e8m0fnu}) {
+    types.push_back(CalcuOpUtil::ConvertToAclDataType(type));
+    TORCH_CHECK(CalcuOpUtil::ConvertToScalarType(static_cast<aclDataType>(types.back())) == type, "not the inverse");
+  }
+  types.push_back(CalcuOpUtil::ConvertToAclDataType(at::kShort, "uint16"));
+  TORCH_CHECK(CalcuOpUtil::ConvertToScalarType(ACL_HIFLOAT8) == at::kByte, "HiFloat8 is stored in bytes");
+  types.push_back(CalcuOpUtil::ConvertToAclDataType(CalcuOpUtil::ConvertToScalarType(ACL_HIFLOAT8)));
+  at::Tensor copied = at::zeros({3}, x.options());
+  ACL_REQUIRE_OK_OP(CalcuOpUtil::AclrtMemcpyAsync({copied, 0}, 12, {x, 2}, 8, ACL_MEMCPY_DEVICE_TO_DEVICE), "copy");
+  THNPModule_setDevice(0);
+  const auto sizes = CalcuOpUtil::ConvertIntArrayRefToSmallVector({3, 5});
+  return {types, CalcuOpUtil::CopyScalarToDevice(2.5, at::kHalf), copied, CalcuOpUtil::GetTensorNpuFormat(x),
+          std::vector<int64_t>(sizes.begin(), sizes.end())};
+}
+
+void unknown_type() { CalcuOpUtil::ConvertToAclDataType(at::kQInt8); }
+void overlapping(const at::Tensor& x) {
+  CalcuOpUtil::CheckMemoryOverLaps({x}, {x});  // as a whole
+  CalcuOpUtil::CheckMemoryOverLaps({x.slice(0, 0, 4)}, {x.slice(0, 2, 6)});
 }
 
 // --- a launch of the program's own on raw addresses, and an operator that uses it ---
@@ -204,6 +239,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("handled", &handled);
   m.def("documented_names", &documented_names);
   m.def("failing", &failing);
+  m.def("calculated", &calculated);
+  m.def("unknown_type", &unknown_type);
+  m.def("overlapping", &overlapping);
   m.def("devices", &devices);
   m.def("memory", &memory);
   m.def("formats", &formats);

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,6 +50,24 @@ def test_npu_extension_names_headers_and_libraries():
     assert made.libraries == ["c10", "torch", "torch_cpu", "torch_python", "torch_npu"]
     assert set(include_paths()) <= set(made.include_dirs)
     assert made.extra_compile_args == ["-g"]
+
+
+@slow
+def test_all_headers_compile_together(tmp_path):
+    """Each of them twice, so that one without an include guard fails too."""
+    if shutil.which("g++") is None:
+        pytest.skip("a C++ extension needs g++")
+    root = Path(include_paths()[0])
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*.h"))
+    assert "torch_npu/csrc/framework/utils/CalcuOpUtil.h" in names and len(names) > 25
+    source = tmp_path / "headers.cpp"
+    source.write_text("".join(f'#include "{name}"\n' for name in 2 * names), "utf-8")
+    folders = [*include_paths(), *cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
+    done = subprocess.run(
+        ["g++", "-std=c++20", "-fsyntax-only", *(f"-I{folder}" for folder in folders), str(source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @slow
@@ -125,3 +146,24 @@ def test_names_of_upstream_s_cpp_pages(extension):
     x = torch.ones(4, 6, device="npu")
     assert extension.documented_names(x) == [0, 1, True, True, 24, 15, True]
     assert torch.npu.current_device() == 0
+
+
+@slow
+def test_types_scalars_and_copies_of_calcu_op_util(extension):
+    x = torch.arange(6.0, device="npu")
+    types, scalar, copied, format_of, sizes = extension.calculated(x)
+    assert types == [
+        0,
+        1,
+        27,
+        37,
+        7,
+        4,
+    ]  # float, half, bfloat16, float8_e8m0fnu, "uint16", HiFloat8 is Byte
+    assert scalar.dtype is torch.half and scalar.device.type == "npu" and scalar.item() == 2.5
+    assert copied.tolist() == [2.0, 3.0, 0.0] and copied.device.type == "npu"
+    assert format_of == 2 and sizes == [3, 5]
+    with pytest.raises(RuntimeError, match="CANN has no type for QInt8"):
+        extension.unknown_type()
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        extension.overlapping(x)

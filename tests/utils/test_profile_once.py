@@ -26,6 +26,7 @@ def test_second_step(tmp_path, kind, pattern):
     assert done.returncode == 0, done.stderr
     steps = [line for line in done.stdout.splitlines() if line.startswith("step")]
     assert steps == ["step 0", "step 1"]
+    assert "Exception in RecordFunction callback" not in done.stderr
     assert list(tmp_path.glob(pattern))
 
 

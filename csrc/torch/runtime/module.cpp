@@ -26,6 +26,7 @@
 #include "torch/runtime/generator.h"
 #include "torch/runtime/hooks.h"
 #include "torch/runtime/npu_runtime.h"
+#include "torch/runtime/profiler_events.h"
 #include "torch/runtime/sync.h"
 #include "torch/sanitizer/stage.h"
 
@@ -118,6 +119,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("install", [] {
     install_allocators();
     install_hooks();
+    install_profiler_events();
     register_fallbacks();
     CachingAllocator::stream_busy = [](int device, StreamId stream) {
       return Queues::any() && Queues::all().has_work(device, stream);
