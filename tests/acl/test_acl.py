@@ -14,21 +14,10 @@ import torch
 
 import acl
 import torch_npu  # noqa: F401
-from acl import _device
 from softnpu import chips
 
 H2D, D2H, D2D = 1, 2, 3
 WILD = 0x10
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    _device.runtime.reset()
-    assert acl.rt.set_device(0) == 0
-    yield
-    acl.rt.reset_device(0)
-    _device.runtime.reset()
-    torch.npu.set_device(0)
 
 
 def test_init_and_finalize_in_a_process_of_their_own():

@@ -10,20 +10,9 @@ import torch
 
 import acl
 import torch_npu  # noqa: F401
-from acl import _device
 
 NO_BLOCK, BLOCK = 0, 1
 H2D, D2H = 1, 2
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    _device.runtime.reset()
-    assert acl.rt.set_device(0) == 0
-    yield
-    acl.rt.reset_device(0)
-    _device.runtime.reset()
-    torch.npu.set_device(0)
 
 
 class Reporter:
