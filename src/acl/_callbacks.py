@@ -34,6 +34,9 @@ def subscribe_report(thread_id: int, stream: int) -> int:
         return key
     if key in runtime.subscribers:
         return RT_STREAM_SUBSCRIBE
+    for thread in threading.enumerate():
+        if thread.ident == thread_id:
+            _records(thread)
     runtime.subscribers[key] = thread_id
     runtime.reports.setdefault(thread_id, queue.SimpleQueue())
     return SUCCESS
@@ -88,6 +91,7 @@ def process_report(timeout: int) -> int:
     reports = runtime.reports.get(threading.get_ident())
     if reports is None:
         return RT_THREAD_SUBSCRIBE
+    _records(threading.current_thread())
     try:
         fn, user_data, returned, device = reports.get(
             timeout=None if timeout < 0 else timeout / 1000
@@ -125,6 +129,11 @@ def stop_thread(thread_id: int) -> int:
     found.join()
     runtime.reports.pop(thread_id, None)
     return SUCCESS
+
+
+def _records(thread: threading.Thread) -> None:
+    """A wait for a callback's end is none that can never end while this thread lives, a daemon or not."""
+    thread.npu_records_events = True  # type: ignore[attr-defined]
 
 
 def _key(handle: int) -> tuple[int, int] | int:

@@ -127,10 +127,12 @@ PYBIND11_MODULE(_C, m) {
     Queues::others_alive = [] {
       const py::gil_scoped_acquire gil;
       const py::module threading = py::module::import("threading");
-      // Daemons, and threads that Python did not start (autograd's), wait for work and record nothing by themselves.
+      // Daemons, and threads that Python did not start (autograd's), wait for work and record nothing by themselves;
+      // those that run acl's callbacks say that they do (acl/_callbacks.py).
       for (const py::handle thread : threading.attr("enumerate")()) {
         const bool here = thread.is(threading.attr("current_thread")());
-        if (!here && !thread.attr("daemon").cast<bool>()) return true;
+        const bool works = !thread.attr("daemon").cast<bool>() || py::hasattr(thread, "npu_records_events");
+        if (!here && works) return true;
       }
       return false;
     };
