@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <optional>
 #include <thread>
 
 #include "device/stream.h"
@@ -88,6 +89,41 @@ class FuturePoller {
   std::vector<Weak> works_;
 };
 
+// Futures that a backward pass asked for complete one at a time, in the order in which their operations ended: what
+// their callbacks begin (DistributedDataParallel's hooks) is then begun in the same order on every rank.
+class Turn {
+ public:
+  static uint64_t draw() {
+    const std::lock_guard<std::mutex> lock(queue().mutex);
+    return queue().drawn++;
+  }
+
+  explicit Turn(std::optional<uint64_t> number) : number_(number) {
+    if (!number_) return;
+    std::unique_lock<std::mutex> lock(queue().mutex);
+    queue().changed.wait(lock, [this] { return queue().served == *number_; });
+  }
+  ~Turn() {
+    if (!number_) return;
+    const std::lock_guard<std::mutex> lock(queue().mutex);
+    ++queue().served;
+    queue().changed.notify_all();
+  }
+
+ private:
+  struct Queue {
+    std::mutex mutex;
+    std::condition_variable changed;
+    uint64_t drawn = 0, served = 0;
+  };
+  static Queue& queue() {
+    static auto* const made = new Queue;  // threads that wait may outlive the program's objects
+    return *made;
+  }
+
+  const std::optional<uint64_t> number_;
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor>& tensors) {
@@ -121,7 +157,7 @@ void WorkHCCL::follow(const c10::intrusive_ptr<c10d::Work>& inner, std::function
         error = std::current_exception();
       }
     }
-    self->complete(error);
+    self->complete(error, true);
   });
 }
 
@@ -142,8 +178,11 @@ WorkHCCL::~WorkHCCL() {
   }).detach();
 }
 
-void WorkHCCL::complete(std::exception_ptr error) {
+// The callbacks of a future may begin operations and wait for them, which the transport's thread has to carry out: so
+// `aside`, on that thread, they run on another one.
+void WorkHCCL::complete(std::exception_ptr error, bool aside) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::optional<uint64_t> turn;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (completed_once_) return;
@@ -151,9 +190,19 @@ void WorkHCCL::complete(std::exception_ptr error) {
     exception_ = error;
     end_ = std::chrono::steady_clock::now();
     future = future_;
+    if (future && aside && of_backward_) turn = Turn::draw();
   }
-  if (future) complete_future(*future);
-  finish(error);
+  if (!future || !aside) {
+    if (future) complete_future(*future);
+    return finish(error);
+  }
+  std::thread([self = c10::intrusive_ptr<WorkHCCL>::unsafe_reclaim_from_nonowning(this), future, error, turn] {
+    const Turn own(turn);
+    const auto devices = devices_of(self->outputs_);
+    const c10::OptionalDeviceGuard guard(devices.empty() ? std::nullopt : std::optional(devices.front()));
+    self->complete_future(*future);
+    self->finish(error);
+  }).detach();
 }
 
 void WorkHCCL::complete_future(c10::ivalue::Future& future) const {
@@ -191,6 +240,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkHCCL::getFuture() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (future_) return future_;
     future_ = make_future(outputs_);
+    of_backward_ = in_backward();
     done = completed_once_;
   }
   if (done) {

@@ -55,7 +55,7 @@ class WorkHCCL final : public c10d::Work {
   Ordered ordered;
 
  private:
-  void complete(std::exception_ptr error);
+  void complete(std::exception_ptr error, bool aside = false);
   void complete_future(c10::ivalue::Future& future) const;
   bool wait_for_message(Milliseconds timeout);
   bool wait_for_collective(Milliseconds timeout);
@@ -77,6 +77,7 @@ class WorkHCCL final : public c10d::Work {
   bool elsewhere_ = false;
   bool completed_once_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  bool of_backward_ = false;  // whether a backward pass asked for it
 };
 
 // Several works as one: coalesced collectives, batches of messages.

@@ -2,8 +2,9 @@
 
     .venv-clients/bin/python -m tests.clients.times [name ...]
 
-Each program runs on both devices by turns, and the least of its repetitions counts; the first run of each is not counted,
-but for those that compile, which start without caches after the compilers ran once. One thread each: set
+Each program runs on both devices by turns, and the least of its repetitions counts; the first run of each is not counted:
+it imports modules and, where graphs are compiled, sets up the compilers. Those that compile start each run without
+caches. One thread each: set
 OMP_NUM_THREADS=1 and TORCHINDUCTOR_COMPILE_THREADS=1.
 """
 
@@ -129,12 +130,6 @@ def once(case: Callable[[str, str], None], device: str) -> float:
         return spent() - began
 
 
-def ready(device: str) -> None:
-    """What a process pays once for compilers: imports, headers, the processor's instructions."""
-    x = torch.ones(4, 4, device=device, requires_grad=True)
-    torch.compile(lambda x: (x @ x).exp().sum())(x).backward()
-
-
 def cold(case: Callable[[str, str], None], device: str) -> float:
     """A run that compiles everything anew."""
     torch._dynamo.reset()
@@ -149,10 +144,7 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, float, float]]:
             continue
         measure, repetitions = (cold, 1) if name in COMPILED else (once, REPETITIONS)
         for device in ("npu", "cpu"):
-            if measure is once:
-                once(case, device)
-            else:
-                ready(device)
+            measure(case, device)
         found: dict[str, list[float]] = {"npu": [], "cpu": []}
         for _ in range(repetitions):
             for device, times in found.items():

@@ -82,6 +82,8 @@ at::Tensor by_type_in_other_words(const at::Tensor& a, double threshold) {
   c10::SmallVector<int64_t, 2> all{0};
   std::vector<at::Tensor> both{out, a};
   cmd.Name("Add").Inputs(both).Attr("alpha", 2.0).Output(out).Sync(all).Run();
+  const c10::SmallVector<int64_t, at_npu::native::N> dims{0};
+  cmd.Name("Flip").Input(out).Attr("dims", dims).Output(out).Run();
   return out;
 }
 

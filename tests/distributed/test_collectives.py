@@ -267,6 +267,29 @@ def works(rank: int) -> None:
     equal(work.get_future().wait()[0], torch.tensor([float(n)]))
 
 
+def callbacks(rank: int) -> None:
+    """What runs when a future is there may begin operations of the same group, and wait for them."""
+    n = dist.get_world_size()
+
+    def gathered(future):
+        total = future.value()[0]
+        work = dist.all_reduce(total, async_op=True)
+        work.get_future().wait()
+        return (
+            dist.all_reduce(total, async_op=True)
+            .get_future()
+            .then(lambda f: f.value()[0] + 1)
+            .wait()
+        )
+
+    tensor = torch.ones(100, device="npu")
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    equal(
+        future.then(gathered).then(lambda f: f.value() * 2).wait(),
+        2 * torch.full((100,), 1.0 * n**3 + 1),
+    )
+
+
 def layouts(rank: int) -> None:
     n = dist.get_world_size()
     picture = of_rank(rank, torch.float32, 1, 4, 2, 2).npu().to(memory_format=torch.channels_last)
@@ -294,7 +317,18 @@ def inference(rank: int) -> None:
 
 
 def everything(rank: int) -> None:
-    parts = (moving, reducing, uneven, messages, coalesced, objects, works, layouts, inference)
+    parts = (
+        moving,
+        reducing,
+        uneven,
+        messages,
+        coalesced,
+        objects,
+        works,
+        callbacks,
+        layouts,
+        inference,
+    )
     for part in parts:
         part(rank)
 

@@ -16,6 +16,7 @@ from torch.distributed._functional_collectives import (
     all_to_all_single,
     reduce_scatter_tensor,
 )
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -84,6 +85,23 @@ def data_parallel(rank: int) -> None:
     model = DistributedDataParallel(net().npu())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.05)
     train(model, optimizer, rank)
+    same(model.module.state_dict(), ranks)
+
+
+def hooked(rank: int) -> None:
+    """PowerSGD's hook begins operations in the callbacks of others; at full rank it gives the mean."""
+    ranks = dist.get_world_size()
+    model = DistributedDataParallel(net().npu(), bucket_cap_mb=0.0001)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    train(model, torch.optim.Adam(model.parameters(), lr=0.05), rank)
+    same(model.module.state_dict(), ranks)
+    model = DistributedDataParallel(net().npu(), bucket_cap_mb=0.0001)
+    power = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=8, start_powerSGD_iter=2, min_compression_rate=0.1
+    )
+    model.register_comm_hook(power, powerSGD_hook.powerSGD_hook)
+    train(model, torch.optim.Adam(model.parameters(), lr=0.05), rank)
+    assert power.p_memory_dict, "it compressed"
     same(model.module.state_dict(), ranks)
 
 
@@ -204,7 +222,7 @@ def gradients(rank: int) -> None:
 
 
 def everything(rank: int) -> None:
-    for part in (data_parallel, sharded, tensor_parallel, pipelined, gradients):
+    for part in (data_parallel, hooked, sharded, tensor_parallel, pipelined, gradients):
         part(rank)
 
 

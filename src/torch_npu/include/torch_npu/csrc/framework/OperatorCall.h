@@ -66,6 +66,8 @@ c10::IValue value(const T& given) {
     return static_cast<int64_t>(given);
   } else if constexpr (std::is_floating_point_v<T>) {
     return static_cast<double>(given);
+  } else if constexpr (std::is_convertible_v<const T&, at::IntArrayRef>) {
+    return at::IntArrayRef(given).vec();  // of a SmallVector, for example
   } else {
     return c10::IValue(given);
   }
