@@ -76,7 +76,8 @@ def optimization() -> tuple[list[str], list[str]]:
         return ["-g0", "-DNDEBUG"], []
     # vptr checks need type information that PyTorch's libraries keep to themselves.
     checks = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr"]
-    return ["-O1", "-g1", "-fno-omit-frame-pointer", *checks], checks
+    # NDEBUG as PyTorch was built: without it classes of its headers (RecordFunction) have other fields than in its libraries.
+    return ["-O1", "-g1", "-DNDEBUG", "-fno-omit-frame-pointer", *checks], checks
 
 
 def torch_flags() -> list[str]:

@@ -90,8 +90,8 @@ enum class End { Well, Error, Failure, Timeout };
 
 // Several threads wait for a work, poll it and ask for its future while it ends.
 void meet(Member& member, bool message, End how) {
-  const Call call{message ? c10d::OpType::RECV : c10d::OpType::ALLREDUCE, message ? "recv" : "all_reduce", 1,
-                  message ? 1 : -1, Milliseconds(how == End::Timeout ? 50 : 20000)};
+  const CollectiveCall call{message ? c10d::OpType::RECV : c10d::OpType::ALLREDUCE, message ? "recv" : "all_reduce", 1,
+                            message ? 1 : -1, Milliseconds(how == End::Timeout ? 50 : 20000)};
   member.work = c10::make_intrusive<WorkHCCL>(call, std::vector<at::Tensor>{}, member.peers);
   if (message) {
     member.work->carry(member.inner, {});
@@ -149,7 +149,7 @@ void interrupted(int rounds) {
     std::vector<std::thread> ranks;
     for (auto& member : members) {
       ranks.emplace_back([&] {
-        const Call call{c10d::OpType::ALLREDUCE, "all_reduce", 1, -1, Milliseconds(60000)};
+        const CollectiveCall call{c10d::OpType::ALLREDUCE, "all_reduce", 1, -1, Milliseconds(60000)};
         member.work = c10::make_intrusive<WorkHCCL>(call, std::vector<at::Tensor>{}, member.peers);
         member.work->follow(member.inner, [] {});
         member.work->getFuture();

@@ -113,6 +113,18 @@ def test_views_and_uninitialized_tensors_are_left_out(tmp_path):
     assert recorder.seen == 0 and only(tmp_path / "r").calls == []
 
 
+class Plain(torch.Tensor):
+    """As a program may write one."""
+
+
+def test_tensors_of_a_class_of_the_program(tmp_path):
+    x = torch.ones(2, 4, device="npu").as_subclass(Plain)
+    with golden.record(tmp_path / "g"):
+        torch_npu.npu_swiglu(x)
+    (call,) = json.loads((tmp_path / "g" / _store.INDEX).read_text("utf-8"))["calls"]
+    assert call["op"].endswith("npu_swiglu") and "error" not in call
+
+
 class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

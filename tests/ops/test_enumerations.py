@@ -57,6 +57,25 @@ def test_a_number_that_is_no_layout(number):
         torch.ops.npu.empty_with_format([2, 3], layout=number)
 
 
+@pytest.mark.parametrize("number", [-7, 5, 99, 2**31])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "cast",
+    [
+        torch.ops.npu.npu_format_cast.default,
+        lambda x, n: torch.ops.npu._npu_format_cast.aclnn(x, n, 1),
+        lambda x, n: torch.ops.npu._npu_format_cast.input_dtype(x, n, 1, 1),
+    ],
+)
+def test_a_number_that_is_no_format(number, strict, cast):
+    x = torch.ones(16, 16, device="npu", dtype=torch.float16)
+    with (
+        settings.override(strict=strict),
+        pytest.raises(RuntimeError, match="'acl_format' must be one of"),
+    ):
+        cast(x, number)
+
+
 def test_an_object_of_another_enumeration():
     with pytest.raises(RuntimeError, match="argument 'layout' must be a torch.layout.*torch.int8"):
         torch.ops.npu.empty_with_format([2, 3], layout=torch.int8)

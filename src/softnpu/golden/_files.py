@@ -41,7 +41,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor on the CPU, in the order of its elements."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    plain = tensor.detach().as_subclass(torch.Tensor)  # numpy() takes no class of a program's
+    flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1)
     array: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return memoryview(array)
 

@@ -126,6 +126,7 @@ def cast(
     input_dtype: int | None = None,
 ) -> torch.Tensor:
     """A tensor of the same geometry on a new storage in the format; `self` where nothing has to move."""
+    rules.known("acl_format", acl_format)
     now = rules.describe(self)
     if now.format == acl_format:
         return self
