@@ -52,6 +52,9 @@ def test_set_device_takes_every_form_and_refuses_others():
     assert torch.npu.current_device() == 0
     with pytest.raises(TypeError, match="expected an npu device"):
         torch.npu.set_device(1.5)
+    beyond = torch.npu.device_count()
+    with pytest.raises(RuntimeError, match=f"device index {beyond}:.*Check whether the device ID"):
+        torch.npu.set_device(beyond)
 
 
 def test_peer_access():

@@ -83,6 +83,13 @@ def current_device() -> int:
     return _C.current_device()
 
 
+def _no_device(index: int, upstream: str = "Invalid device argument") -> RuntimeError:
+    return RuntimeError(
+        f"invalid NPU device index {index}: this process has {_C.device_count()} NPU device(s)."
+        f" (upstream: {upstream})" + pta_error(ErrCode.PARAM)
+    )
+
+
 def index_of(device: Any) -> int:
     """The index that a user's device argument means: None, an int, a string, a torch.device or a context."""
     if device is None:
@@ -93,10 +100,7 @@ def index_of(device: Any) -> int:
         raise TypeError(f"expected an npu device, an index or None, but received {device!r}")
     if isinstance(device, int):
         if not -(2**31) <= device < 2**31:
-            raise RuntimeError(
-                f"invalid NPU device index {device}: this process has {_C.device_count()} NPU device(s)."
-                + pta_error(ErrCode.PARAM)
-            )
+            raise _no_device(device)
         return device
     device = torch.device(device)
     if device.type != "npu":
@@ -130,10 +134,7 @@ def memory_index(device: Any) -> int:
     """`index_of` for memory and streams, where upstream's error is a RuntimeError."""
     index = index_of(device)
     if not 0 <= index < _C.device_count():
-        raise RuntimeError(
-            f"invalid NPU device index {index}: this process has {_C.device_count()} NPU device(s)."
-            + pta_error(ErrCode.PARAM)
-        )
+        raise _no_device(index)
     return index
 
 
@@ -142,6 +143,8 @@ def set_device(device: Any) -> None:
     index = index_of(device)
     if index >= 0:
         _lazy_init()
+        if index >= _C.device_count():
+            raise _no_device(index, "Invalid device ID. Check whether the device ID is valid")
         _C.set_device(index)
 
 

@@ -56,9 +56,9 @@ def set_all(options: Mapping[str, str]) -> None:
     """Sets options; a name that upstream has not is an error, before any is set."""
     for name in options:
         if name not in KNOWN:
-            raise ValueError(
+            raise RuntimeError(
                 f"{name!r} is not an npu option. The options are {', '.join(sorted(KNOWN))}."
-                + pta_error(ErrCode.PARAM)
+                f" (upstream: invalid npu option name:{name})" + pta_error(ErrCode.PARAM)
             )
     for name, value in options.items():
         _values[name] = str(value)
