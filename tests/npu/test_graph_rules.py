@@ -1,6 +1,8 @@
 """What a capture forbids, forks and joins of streams in it, and blocked streams outside of it."""
 
+import concurrent.futures
 import threading
+import time
 
 import pytest
 import torch
@@ -386,6 +388,17 @@ def test_a_wait_that_can_never_end_is_an_error(wait):
         wait(stream, x)
     gate.record()
     stream.synchronize()
+
+
+def test_idle_threads_of_an_executor_do_not_keep_such_a_wait_alive():
+    gate, stream = torch.npu.ExternalEvent(), torch.npu.Stream()
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        list(executor.map(time.sleep, [0.01, 0.01]))
+        gate.wait(stream)
+        with pytest.raises(RuntimeError, match="would never return"):
+            stream.synchronize()
+        executor.submit(lambda: (time.sleep(0.2), gate.record(torch.npu.default_stream())))
+        stream.synchronize()  # one that works may record it
 
 
 def _on(stream, work):

@@ -22,11 +22,14 @@ def make(
 ) -> torch.Tensor:
     """A random tensor on the device under test: uniform in [low, high), integers as such."""
     seed = sum(shape) + len(shape) if seed is None else seed
-    made = _random(shape, dtype, low, high, seed).to(device, copy=True)
+    # What is made under a mode (fake tensors) belongs to it.
+    random = _random if torch._C._len_torch_dispatch_stack() == 0 else _random.__wrapped__
+    made = random(shape, dtype, low, high, seed).to(device, copy=True)
     return made.requires_grad_(requires_grad)
 
 
 @functools.lru_cache(maxsize=64)  # tests ask for the same large weights again and again
+@torch.inference_mode(False)
 def _random(
     shape: tuple[int, ...], dtype: torch.dtype, low: float, high: float, seed: int
 ) -> torch.Tensor:

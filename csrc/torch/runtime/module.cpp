@@ -4,6 +4,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
+#include <thread>
+
 #include "device/clock.h"
 #include "device/device.h"
 #include "device/trace.h"
@@ -108,6 +111,25 @@ at::Tensor device_view(const at::Tensor& host, int index) {
   return npu_view(host, npu, /*keep_alive=*/true);
 }
 
+// Whether another thread may record an event. Daemons, and threads that Python did not start (autograd's), wait for
+// work and record nothing by themselves; nor do those of an executor (Inductor's, for one) that have none. Those that
+// run acl's callbacks say that they do (acl/_callbacks.py).
+bool others_work() {
+  const py::module threading = py::module::import("threading"), pools = py::module::import("concurrent.futures.thread");
+  const py::dict frames = py::module::import("sys").attr("_current_frames")();
+  const py::object idle = pools.attr("_worker").attr("__code__"), queues = pools.attr("_threads_queues");
+  for (const py::handle thread : threading.attr("enumerate")()) {
+    if (thread.is(threading.attr("current_thread")())) continue;
+    if (py::hasattr(thread, "npu_records_events")) return true;
+    if (thread.attr("daemon").cast<bool>()) continue;
+    const py::object queue = queues.attr("get")(thread), number = thread.attr("ident");
+    const bool waits = !queue.is_none() && queue.attr("empty")().cast<bool>() && frames.contains(number) &&
+                       py::object(frames[number].attr("f_code")).is(idle);
+    if (!waits) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -126,15 +148,12 @@ PYBIND11_MODULE(_C, m) {
     };
     Queues::others_alive = [] {
       const py::gil_scoped_acquire gil;
-      const py::module threading = py::module::import("threading");
-      // Daemons, and threads that Python did not start (autograd's), wait for work and record nothing by themselves;
-      // those that run acl's callbacks say that they do (acl/_callbacks.py).
-      for (const py::handle thread : threading.attr("enumerate")()) {
-        const bool here = thread.is(threading.attr("current_thread")());
-        const bool works = !thread.attr("daemon").cast<bool>() || py::hasattr(thread, "npu_records_events");
-        if (!here && works) return true;
+      if (others_work()) return true;
+      {  // one that has just taken its work looks idle for a moment
+        const py::gil_scoped_release unlocked;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
-      return false;
+      return others_work();
     };
     Queues::while_waiting = [](const std::function<void()>& sleep) {
       std::optional<py::gil_scoped_release> unlocked;
