@@ -95,9 +95,8 @@ def hooked(rank: int) -> None:
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     train(model, torch.optim.Adam(model.parameters(), lr=0.05), rank)
     same(model.module.state_dict(), ranks)
-    model = DistributedDataParallel(
-        net().npu()
-    )  # one bucket: callbacks of several may begin in another order
+    # One bucket: callbacks of several may begin their operations in another order.
+    model = DistributedDataParallel(net().npu())
     power = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=8, start_powerSGD_iter=2, min_compression_rate=0.1
     )
